@@ -1,0 +1,38 @@
+# Everything runs from a bare clone with python3 and pip; the first target to need it makes .venv.
+PY := .venv/bin/python
+export PYTHONUNBUFFERED := 1
+
+.PHONY: help test lint test-gpu test-slow test-data train bench clean
+
+help:            ## what there is to make
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */|/' | column -t -s '|'
+
+.venv/ready: pyproject.toml constraints.txt
+	python3 -m venv .venv
+	$(PY) -m pip install -q -c constraints.txt -e ".[dev]"
+	@touch $@
+
+test: .venv/ready lint  ## lint, types and every test that needs no GPU, browser or full data
+	$(PY) -m pytest -n 2
+
+lint: .venv/ready    ## ruff and mypy
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+test-gpu: .venv/ready   ## the kernels on a CUDA device
+	$(PY) -m pytest -m gpu
+
+test-slow: .venv/ready  ## tests that take minutes
+	$(PY) -m pytest -m slow
+
+test-data: .venv/ready  ## readers on the real files in $$FLASHCAPS_DATA
+	$(PY) -m pytest -m data
+
+bench: .venv/ready      ## dynamic routing on the CPU, side by side with a public-style layer
+	$(PY) -m benchmarks.cpu
+
+train: .venv/ready      ## train a small capsule network on the embedded digits
+	.venv/bin/flashcaps train tiny
+
+clean:           ## remove the environment and caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,223 @@
+"""What dense and convolutional capsule layers share: transforms, learned tensors, the choice of backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .kernels import MATRIX
+from .routing import ROUTING, Routed, Routing, Sizes, Step
+from .routing._checks import check_choice, check_floating, nearest
+from .routing._math import Softmax, over_parents
+from .routing._types import compute_dtype
+from .votes import Votes, add_bias, add_coordinates, group
+
+BACKENDS = ("auto", "reference", "matrix", "triton")
+
+Dim = int | tuple[int, int]
+
+
+class Seen:
+    """What a discriminative layer saw in this training step: its votes, and the coefficients its graph holds.
+
+    It belongs to a graph, so a copy of the layer starts without it.
+    """
+
+    def __init__(self) -> None:
+        self.votes: Votes | None = None
+        self.coefficients: Tensor | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Seen:
+        return Seen()
+
+    def __reduce__(self) -> tuple[type[Seen], tuple[()]]:
+        return Seen, ()
+
+
+class CapsuleLayer(nn.Module):
+    """What dense and convolutional layers share: transforms, learned tensors, backend."""
+
+    weight: nn.Parameter  # (J, d, G, h)
+    coefficients: Tensor  # discriminative: (children, parents)
+
+    def __init__(
+        self,
+        routing: str,
+        groups: int | None,
+        in_dim: Dim,
+        parents: int | None,
+        out_dim: Dim,
+        pose: str = "vector",
+        vote_bias: bool | None = None,
+        backend: str = "auto",
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        check_choice("routing", routing, ROUTING)
+        check_choice("pose", pose, ("vector", "matrix"))
+        check_choice("backend", backend, BACKENDS)
+        self.name = routing
+        self.routing = make_routing(routing, options or {})
+        self.rows, d = pose_shape("in_dim", in_dim, pose)
+        rows, h = pose_shape("out_dim", out_dim, pose)
+        if rows != self.rows:
+            raise ValueError(f"out_dim: expected {self.rows} rows like in_dim's pose, got {rows} ({out_dim})")
+        self.groups, self.parents = groups, parents
+        self.in_dim, self.out_dim = rows * d, rows * h
+        self.backend = choose_backend(routing, backend)
+
+        g, j = groups or 1, parents or 1
+        sizes = Sizes(groups, j, self.out_dim)
+        self.weight = nn.Parameter(torch.empty(j, d, g, h))
+        with torch.no_grad():
+            self.routing.start(self.weight, sizes)
+        biased = self.routing.vote_bias if vote_bias is None else vote_bias
+        self.bias = nn.Parameter(torch.zeros(j, rows, g, h)) if biased else None
+        self.learned = nn.ParameterDict()
+        self._specs = self.routing.learned(sizes)
+        for name, spec in self._specs.items():
+            value = torch.randn(spec.shape) if spec.random else torch.full(spec.shape, spec.start)
+            if spec.state:
+                self.register_buffer(name, value)
+            else:
+                self.learned[name] = nn.Parameter(value)
+        self.seen = Seen()
+
+    def _function(self) -> Callable[..., Routed]:
+        return self.routing.function if self.backend == "reference" else MATRIX[self.name]
+
+    def _tensors(self, repeats: int, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The algorithm's learned tensors; those per child repeated where children share a transform."""
+        tensors = {}
+        for name, spec in self._specs.items():
+            x = getattr(self, name) if spec.state else self.learned[name]
+            if name == "coefficients" and self.training and torch.is_grad_enabled():
+                x = x.clone().requires_grad_()  # the graph keeps this one, so the state may change at any time
+                self.seen.coefficients = x
+            x = x.to(dtype)
+            tensors[name] = x.repeat_interleave(repeats, 0) if spec.per_child and repeats > 1 else x
+        return tensors
+
+    def _votes(self, u: Tensor, yx: Tensor | None) -> Votes:
+        dtype = compute_dtype(u, self.weight)
+        weight, bias = self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
+        if self.parents is None:  # as many parents as children, one transform for all
+            weight = weight.expand(u.shape[1], *weight.shape[1:])
+            bias = None if bias is None else bias.expand(u.shape[1], *bias.shape[1:])
+        votes = Votes(group(u.to(dtype), self.groups or 1, self.rows), weight)
+        if bias is not None:
+            votes = add_bias(votes, bias)
+        return votes if yx is None else add_coordinates(votes, yx)
+
+    def _route(
+        self,
+        u: Tensor,
+        activation: Tensor | None,
+        *,
+        softmax: Softmax = over_parents,
+        yx: Tensor | None = None,
+        coupling: bool = False,
+        record: bool = False,
+        step: bool = False,
+        pose: Tensor | None = None,
+    ) -> Routed:
+        """Poses (B, I, D), activations (B, I) -> Routed. Under autocast, too, routing runs in fp32."""
+        with torch.autocast(u.device.type, enabled=False):
+            votes = self._votes(u, yx)
+            activation = self._gate(u, activation, votes.u.dtype)
+            if activation is not None and self.routing.takes is None:
+                votes, activation = Votes(votes.u * activation.view(*votes.u.shape[:3], 1, 1), votes.weight), None
+            learned = self._tensors(votes.u.shape[2], votes.u.dtype)
+            routing, function = self.routing, self._function()
+            common: dict[str, Any] = {"softmax": softmax, "record": record}
+            if step:
+                routing, common["pose"] = dataclasses.replace(routing, iterations=1), pose
+            if self.backend == "reference":
+                routed = routing.run(function, votes.explicit(), activation, learned, **common)
+            else:
+                routed = routing.run(function, votes, activation, learned, coupling=coupling, **common)
+            if self.seen.coefficients is not None:
+                self.seen.votes = votes
+            return cast(routed, u.dtype, coupling)
+
+    def _gate(self, u: Tensor, activation: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+        if activation is not None:
+            return activation.to(dtype)
+        absent = {"probability": 1.0, "score": math.inf}.get(self.routing.takes or "")
+        return None if absent is None else torch.full(u.shape[:2], absent, dtype=dtype, device=u.device)
+
+    def _check(self, u: Tensor, activation: Tensor | None, shape: str, ndim: int) -> None:
+        check_floating("u", u)
+        if u.ndim != ndim or u.shape[-1] != self.in_dim:
+            raise ValueError(f"u: expected {shape} with D = {self.in_dim}, got {tuple(u.shape)}")
+        if u.device != self.weight.device:
+            raise ValueError(f"u: on {u.device}, but the layer is on {self.weight.device}; move one with .to()")
+        if activation is not None:
+            check_floating("activation", activation)
+            if activation.shape != u.shape[:-1]:
+                raise ValueError(
+                    f"activation: expected {tuple(u.shape[:-1])}, one per capsule, got {tuple(activation.shape)}"
+                )
+
+    def step(self, u: Tensor, pose: Tensor | None = None, activation: Tensor | None = None) -> Routed:
+        raise TypeError(f"{type(self).__name__} has no routing step")
+
+    def set_iterations(self, iterations: int) -> None:
+        self.routing = dataclasses.replace(self.routing, iterations=iterations)
+
+    def _check_step(self) -> None:
+        if not self.routing.stepwise:
+            raise TypeError(f"step: {self.name} routing has no single step; only attention's goes on from a given pose")
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for key, x in state_dict.items():
+            if key.startswith(prefix) and x.is_floating_point() and not torch.isfinite(x).all():
+                raise ValueError(f"{key}: expected finite weights, got {int((~torch.isfinite(x)).sum())} NaN or Inf")
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def cast(routed: Routed, dtype: torch.dtype, coupling: bool) -> Routed:
+    """Poses and activations in the caller's dtype, variances in fp32, the coupling only if asked for."""
+    pose, a, c, variance, history = routed
+    if history is not None:
+        history = tuple(Step(x.coupling, x.pose.to(dtype)) for x in history)
+    return Routed(pose.to(dtype), None if a is None else a.to(dtype), c if coupling else None, variance, history)
+
+
+def make_routing(name: str, options: dict[str, Any]) -> Routing:
+    """The algorithm with its options; a wrong option is answered with the nearest right one."""
+    known = [f.name for f in dataclasses.fields(ROUTING[name])]
+    for key in options:
+        if key not in known:
+            raise TypeError(f"{key}: no option of {name} routing, which has {', '.join(known)}{nearest(key, known)}")
+    return ROUTING[name](**options)
+
+
+def pose_shape(name: str, dim: Dim, pose: str) -> tuple[int, int]:
+    """(rows, columns) of a pose: a vector is one row, a matrix is square unless both are given."""
+    if isinstance(dim, tuple):
+        return dim
+    if dim < 1:
+        raise ValueError(f"{name}: expected at least 1, got {dim}")
+    if pose == "vector":
+        return 1, dim
+    side = math.isqrt(dim)
+    if side * side != dim:
+        raise ValueError(f"{name}: expected a square for pose='matrix', got {dim}; give (rows, columns) instead")
+    return side, side
+
+
+def choose_backend(routing: str, backend: str) -> str:
+    """The rule of "auto": `matrix` where the algorithm has that form, else `reference`."""
+    if backend == "auto":
+        return "matrix" if routing in MATRIX else "reference"
+    if backend == "triton":
+        raise ValueError(f"backend: no 'triton' kernel for {routing!r} yet; use 'auto', 'matrix' or 'reference'")
+    if backend == "matrix" and routing not in MATRIX:
+        raise ValueError(f"backend: {routing!r} has no 'matrix' form; use 'auto' or 'reference'")
+    return backend

@@ -1,0 +1,75 @@
+"""Data sets by name: load_data("mnist") reads the published files, or makes what is made from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from flashcaps.data._files import Root, data_root
+from flashcaps.data._random import make_generator
+from flashcaps.data._types import Batch, Dataset, Split, describe, holdout, to_float
+from flashcaps.data.affnist import affnist
+from flashcaps.data.affnist_style import affnist_style, translated_mnist
+from flashcaps.data.cifar import cifar10, cifar100
+from flashcaps.data.digits import digits
+from flashcaps.data.diverse_multimnist import DiverseMultiMNIST, diverse_multimnist
+from flashcaps.data.fashion_mnist import fashion_mnist
+from flashcaps.data.mnist import mnist
+from flashcaps.data.multimnist import FixedPairs, MultiMNIST, multimnist, shard_index
+from flashcaps.data.norb import smallnorb
+from flashcaps.data.sst import sst2, sst5
+from flashcaps.data.svhn import svhn
+
+
+def _synthetic_norb(root: Root = None, **options: Any) -> Dataset:
+    from flashcaps.data.synthetic_norb import synthetic_norb  # the renderer is loaded only when it renders
+
+    return synthetic_norb(root, **options)
+
+
+DATA: dict[str, Callable[..., Dataset]] = {
+    "mnist": mnist,
+    "fashion_mnist": fashion_mnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "svhn": svhn,
+    "smallnorb": smallnorb,
+    "affnist": affnist,
+    "affnist_style": affnist_style,
+    "translated_mnist": translated_mnist,
+    "multimnist": multimnist,
+    "diverse_multimnist": diverse_multimnist,
+    "sst5": sst5,
+    "sst2": sst2,
+    "digits": digits,
+    "synthetic_norb": _synthetic_norb,
+}
+
+
+def load_data(name: str, root: Root = None, **options: Any) -> Dataset:
+    """The data set `name`, from `root`, else $FLASHCAPS_DATA, else ~/.cache/flashcaps."""
+    known = DATA.get(name.replace("-", "_"))
+    if known is None:
+        close = get_close_matches(name.lower().replace("-", "_"), DATA, cutoff=0.4)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(DATA)}"
+        raise ValueError(f"name: no data set {name!r}; {hint}")
+    return known(root, **options)
+
+
+__all__ = [
+    "DATA",
+    "Batch",
+    "Dataset",
+    "DiverseMultiMNIST",
+    "FixedPairs",
+    "MultiMNIST",
+    "Split",
+    "data_root",
+    "describe",
+    "holdout",
+    "load_data",
+    "make_generator",
+    "shard_index",
+    "to_float",
+]

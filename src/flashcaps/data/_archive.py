@@ -1,0 +1,80 @@
+"""Unpacking archives from elsewhere: only named members, and none from an archive that reaches outside itself."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+LIMIT = 4 << 30  # bytes all members of one archive may unpack to
+
+
+def _check(archive: Path, name: str, plain: bool, size: int, limit: int) -> None:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
+        raise ValueError(f"{archive}: member {name!r} points outside the archive; refused")
+    if not plain:
+        raise ValueError(f"{archive}: member {name!r} is neither a file nor a folder; refused")
+    if size > limit:
+        raise ValueError(f"{archive}: expected at most {limit:,} bytes unpacked, found {size:,} or more; refused")
+
+
+def _plain_zip(info: zipfile.ZipInfo) -> bool:
+    kind = (info.external_attr >> 16) & 0o170000
+    return kind in (0, 0o100000, 0o040000)  # not said, file, folder
+
+
+@contextmanager
+def _opened(archive: Path, limit: int) -> Iterator[dict[str, Callable[[], IO[bytes] | None]]]:
+    """How to open each member, by name, after every member was looked at."""
+    total = 0
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as z:
+            for info in z.infolist():
+                total += info.file_size
+                _check(archive, info.filename, _plain_zip(info), total, limit)
+            yield {i.filename: partial(z.open, i) for i in z.infolist() if not i.is_dir()}
+    else:
+        with tarfile.open(archive, "r:*") as t:
+            members = []
+            for member in t:
+                total += member.size
+                _check(archive, member.name, member.isreg() or member.isdir(), total, limit)
+                members.append(member)
+            yield {m.name.removeprefix("./"): partial(t.extractfile, m) for m in members if m.isreg()}
+
+
+def _copy(source: IO[bytes], target: Path, archive: Path, limit: int) -> None:
+    written = 0
+    with target.open("wb") as out:
+        while chunk := source.read(1 << 20):
+            written += len(chunk)
+            if written > limit:  # a header may understate what follows
+                raise ValueError(f"{archive}: expected at most {limit:,} bytes in {target.name}, found more; refused")
+            out.write(chunk)
+
+
+def unpack(archive: Path, wanted: Mapping[str, Path], limit: int = LIMIT) -> None:
+    """Write each wanted member of a .zip or .tar.* file to its path; on any error, nothing of it is left."""
+    try:
+        with _opened(archive, limit) as members:
+            missing = [name for name in wanted if name not in members]
+            if missing:
+                raise ValueError(f"{archive}: expected a member {missing[0]!r}, found {sorted(members)[:8]}")
+            for name, target in wanted.items():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                source = members[name]()
+                assert source is not None  # None is for folders and links alone
+                with source:
+                    _copy(source, target, archive, limit)
+    except BaseException as error:
+        for target in wanted.values():
+            target.unlink(missing_ok=True)
+        if isinstance(error, (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error)):
+            raise ValueError(f"{archive}: expected a whole archive, found one that does not unpack ({error})") from None
+        raise

@@ -1,0 +1,158 @@
+"""Augmentation of whole batches: every image draws its own numbers, nothing loops over images or waits for the device.
+
+Images are (B, C, H, W), uint8 or float, and keep their type where no arithmetic is done on them. Random numbers
+come from `generator`, or are handed in (`offsets`, `mask`, ...), so that a captured graph can be fed from outside.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from flashcaps.data._types import to_float
+
+Size = int | tuple[int, int]
+
+
+def _pair(size: Size) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
+def _rand(images: Tensor, columns: int, generator: Generator | None) -> Tensor:
+    return torch.rand(images.shape[0], columns, device=images.device, generator=generator)
+
+
+def window(images: Tensor, corners: Tensor, size: Size) -> Tensor:
+    """A window of `size` from each image, its top left corner at corners (B, 2) int64; outside is 0.
+
+    out[b, c, y, x] = images[b, c, corners[b, 0] + y, corners[b, 1] + x]
+    """
+    batch, channels, height, width = images.shape
+    rows, columns = (torch.arange(n, device=images.device) for n in _pair(size))
+    padded = F.pad(images, (1, 1, 1, 1))  # a ring of zeros: every place outside is clamped into it
+    y = (corners[:, :1] + rows + 1).clamp(0, height + 1)  # (B, H')
+    x = (corners[:, 1:] + columns + 1).clamp(0, width + 1)  # (B, W')
+    b = torch.arange(batch, device=images.device)[:, None, None, None]
+    c = torch.arange(channels, device=images.device)[None, :, None, None]
+    return padded[b, c, y[:, None, :, None], x[:, None, None, :]]
+
+
+def shift(images: Tensor, pixels: int, generator: Generator | None = None, *, offsets: Tensor | None = None) -> Tensor:
+    """Move each image by a whole number of pixels, up to `pixels` each way, with zeros moving in.
+
+    offsets (B, 2) int64: down and right, in place of random ones.
+    """
+    if offsets is None:
+        offsets = (_rand(images, 2, generator) * (2 * pixels + 1)).long() - pixels
+    return window(images, -offsets, (images.shape[2], images.shape[3]))
+
+
+def random_crop(
+    images: Tensor,
+    size: Size,
+    padding: int = 0,
+    generator: Generator | None = None,
+    *,
+    offsets: Tensor | None = None,
+) -> Tensor:
+    """A window of `size` anywhere in the image padded with `padding` zeros on each side.
+
+    offsets (B, 2) int64: its top left corner in the padded image, in place of a random one.
+    """
+    spare = [n + 2 * padding - s for n, s in zip(images.shape[2:], _pair(size), strict=True)]
+    if min(spare) < 0:
+        raise ValueError(
+            f"size: expected at most {images.shape[2] + 2 * padding} x {images.shape[3] + 2 * padding} "
+            f"(the image and padding {padding}), got {_pair(size)}; raise padding or lower size"
+        )
+    if offsets is None:
+        u = _rand(images, 2, generator)
+        offsets = torch.stack([(u[:, i] * (n + 1)).long() for i, n in enumerate(spare)], dim=1)
+    return window(images, offsets - padding, size)
+
+
+def center_crop(images: Tensor, size: Size) -> Tensor:
+    """The window of `size` in the middle; zeros around where it is larger than the image."""
+    (height, width), (h, w) = images.shape[2:], _pair(size)
+    top, left = (height - h) // 2, (width - w) // 2
+    return F.pad(images, (-left, w - width + left, -top, h - height + top))
+
+
+def flip(
+    images: Tensor, generator: Generator | None = None, *, probability: float = 0.5, mask: Tensor | None = None
+) -> Tensor:
+    """Mirror each image left to right with `probability`, or where mask (B,) says so."""
+    if mask is None:
+        mask = _rand(images, 1, generator)[:, 0] < probability
+    return torch.where(mask[:, None, None, None], images.flip(-1), images)
+
+
+def brightness_contrast(
+    images: Tensor,
+    brightness: float = 32 / 255,
+    contrast: tuple[float, float] = (0.5, 1.5),
+    generator: Generator | None = None,
+    *,
+    amounts: Tensor | None = None,
+) -> Tensor:
+    """x -> clip((x + d - m) f + m), m the mean of each channel of x + d, d in +-brightness, f in the contrast range.
+
+    amounts (B, 2) in [0, 1): where in their ranges d and f lie, in place of random ones. Returns floats in [0, 1].
+    """
+    u = _rand(images, 2, generator) if amounts is None else amounts
+    d = ((2 * u[:, 0] - 1) * brightness)[:, None, None, None]
+    f = (contrast[0] + u[:, 1] * (contrast[1] - contrast[0]))[:, None, None, None]
+    x = to_float(images) + d
+    m = x.mean((2, 3), keepdim=True)
+    return ((x - m) * f + m).clamp(0, 1)
+
+
+def mixup_weights(
+    count: int, alpha: float, generator: Generator | None = None, device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """(weight, partner), both (count,): each example's own share, Beta(alpha, alpha), and whom it is mixed with."""
+    if alpha <= 0:
+        raise ValueError(f"alpha: expected more than 0, got {alpha}; leave mixup out to mix nothing")
+    concentration = torch.full((count, 2), alpha, device=device)
+    weight = torch._sample_dirichlet(concentration, generator=generator)[:, 0]
+    partner = torch.rand(count, device=device, generator=generator).argsort()
+    return weight, partner
+
+
+def mix(x: Tensor, weight: Tensor, partner: Tensor) -> Tensor:
+    """weight_b x_b + (1 - weight_b) x_partner(b), for images, targets or masks alike."""
+    share = weight.view(-1, *[1] * (x.dim() - 1)).to(x.dtype)
+    return x * share + x[partner] * (1 - share)
+
+
+def mixup(
+    images: Tensor,
+    targets: Tensor,
+    alpha: float,
+    generator: Generator | None = None,
+    *,
+    weights: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """mixup (Zhang et al. 2017): images (B, C, H, W) and targets (B, K), each mixed with another's.
+
+    weights: what mixup_weights gave, when more than two tensors are mixed alike.
+    """
+    if not targets.is_floating_point():
+        raise ValueError(
+            f"targets: expected float (B, K), got {targets.dtype} {tuple(targets.shape)}; "
+            "class indices cannot be mixed: torch.nn.functional.one_hot(targets, K).float() first"
+        )
+    weight, partner = weights or mixup_weights(len(images), alpha, generator, images.device)
+    return mix(to_float(images), weight, partner), mix(targets, weight, partner)
+
+
+def resize(images: Tensor, size: Size) -> Tensor:
+    """Scale to `size`: the mean of the pixels covered when smaller, bilinear otherwise."""
+    height, width = _pair(size)
+    x = images if images.is_floating_point() else images.float()
+    if height <= images.shape[2] and width <= images.shape[3]:
+        x = F.interpolate(x, (height, width), mode="area")
+    else:
+        x = F.interpolate(x, (height, width), mode="bilinear", align_corners=False)
+    return x if images.is_floating_point() else x.round_().to(images.dtype)

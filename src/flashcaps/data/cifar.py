@@ -1,0 +1,123 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 colour images, 32 x 32; binary and python versions."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from flashcaps.data._files import Root, check_labels, check_same, locate, read_bytes, wrong
+from flashcaps.data._types import Dataset, Split
+
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR100 = (
+    "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle", "bowl", "boy",
+    "bridge", "bus", "butterfly", "camel", "can", "castle", "caterpillar", "cattle", "chair", "chimpanzee", "clock",
+    "cloud", "cockroach", "couch", "crab", "crocodile", "cup", "dinosaur", "dolphin", "elephant", "flatfish",
+    "forest", "fox", "girl", "hamster", "house", "kangaroo", "keyboard", "lamp", "lawn_mower", "leopard", "lion",
+    "lizard", "lobster", "man", "maple_tree", "motorcycle", "mountain", "mouse", "mushroom", "oak_tree", "orange",
+    "orchid", "otter", "palm_tree", "pear", "pickup_truck", "pine_tree", "plain", "plate", "poppy", "porcupine",
+    "possum", "rabbit", "raccoon", "ray", "road", "rocket", "rose", "sea", "seal", "shark", "shrew", "skunk",
+    "skyscraper", "snail", "snake", "spider", "squirrel", "streetcar", "sunflower", "sweet_pepper", "table", "tank",
+    "telephone", "television", "tiger", "tractor", "train", "trout", "tulip", "turtle", "wardrobe", "whale",
+    "willow_tree", "wolf", "woman", "worm",
+)  # fmt: skip
+_PIXELS = 3 * 32 * 32
+# label bytes in front of every image, (name in the python version, number of classes), the class last
+_LABELS = {10: (("labels", 10),), 100: (("coarse_labels", 20), ("fine_labels", 100))}
+
+
+def _latin1(text: str, encoding: str = "latin1") -> bytes:
+    """Stands in for _codecs.encode, with which Python 3 writes bytes to protocol 2."""
+    if encoding not in ("latin1", "latin-1"):
+        raise pickle.UnpicklingError(f"refused encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Unpickles plain containers and numpy arrays; every other global is refused before it is looked up."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
+            return np.empty(0).__reduce__()[0]
+        if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
+            return getattr(np, name)
+        if (module, name) == ("_codecs", "encode"):
+            return _latin1
+        raise pickle.UnpicklingError(f"refused {module}.{name}")
+
+
+def read_python(path: Path, classes: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """A batch of the python version: pixels (N, 3072) and its columns of labels. Runs no code from the file."""
+    raw = read_bytes(path)
+    try:
+        content = _ArraysOnly(io.BytesIO(raw), encoding="bytes").load()
+    except Exception as error:  # a damaged pickle can fail anywhere
+        raise wrong(path, "a pickle of numpy arrays and nothing else", f"{len(raw):,} bytes ({error})") from None
+    if not isinstance(content, dict):
+        raise wrong(path, "a pickled dict", type(content).__name__)
+    content = {k.decode("latin1") if isinstance(k, bytes) else k: v for k, v in content.items()}
+    for key in ("data", *(name for name, _ in _LABELS[classes])):
+        if key not in content:
+            raise wrong(path, f"a dict with {key!r}", sorted(map(str, content)))
+    pixels = content["data"]
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (_PIXELS,):
+        found = f"{pixels.dtype} {pixels.shape}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
+        raise wrong(path, f"'data' uint8 (N, {_PIXELS})", found)
+    return pixels, [np.asarray(content[name], np.int64) for name, _ in _LABELS[classes]]
+
+
+def read_binary(path: Path, classes: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """A file of the binary version: records of one or two label bytes and 3,072 pixels."""
+    raw = np.frombuffer(read_bytes(path), np.uint8)
+    columns = len(_LABELS[classes])
+    record = columns + _PIXELS
+    if raw.size == 0 or raw.size % record:
+        raise wrong(path, f"a whole number of records of {record:,} bytes", f"{raw.size:,} bytes")
+    records = raw.reshape(-1, record)
+    return records[:, columns:], [records[:, c].astype(np.int64) for c in range(columns)]
+
+
+def _read(path: Path, classes: int, count: int | None) -> Split:
+    pixels, columns = (read_binary if path.suffix == ".bin" else read_python)(path, classes)
+    if count is not None and len(pixels) != count:
+        raise wrong(path, f"{count:,} images", f"{len(pixels):,}")
+    for column, (name, number) in zip(columns, _LABELS[classes], strict=True):
+        check_same(path, len(pixels), len(column))
+        check_labels(path, column, 0, number - 1, name.replace("_", " "))
+    images = torch.from_numpy(pixels.reshape(-1, 3, 32, 32).copy())
+    info = {"coarse": torch.from_numpy(columns[0])} if classes == 100 else {}
+    return Split(images, torch.from_numpy(columns[-1]), info)
+
+
+def _join(splits: list[Split]) -> Split:
+    return Split(torch.cat([s.images for s in splits]), torch.cat([s.labels for s in splits]))
+
+
+def cifar10(root: Root = None, *, per_file: int | None = 10_000) -> Dataset:
+    """root/cifar10/data_batch_{1..5}.bin and test_batch.bin, or the python files without .bin.
+
+    A binary file does not say how many images it should hold: `per_file` does (None: any number).
+    """
+    folders = ("cifar10", "cifar10/cifar-10-batches-bin", "cifar10/cifar-10-batches-py", "cifar-10-batches-bin",
+               "cifar-10-batches-py")
+    stems = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+    paths = [locate("cifar10", root, folders, (f"{stem}.bin", stem)) for stem in stems]
+    *train, test = (_read(path, 10, per_file) for path in paths)
+    return Dataset("cifar10", _join(train), test, classes=10, shape=(3, 32, 32), class_names=CIFAR10)
+
+
+def cifar100(root: Root = None, *, counts: tuple[int, int] | None = (50_000, 10_000)) -> Dataset:
+    """root/cifar100/{train,test}.bin, or the python files train and test; info has the 20 coarse classes.
+
+    A binary file does not say how many images it should hold: `counts` does, (train, test) (None: any number).
+    """
+    folders = ("cifar100", "cifar100/cifar-100-binary", "cifar100/cifar-100-python", "cifar-100-binary",
+               "cifar-100-python")
+    paths = [locate("cifar100", root, folders, (f"{stem}.bin", stem)) for stem in ("train", "test")]
+    train, test = (_read(path, 100, count) for path, count in zip(paths, counts or (None, None), strict=True))
+    return Dataset("cifar100", train, test, classes=100, shape=(3, 32, 32), class_names=CIFAR100)

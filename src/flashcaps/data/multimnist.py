@@ -1,0 +1,135 @@
+"""MultiMNIST (dynamic routing, section 6.1): two digits of different classes laid over each other on 36 x 36.
+
+Each digit is shifted by up to 4 pixels each way and the two are added and clipped at white. (20 x 20 boxes shifted
+so share 72.6 % of their area on average; the paper says 80 %.) Pairs are made on the device the digits lie on,
+from integers that a generator or a pure function of (seed, index) draws, so that no pair need ever be stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from flashcaps.data._files import Root
+from flashcaps.data._random import DRAW_BITS, draws
+from flashcaps.data._types import Batch, Dataset, Split, to_float
+from flashcaps.data.mnist import mnist
+
+
+class MultiMNIST:
+    """Pairs from the digits of one split, without end.
+
+    sample(n, generator) draws new ones; at(index, seed) gives the pairs of an endless list by their place in it,
+    the same on every device: rank r of w takes the places shard_index gives it. fixed(count, seed) is a test set.
+    """
+
+    columns = 6  # random integers a pair takes: first digit, second digit, two shifts each
+
+    def __init__(self, digits: Split, *, shift: int = 4, classes: int = 10) -> None:
+        count = torch.bincount(digits.labels, minlength=classes)
+        if len(digits) == 0 or int(count.max()) == len(digits):
+            raise ValueError(f"digits: expected at least two classes, got class counts {count.tolist()}")
+        self.shift, self.classes = shift, classes
+        self.images = F.pad(digits.images, (1, 1, 1, 1))  # a ring of zeros for places outside, (N, C, 30, 30)
+        self.labels = digits.labels
+        self.order = digits.labels.argsort(stable=True)  # digits by class: position -> digit
+        self.position = torch.empty_like(self.order)
+        self.position[self.order] = torch.arange(len(digits), device=self.order.device)
+        self.count = count[digits.labels]  # (N,) how many digits share this one's class, and where they start
+        self.start = (count.cumsum(0) - count)[digits.labels]
+
+    def __len__(self) -> int:
+        return self.labels.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.labels.device
+
+    def sample(self, n: int, generator: Generator | None = None) -> Batch:
+        """n new pairs."""
+        return self.compose(self.draw(n, generator))
+
+    def draw(self, n: int, generator: Generator | None = None) -> Tensor:
+        """The integers n pairs are made of, (n, columns)."""
+        return torch.randint(1 << DRAW_BITS, (n, self.columns), device=self.device, generator=generator)
+
+    def at(self, index: Tensor, seed: int = 0) -> Batch:
+        """The pairs at index (B,) int64 of the list that belongs to `seed`; each digit comes first equally often."""
+        first = index % len(self)
+        return self.compose(torch.cat([first[:, None], draws(seed, index, self.columns - 1)], dim=1))
+
+    def fixed(self, count: int, seed: int = 0) -> FixedPairs:
+        """The first `count` pairs of that list, as a set to evaluate on."""
+        return FixedPairs(self, count, seed)
+
+    def compose(self, draw: Tensor) -> Batch:
+        """draw (B, columns) int64 >= 0 -> the pairs it describes; a pure function."""
+        first, second = self._pair(draw)
+        sources = torch.stack([self._place(first, draw[:, 2:4]), self._place(second, draw[:, 4:6])], dim=1)
+        labels = torch.stack([self.labels[first], self.labels[second]], dim=1)
+        return self._overlay(to_float(sources), labels)
+
+    def _pair(self, draw: Tensor) -> tuple[Tensor, Tensor]:
+        """Two digits of different classes: the second uniform over the digits outside the first one's class."""
+        total = len(self)
+        first = draw[:, 0] % total
+        skip = self.start[first] + self.count[first]  # in class order, the others begin after the last of the class
+        other = total - self.count[first]
+        return first, self.order[(skip + draw[:, 1] % other) % total]
+
+    def _place(self, digit: Tensor, draw: Tensor) -> Tensor:
+        """digit (B,) shifted on the large canvas, (B, C, H + 2 shift, W + 2 shift) uint8."""
+        channels, height, width = self.images.shape[1], self.images.shape[2] - 2, self.images.shape[3] - 2
+        corner = draw % (2 * self.shift + 1)  # top left corner of the digit on the canvas
+        rows = torch.arange(height + 2 * self.shift, device=self.device) - corner[:, :1]
+        columns = torch.arange(width + 2 * self.shift, device=self.device) - corner[:, 1:]
+        y, x = (rows + 1).clamp(0, height + 1), (columns + 1).clamp(0, width + 1)
+        c = torch.arange(channels, device=self.device)[None, :, None, None]
+        return self.images[digit[:, None, None, None], c, y[:, None, :, None], x[:, None, None, :]]
+
+    def _overlay(self, sources: Tensor, labels: Tensor) -> Batch:
+        images = sources.sum(1).clamp_(max=1)
+        targets = torch.zeros(labels.shape[0], self.classes, device=self.device)
+        targets.scatter_(1, torch.where(labels < 0, labels[:, :1], labels), 1.0)  # -1: no second digit
+        return Batch(images, targets, sources, labels)
+
+
+class FixedPairs:
+    """`count` pairs by index, reproducible and never stored: fixed_batch(start, stop)."""
+
+    def __init__(self, pairs: MultiMNIST, count: int, seed: int) -> None:
+        self.pairs, self.count, self.seed = pairs, count, seed
+
+    def __len__(self) -> int:
+        return self.count
+
+    def fixed_batch(self, start: int, stop: int) -> Batch:
+        """Pairs start .. stop - 1; the last batch may ask past the end."""
+        index = torch.arange(start, min(stop, self.count), device=self.pairs.device)
+        return self.pairs.at(index, self.seed)
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        for start in range(0, self.count, size):
+            yield self.fixed_batch(start, start + size)
+
+
+def shard_index(
+    step: int | Tensor, n: int, rank: int = 0, world: int = 1, device: torch.device | str = "cpu"
+) -> Tensor:
+    """The n places of an endless list that rank `rank` of `world` takes at `step`.
+
+    All ranks together take at each step what one process with a batch of n * world would.
+    """
+    return (step * world + rank) * n + torch.arange(n, device=device)
+
+
+def multimnist(root: Root = None) -> Dataset:
+    """MNIST's digits, to be composed: train pairs from training digits, test pairs from test digits."""
+    base = mnist(root)
+    return Dataset(
+        "multimnist", base.train, base.test, classes=10, shape=(1, 36, 36), multilabel=True,
+        class_names=base.class_names, compose=MultiMNIST,
+    )  # fmt: skip

@@ -1,0 +1,75 @@
+"""smallNORB (LeCun, Huang, Bottou 2004): 24,300 + 24,300 stereo pairs of toys, 96 x 96.
+
+Its binary matrix format, little-endian: magic, number of dimensions, at least three sizes, values.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from flashcaps.data._files import Root, check_labels, check_same, locate, read_bytes, wrong
+from flashcaps.data._types import Dataset, Split
+from flashcaps.data.augment import resize
+
+CLASSES = ("animal", "human", "airplane", "truck", "car")
+# column of the info file: name and highest value; azimuth is 0, 2, .., 34 (times 10 degrees)
+INFO = (("instance", 9), ("elevation", 8), ("azimuth", 34), ("lighting", 5))
+_STEMS = {"train": "smallnorb-5x46789x9x18x6x2x96x96-training", "test": "smallnorb-5x01235x9x18x6x2x96x96-testing"}
+_MAGIC = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
+
+
+def read_matrix(path: Path, dtype: str, dims: int) -> np.ndarray:
+    """A matrix of bytes ("u1") or 32-bit integers ("<i4"), .gz or raw, with `dims` dimensions."""
+    raw = read_bytes(path)
+    header = 8 + 4 * max(3, dims)
+    if len(raw) < header:
+        raise wrong(path, f"a header of {header} bytes", f"{len(raw)} bytes")
+    magic, found_dims = np.frombuffer(raw, "<i4", 2).tolist()
+    if _MAGIC.get(magic) != np.dtype(dtype):
+        expected = next(m for m, d in _MAGIC.items() if d == np.dtype(dtype))
+        raise wrong(path, f"magic {expected:#x} (matrix of {dtype})", f"{magic & 0xFFFFFFFF:#x}")
+    if found_dims != dims:
+        raise wrong(path, f"{dims} dimensions", found_dims)
+    shape = np.frombuffer(raw, "<i4", dims, 8).tolist()
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if min(shape) < 0 or len(raw) - header != size:
+        raise wrong(path, f"{size:,} bytes of {' x '.join(map(str, shape))}", f"{len(raw) - header:,}")
+    return np.frombuffer(raw, dtype, offset=header).reshape(shape)
+
+
+def _split(root: Root, part: str) -> Split:
+    folders = ("smallnorb", "smallNORB", "norb")
+    dat, cat, info = (locate("smallnorb", root, folders, (f"{_STEMS[part]}-{kind}.mat.gz",))
+                      for kind in ("dat", "cat", "info"))
+    images, labels, columns = read_matrix(dat, "u1", 4), read_matrix(cat, "<i4", 1), read_matrix(info, "<i4", 2)
+    if images.shape[1] != 2:
+        raise wrong(dat, "stereo pairs (N, 2, H, W)", images.shape)
+    check_same(cat, len(images), len(labels))
+    check_same(info, len(images), len(columns))
+    check_labels(cat, labels, 0, len(CLASSES) - 1)
+    if columns.shape[1] != len(INFO):
+        raise wrong(info, f"{len(INFO)} columns", columns.shape[1])
+    for column, (name, high) in zip(columns.T, INFO, strict=True):
+        check_labels(info, column, 0, high, name)
+    extra = {name: torch.from_numpy(columns[:, i].astype(np.int64)) for i, (name, _) in enumerate(INFO)}
+    return Split(torch.from_numpy(images.copy()), torch.from_numpy(labels.astype(np.int64)), extra)
+
+
+def _resized(split: Split, size: int) -> Split:
+    return Split(torch.cat([resize(part, size) for part in split.images.split(1024)]), split.labels, split.info)
+
+
+def smallnorb(root: Root = None, *, size: int | None = None) -> Dataset:
+    """root/smallnorb/*-{dat,cat,info}.mat, .gz or raw; `size` scales the images once (48 in two of the papers).
+
+    info: instance (4 6 7 8 9 in training, 0 1 2 3 5 in test), elevation 0-8, azimuth 0, 2, .., 34, lighting 0-5.
+    """
+    train, test = (_split(root, part) for part in ("train", "test"))
+    if size is not None:
+        train, test = _resized(train, size), _resized(test, size)
+    height, width = train.images.shape[2:]
+    return Dataset("smallnorb", train, test, classes=5, shape=(2, height, width), class_names=CLASSES)

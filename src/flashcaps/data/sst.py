@@ -1,0 +1,115 @@
+"""Stanford Sentiment Treebank (Socher et al. 2013): 8,544 / 1,101 / 2,210 sentences as PTB trees.
+
+Training uses every unique phrase of the training trees, evaluation the root sentences only. Labels run from
+very negative (0) to very positive (4); the binary task drops the neutral 2 and leaves 6,920 / 872 / 1,821 roots.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from flashcaps.data._files import Root, locate, wrong
+from flashcaps.data._types import Dataset, Split
+
+FINE = ("very negative", "negative", "neutral", "positive", "very positive")
+BINARY = ("negative", "positive")
+_TOKEN = re.compile(r"\(\d+|\)|[^\s()]+")
+_ESCAPED = {"-LRB-": "(", "-RRB-": ")"}
+
+
+class Phrase(NamedTuple):
+    text: str
+    label: int
+    root: bool
+
+
+def parse_tree(line: str) -> list[Phrase]:
+    """Every phrase of one tree, `(3 (2 It) (4 (2 's) (4 good)))`, the root last."""
+    words: list[str] = []
+    open_nodes: list[tuple[int, int]] = []  # (label, first word)
+    phrases: list[Phrase] = []
+    at = 0
+    for token in _TOKEN.finditer(line):
+        if line[at : token.start()].strip() or (phrases and phrases[-1].root):
+            raise ValueError(f"one tree of '(LABEL ...)' nodes, got {line[at:][:40]!r} after column {at}")
+        at = token.end()
+        piece = token.group()
+        if piece[0] == "(":
+            open_nodes.append((int(piece[1:]), len(words)))
+        elif not open_nodes:
+            raise ValueError(f"'(LABEL', got {piece!r} at column {token.start()}")
+        elif piece == ")":
+            label, first = open_nodes.pop()
+            if not 0 <= label <= 4 or first == len(words):
+                raise ValueError(f"labels 0 to 4 over words, got {label} over {words[first:]}")
+            phrases.append(Phrase(" ".join(words[first:]), label, root=not open_nodes))
+        else:
+            words.append(_ESCAPED.get(piece) or piece.replace("\\/", "/").replace("\\*", "*"))
+    if open_nodes or not phrases or line[at:].strip():
+        raise ValueError(f"a closed tree, got {len(open_nodes)} open nodes at the end")
+    return phrases
+
+
+def read_trees(path: Path) -> Iterator[list[Phrase]]:
+    """The phrases of each tree, one tree a line."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip():
+            try:
+                yield parse_tree(line)
+            except ValueError as error:
+                expected, _, found = str(error).partition(", got ")
+                raise wrong(path, f"{expected} in line {number}", found) from None
+
+
+def _split(phrases: list[Phrase], binary: bool) -> Split:
+    if binary:
+        phrases = [p._replace(label=int(p.label > 2)) for p in phrases if p.label != 2]
+    labels = torch.tensor([p.label for p in phrases], dtype=torch.int64)
+    root = torch.tensor([p.root for p in phrases], dtype=torch.bool)
+    images = torch.empty(len(phrases), 0, 0, 0, dtype=torch.uint8)
+    return Split(images, labels, {"root": root}, tuple(p.text for p in phrases))
+
+
+def _unique(trees: list[list[Phrase]]) -> list[Phrase]:
+    """Each (text, label) once, in order; a phrase that is a root anywhere counts as one."""
+    seen: dict[tuple[str, int], bool] = {}
+    for tree in trees:
+        for phrase in tree:
+            key = (phrase.text, phrase.label)
+            seen[key] = seen.get(key, False) or phrase.root
+    return [Phrase(text, label, root) for (text, label), root in seen.items()]
+
+
+def _sst(name: str, root: Root, binary: bool, phrases: bool, counts: tuple[int, ...] | None) -> Dataset:
+    splits = []
+    for number, part in enumerate(("train", "dev", "test")):
+        path = locate(name, root, ("sst/trees", "sst", "trees"), (f"{part}.txt",))
+        trees = list(read_trees(path))
+        if counts is not None and len(trees) != counts[number]:
+            raise wrong(path, f"{counts[number]:,} trees", f"{len(trees):,}")
+        wanted = _unique(trees) if part == "train" and phrases else [tree[-1] for tree in trees]
+        splits.append(_split(wanted, binary))
+    names = BINARY if binary else FINE
+    train, dev, test = splits
+    return Dataset(name, train, test, classes=len(names), shape=(0, 0, 0), class_names=names, validation=dev)
+
+
+_PUBLISHED = (8_544, 1_101, 2_210)
+
+
+def sst5(root: Root = None, *, phrases: bool = True, counts: tuple[int, ...] | None = _PUBLISHED) -> Dataset:
+    """root/sst/trees/{train,dev,test}.txt, five classes. phrases=False trains on root sentences alone.
+
+    Nothing in a tree file says how many there should be: `counts` does (None: any number).
+    """
+    return _sst("sst5", root, False, phrases, counts)
+
+
+def sst2(root: Root = None, *, phrases: bool = True, counts: tuple[int, ...] | None = _PUBLISHED) -> Dataset:
+    """As sst5, without the neutral phrases: negative (0, 1) and positive (3, 4)."""
+    return _sst("sst2", root, True, phrases, counts)

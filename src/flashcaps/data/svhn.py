@@ -1,0 +1,28 @@
+"""SVHN, cropped digits (Netzer et al. 2011): 73,257 + 26,032 colour house numbers, 32 x 32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from flashcaps.data._files import Root, check_labels, check_same, load_mat, locate, wrong
+from flashcaps.data._types import Dataset, Split
+
+
+def read_svhn(path: Path) -> Split:
+    """X (32, 32, 3, N) uint8 and y (N, 1); the digit 0 is written as 10."""
+    x, y = load_mat(path, "X"), load_mat(path, "y").astype(np.int64).reshape(-1)
+    if x.dtype != np.uint8 or x.shape[:3] != (32, 32, 3) or x.ndim != 4:
+        raise wrong(path, "X uint8 (32, 32, 3, N)", f"{x.dtype} {x.shape}")
+    check_same(path, x.shape[3], len(y))
+    check_labels(path, y, 1, 10)
+    return Split(torch.from_numpy(np.ascontiguousarray(x.transpose(3, 2, 0, 1))), torch.from_numpy(y % 10))
+
+
+def svhn(root: Root = None) -> Dataset:
+    """root/svhn/{train,test}_32x32.mat."""
+    paths = [locate("svhn", root, ("svhn", "SVHN"), (f"{part}_32x32.mat",)) for part in ("train", "test")]
+    train, test = (read_svhn(path) for path in paths)
+    return Dataset("svhn", train, test, classes=10, shape=(3, 32, 32), class_names=tuple("0123456789"))

@@ -1,0 +1,72 @@
+"""From class capsules to scores and pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from .losses import multi_hot
+from .routing import Routed
+from .routing._math import length
+
+
+class Lengths(nn.Module):
+    """The length of each class capsule (dynamic, discriminative). Routed -> (B, J)"""
+
+    def forward(self, routed: Routed) -> Tensor:
+        return length(routed.pose) if routed.activation is None else routed.activation
+
+
+class Activations(nn.Module):
+    """The activation or score of each class capsule (em, heinsen). Routed -> (B, J)"""
+
+    def forward(self, routed: Routed) -> Tensor:
+        if routed.activation is None:
+            raise ValueError("routed: these capsules have no activation; use SharedLinear on their poses")
+        return routed.activation
+
+
+class SharedLinear(nn.Module):
+    """One Linear(D, 1) for all class capsules (attention). Routed -> (B, J)"""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dim, 1)
+
+    def forward(self, routed: Routed) -> Tensor:
+        return self.linear(routed.pose)[..., 0]
+
+
+def mask_capsules(pose: Tensor, chosen: Tensor) -> Tensor:
+    """Zero, not drop, all but the chosen capsules. chosen (B,) indices or (B, J) multi-hot; pose (B, J, D)."""
+    return pose * multi_hot(chosen, pose.shape[1], pose.dtype)[..., None]
+
+
+class Decoder(nn.Module):
+    """Three fully connected layers that draw an image from the masked class capsules (dynamic, Fig. 2).
+
+    Routed, chosen -> (B, C, H, W). chosen: the true label in training, the prediction otherwise, or any capsule;
+    None is the most active.
+    """
+
+    def __init__(
+        self, capsules: int, dim: int, image: tuple[int, int, int], hidden: Sequence[int] = (512, 1024)
+    ) -> None:
+        super().__init__()
+        self.image = image
+        sizes = [capsules * dim, *hidden]
+        layers: list[nn.Module] = []
+        for n, m in pairwise(sizes):
+            layers += [nn.Linear(n, m), nn.ReLU(inplace=True)]
+        self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], math.prod(image)), nn.Sigmoid())
+
+    def forward(self, routed: Routed, chosen: Tensor | None = None) -> Tensor:
+        pose = routed.pose
+        if chosen is None:
+            a = length(pose) if routed.activation is None else routed.activation
+            chosen = torch.argmax(a, 1)
+        return self.layers(mask_capsules(pose, chosen).flatten(1)).view(-1, *self.image)

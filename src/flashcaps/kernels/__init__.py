@@ -1,0 +1,21 @@
+"""Fused twins of the routing files, same stems: they take `Votes` and never store a vote.
+
+`MATRIX` runs anywhere: blocks of children, matrix products, recomputed in the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..routing._types import Routed
+from . import attention, discriminative, dynamic, em, heinsen
+
+MATRIX: dict[str, Callable[..., Routed]] = {
+    "dynamic": dynamic.dynamic_routing,
+    "em": em.em_routing,
+    "attention": attention.attention_routing,
+    "heinsen": heinsen.heinsen_routing,
+    "discriminative": discriminative.discriminative_routing,
+}
+
+__all__ = ["MATRIX"]

@@ -1,0 +1,113 @@
+r"""The step em and heinsen share: parents fit a Gaussian to the votes assigned to them.
+
+Votes of one block of children are formed, used and dropped. A block gives its weight n, weighted sum and spread
+about its own mean; blocks merge by Chan's rule, sum_k [M2_k + n_k (m_k - mu)^2], so every square is of a deviation:
+expanded second moments would cancel in fp32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..routing._gaussian import log_density
+from ..routing._math import Softmax, over_parents
+from ..votes import Votes
+from ._attend import project
+from ._blocks import children_per_block, recompute, split_children
+
+
+def block_moments(use: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Weight n (B, J), weighted sum and spread about the block's own mean (B, J, D) of a block's votes."""
+    n = use.sum(1)
+    total = torch.einsum("bij,bijd->bjd", use, v)
+    mean = block_mean(n, total)
+    return n, total, torch.einsum("bij,bijd->bjd", use, (v - mean[:, None]).square())
+
+
+def block_mean(n: Tensor, total: Tensor) -> Tensor:
+    return total / (n + torch.finfo(n.dtype).tiny)[..., None]  # nobody assigned: 0 / tiny, not 0 / 0
+
+
+def merge(parts: list[tuple[Tensor, ...]], eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Total weight (B, J), mean and variance (B, J, D) over all blocks; eps as in `weighted_moments`."""
+    n, total, spread = (torch.stack(x) for x in zip(*(p[:3] for p in parts), strict=True))
+    weight = n.sum(0)
+    divisor = (weight + eps)[..., None]
+    mean = total.sum(0) / divisor
+    shift = n[..., None] * (block_mean(n, total) - mean).square()
+    return weight, mean, (spread + shift).sum(0) / divisor + eps
+
+
+class Fit:
+    """A layer's parents, its children cut into blocks once for all iterations.
+
+    gate (B, I): the weight of each child. start (I, J): logits of the first assignment, default uniform.
+    betas: heinsen's benefit to use and cost to ignore, each (I, J) or (J,).
+    """
+
+    def __init__(
+        self,
+        votes: Votes,
+        gate: Tensor,
+        *,
+        start: Tensor | None = None,
+        betas: tuple[Tensor, Tensor] | None = None,
+        softmax: Softmax = over_parents,
+    ) -> None:
+        b, _, j, d = votes.shape
+        self.softmax = softmax
+        self.blocks = votes.split(children_per_block(votes, b * j * d, softmax))
+        self.gates = split_children(gate, self.blocks, 1)
+        self.starts = split_children(start, self.blocks, 0)
+        self.betas = [
+            split_children(x if x.ndim == 2 else x[None], self.blocks, 0) for x in betas or ()
+        ]
+
+    def assign(self, u: Tensor, weight: Tensor, start: Tensor | None, *parents: Tensor) -> tuple[Tensor, Tensor]:
+        """r (B, I, J) from the parents' (log prior, mean, variance), or the first time from `start`; and the votes."""
+        v = Votes(u, weight).explicit()
+        if parents:
+            prior, mean, variance = parents
+            return self.softmax(prior[:, None] + log_density(v, mean, variance)), v
+        a = v.new_zeros(v.shape[:3])
+        return self.softmax(a if start is None else a + start), v
+
+    def _block(
+        self, u: Tensor, weight: Tensor, gate: Tensor, start: Tensor | None, betas: tuple[Tensor, ...], *parents: Tensor
+    ) -> tuple[Tensor, ...]:
+        r, v = self.assign(u, weight, start, *parents)
+        use = gate[..., None] * r
+        if not betas:
+            return block_moments(use, v)
+        benefit = (betas[0] * use).sum(1) - (betas[1] * (gate[..., None] - use)).sum(1)
+        return *block_moments(use, v), benefit
+
+    def __call__(self, eps: float, *parents: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """E-step (with parents) and M-step: total weight, mean, variance, and heinsen's score (B, J) or 0."""
+        parts = [
+            recompute(self._block, *block, self.gates[k], self.starts[k], tuple(x[k] for x in self.betas), *parents)
+            for k, block in enumerate(self.blocks)
+        ]
+        score = torch.stack([p[3] for p in parts]).sum(0) if self.betas else torch.zeros_like(parts[0][0])
+        return *merge(parts, eps), score
+
+    def couplings(self, *parents: Tensor) -> Tensor:
+        """r (B, I, J), for those who ask."""
+        return torch.cat(
+            [self.assign(*block, start, *parents)[0] for block, start in zip(self.blocks, self.starts, strict=True)], 1
+        )
+
+
+def spread_of_attended(votes: Votes, query: Tensor | None, softmax: Softmax, eps: float) -> tuple[Tensor, Tensor]:
+    """Total coupling (B, J) and variance (B, J, D) of votes coupled by agreement (attention, ablation C)."""
+
+    def block(u: Tensor, weight: Tensor, query: Tensor | None) -> tuple[Tensor, ...]:
+        v = Votes(u, weight).explicit()
+        a = v.new_zeros(v.shape[:3]) if query is None else project(u, weight, query)
+        return block_moments(softmax(a), v)
+
+    b, _, j, d = votes.shape
+    parts = [recompute(block, *x, query) for x in votes.split(children_per_block(votes, b * j * d, softmax))]
+    weight, _, variance = merge(parts, eps)
+    return weight, variance

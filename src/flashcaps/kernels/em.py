@@ -1,0 +1,44 @@
+"""EM routing without votes: one pass over blocks of children per iteration, E-step and M-step together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..routing._checks import check_iterations
+from ..routing._math import Softmax, over_parents
+from ..routing._types import Routed, Step
+from ..routing.em import activation_logit, temperatures
+from ..votes import Votes
+from ._fit import Fit
+
+
+def em_routing(
+    votes: Votes,
+    activation: Tensor,
+    *,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    inverse_temperature: float | Sequence[float],
+    iterations: int = 3,
+    eps: float = 1e-8,
+    record: bool = False,
+    coupling: bool = False,
+    softmax: Softmax = over_parents,
+) -> Routed:
+    """The routing file's `em_routing` on votes that stay u and W."""
+    check_iterations(iterations)
+    fit = Fit(votes, activation, softmax=softmax)
+    parents: tuple[Tensor, ...] = ()
+    history: list[Step] = []
+    for inverse in temperatures(inverse_temperature, iterations):
+        before = parents
+        total, mu, variance, _ = fit(eps, *parents)
+        logit = activation_logit(total, variance, beta_u, beta_a, inverse)
+        parents = (F.logsigmoid(logit), mu, variance)
+        if record:
+            history.append(Step(fit.couplings(*before), mu))
+    c = history[-1].coupling if record else fit.couplings(*before) if coupling else None
+    return Routed(mu, logit.sigmoid(), c, variance, tuple(history) if record else None)

@@ -1,0 +1,40 @@
+"""Heinsen's routing without votes: one pass over blocks of children per iteration, E-, D- and M-step together."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..routing._checks import check_iterations
+from ..routing._math import Softmax, over_parents
+from ..routing._types import Routed, Step
+from ..votes import Votes
+from ._fit import Fit
+
+
+def heinsen_routing(
+    votes: Votes,
+    score: Tensor,
+    *,
+    beta_use: Tensor,
+    beta_ignore: Tensor,
+    iterations: int = 3,
+    eps: float = 1e-5,
+    start: Tensor | None = None,
+    record: bool = False,
+    coupling: bool = False,
+    softmax: Softmax = over_parents,
+) -> Routed:
+    """The routing file's `heinsen_routing` on votes that stay u and W."""
+    check_iterations(iterations)
+    fit = Fit(votes, score.sigmoid(), start=start, betas=(beta_use, beta_ignore), softmax=softmax)
+    parents: tuple[Tensor, ...] = ()
+    history: list[Step] = []
+    for _ in range(iterations):
+        before = parents
+        _, mu, variance, a = fit(eps, *parents)
+        parents = (F.logsigmoid(a), mu, variance)
+        if record:
+            history.append(Step(fit.couplings(*before), mu))
+    c = history[-1].coupling if record else fit.couplings(*before) if coupling else None
+    return Routed(mu, a, c, variance, tuple(history) if record else None)

@@ -1,0 +1,18 @@
+"""One paper, one file. A new algorithm is a file here, a line in `ROUTING` and a test."""
+
+from ._types import Learned, Routed, Routing, Sizes, Step
+from .attention import Attention
+from .discriminative import Discriminative
+from .dynamic import Dynamic
+from .em import EM
+from .heinsen import Heinsen
+
+ROUTING: dict[str, type[Routing]] = {
+    "dynamic": Dynamic,
+    "em": EM,
+    "attention": Attention,
+    "heinsen": Heinsen,
+    "discriminative": Discriminative,
+}
+
+__all__ = ["ROUTING", "Learned", "Routed", "Routing", "Sizes", "Step"]

@@ -1,0 +1,146 @@
+r"""Capsules with Inverted Dot-Product Attention Routing (Tsai et al., 2020), https://arxiv.org/abs/2002.04764
+
+    a_ij = p_j . v_ij                          Eq. 2 (times `scale`)
+    r_ij = softmax_j(a_ij)                     Eq. 3
+    p_j  = LayerNorm(sum_i r_ij v_ij)          Eq. 4
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ._checks import check_choice, check_device, check_shape, check_votes
+from ._gaussian import weighted_moments
+from ._math import Softmax, over_parents
+from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
+from .em import activation_logit
+
+
+def attention_routing(
+    votes: Tensor,
+    pose: Tensor | None = None,
+    *,
+    scale: float = 1.0,
+    norm: bool = True,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    activation: Tensor | None = None,
+    beta_u: Tensor | None = None,
+    beta_a: Tensor | None = None,
+    record: bool = False,
+    softmax: Softmax = over_parents,
+) -> Routed:
+    """One step of Procedure 1. votes (B, I, J, D), pose (B, J, D) of the parents so far -> their new pose.
+
+    pose None: the first step, uniform coefficients. weight, bias (D,): LayerNorm's scale and shift; norm=False
+    leaves the sum as it is (ablation A). beta_u, beta_a (J,): capsules with em's activation (ablation C), where
+    `activation` (B, I) multiplies the child's votes.
+    """
+    b, i, j, d = check_votes(votes)
+    check_shape("pose", pose, (b, j, d), "the parents' pose")
+    check_shape("weight", weight, (d,), "LayerNorm's scale")
+    check_shape("bias", bias, (d,), "LayerNorm's shift")
+    check_shape("activation", activation, (b, i), "one per child")
+    check_shape("beta_u", beta_u, [(j,), (j, d)], "one per parent, or per parent and pose element")
+    check_shape("beta_a", beta_a, (j,), "one per parent")
+    for name, x in (("pose", pose), ("activation", activation), ("weight", weight), ("bias", bias)):
+        check_device(name, x, votes)
+    votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
+    if activation is not None:
+        votes = votes * activation.to(votes.dtype)[..., None, None]
+    if pose is None:
+        a = votes.new_zeros(b, i, j)
+    else:
+        a = scale * torch.einsum("bijd,bjd->bij", votes, pose.to(votes.dtype))  # Eq. 2   (B, I, J)
+    r = softmax(a)  # Eq. 3   (B, I, J)
+    p = torch.einsum("bij,bijd->bjd", r, votes)  # Eq. 4   (B, J, D)
+    p_out = finish(p, norm, weight, bias).to(dtype)
+    active = variance = None
+    if beta_u is not None and beta_a is not None:
+        total, _, variance = weighted_moments(r, votes, eps=1e-8)
+        active = activation_logit(total, variance, beta_u, beta_a, 1.0).sigmoid().to(dtype)
+    return Routed(p_out, active, r, variance, (Step(r, p_out),) if record else None)
+
+
+def finish(p: Tensor, norm: bool, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """LayerNorm over the pose (Eq. 4), or nothing."""
+    if not norm:
+        return p
+    weight, bias = (None if x is None else x.to(p.dtype) for x in (weight, bias))
+    return F.layer_norm(p, p.shape[-1:], weight, bias)
+
+
+@dataclass(frozen=True)
+class Attention(Routing):
+    """scale: None is D ** -0.5, as in the authors' code. norm: LayerNorm, learned scale and shift.
+
+    activation: em's activations in the capsules (ablation C). initial: the parents' first pose, "zero",
+    "learned" (a bias, start 0) or "random" (drawn once).
+    """
+
+    iterations: int = 1
+    scale: float | None = None
+    norm: bool = True
+    activation: bool = False
+    initial: str = "zero"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("initial", self.initial, ("zero", "learned", "random"))
+
+    @property
+    def takes(self) -> str | None:
+        return "probability" if self.activation else None
+
+    @property
+    def gives(self) -> str | None:
+        return "probability" if self.activation else None
+
+    @property
+    def stepwise(self) -> bool:
+        return True
+
+    @property
+    def function(self) -> Function:
+        return attention_routing
+
+    def learned(self, sizes: Sizes) -> dict[str, Learned]:
+        tensors: dict[str, Learned] = {}
+        if self.norm:
+            tensors |= {"weight": Learned((sizes.dim,), start=1.0), "bias": Learned((sizes.dim,))}
+        if self.activation:
+            tensors |= {"beta_u": Learned((sizes.parents,)), "beta_a": Learned((sizes.parents,))}
+        if self.initial != "zero":
+            random = self.initial == "random"
+            tensors["initial"] = Learned((sizes.parents, sizes.dim), random=random, state=random)
+        return tensors
+
+    def start(self, weight: Tensor, sizes: Sizes) -> None:
+        children = sizes.children or 1  # I * k * k in a convolutional layer
+        nn.init.normal_(weight, std=(weight.shape[0] / (weight.shape[1] * children)) ** 0.5)
+
+    def run(
+        self,
+        function: Function,
+        votes: Any,
+        activation: Tensor | None,
+        learned: Tensors,
+        pose: Tensor | None = None,
+        **common: Any,
+    ) -> Routed:
+        """From `pose` (or the initial one) through all iterations of Procedure 1."""
+        b, _, j, d = votes.shape
+        initial = learned.pop("initial", None)
+        if pose is None and initial is not None:
+            pose = initial.expand(b, j, d)
+        scale = d**-0.5 if self.scale is None else self.scale
+        history: tuple[Step, ...] = ()
+        for _ in range(self.iterations):
+            routed = function(votes, pose, scale=scale, norm=self.norm, activation=activation, **learned, **common)
+            pose, history = routed.pose, history + (routed.history or ())
+        return routed._replace(history=history or None)

@@ -1,0 +1,113 @@
+r"""Routing Towards Discriminative Power of Class Capsules (2021): coefficients b (I, J) belong to the layer.
+
+    v_j = sum_i b_ij u_j|i,   s_j = squash(v_j)              Eq. 6, 2: no softmax, no iterations, signed b
+    max_b  sum_k delta_jk ||v_jk||^2 - lambda penalty(b)     Eq. 10, 14: k runs over the batch
+
+Coefficients take one step of gradient ascent per training step, after the weights (Algorithm 1), and are
+frozen in evaluation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ._checks import check_choice, check_device, check_shape, check_votes
+from ._math import Softmax, length, over_parents, squash
+from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
+
+
+def discriminative_routing(
+    votes: Tensor, coefficients: Tensor, *, record: bool = False, softmax: Softmax = over_parents
+) -> Routed:
+    """votes (B, I, J, D), coefficients (I, J) -> pose squash(sum_i b_ij votes), activation its length.
+
+    `softmax` is what other algorithms normalise by; these coefficients are signed and no distribution.
+    """
+    b, i, j, _ = check_votes(votes)
+    check_shape("coefficients", coefficients, (i, j), "one per child and parent")
+    check_device("coefficients", coefficients, votes)
+    votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
+    v = torch.einsum("ij,bijd->bjd", coefficients.to(votes.dtype), votes)  # Eq. 6   (B, J, D)
+    s = squash(v)  # Eq. 2
+    coupling = coefficients.to(votes.dtype).expand(b, i, j)
+    history = (Step(coupling, s.to(dtype)),) if record else None
+    return Routed(s.to(dtype), length(s).to(dtype), coupling, history=history)
+
+
+def label_signs(labels: Tensor, parents: int, dtype: torch.dtype) -> Tensor:
+    """delta: +1 for the classes in an image, -1 for the others. labels (B,) indices or (B, J) multi-hot -> (B, J)."""
+    if labels.ndim == 1:
+        classes = torch.arange(parents, device=labels.device)
+        return (labels[:, None] == classes).to(dtype) * 2 - 1
+    return labels.to(dtype) * 2 - 1
+
+
+def ascend(coefficients: Tensor, agreement: Tensor, batch: int, rate: float, strength: float, penalty: str) -> Tensor:
+    """One step of Eq. 13 or 15, given agreement_ij = sum_k delta_jk u_j|i . v_j (summed over the batch).
+
+    The printed equations are followed: Eq. 13 has lambda / 2 inside the sum over the batch, so its penalty counts
+    once per example; Eq. 15 has lambda outside the sum but inside the factor 2. The exact gradients of Eq. 10 and
+    14 would be lambda b counted once, twice gamma, and lambda sign(b), once gamma.
+    """
+    check_choice("penalty", penalty, ("l2", "l1"))
+    if penalty == "l2":
+        return coefficients + 2 * rate * (agreement - batch * strength / 2 * coefficients)  # Eq. 13
+    return coefficients + 2 * rate * (agreement - strength * coefficients.sign())  # Eq. 15; sign(0) = 0
+
+
+def discriminative_update(
+    coefficients: Tensor, votes: Tensor, labels: Tensor, *, rate: float, strength: float, penalty: str = "l2"
+) -> Tensor:
+    """One ascent step on the batch, Eq. 13 ("l2") or Eq. 15 ("l1"): coefficients (I, J) -> (I, J).
+
+    votes (B, I, J, D) are those of the step's own forward pass. rate (gamma) multiplies the sum over the batch.
+    """
+    b, i, j, _ = check_votes(votes)
+    check_shape("coefficients", coefficients, (i, j), "one per child and parent")
+    if tuple(labels.shape) not in ((b,), (b, j)):
+        raise ValueError(f"labels: expected {(b,)} class indices or {(b, j)} multi-hot, got {tuple(labels.shape)}")
+    votes = votes.to(compute_dtype(votes))
+    signs = label_signs(labels, j, votes.dtype)
+    v = torch.einsum("ij,bijd->bjd", coefficients.to(votes.dtype), votes)  # before squash
+    agreement = torch.einsum("bj,bijd,bjd->ij", signs, votes, v)
+    return ascend(coefficients, agreement.to(coefficients.dtype), b, rate, strength, penalty)
+
+
+@dataclass(frozen=True)
+class Discriminative(Routing):
+    """rate (gamma), strength (lambda), penalty ("l2" or "l1") of the coefficients' own update."""
+
+    iterations: int = 1
+    rate: float = 1e-4
+    strength: float = 1e-3
+    penalty: str = "l2"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("penalty", self.penalty, ("l2", "l1"))
+
+    @property
+    def gives(self) -> str:
+        return "length"
+
+    @property
+    def function(self) -> Function:
+        return discriminative_routing
+
+    def learned(self, sizes: Sizes) -> dict[str, Learned]:
+        if sizes.children is None:
+            raise ValueError("in_capsules: discriminative routing keeps a coefficient per child, got None (any number)")
+        start = 1 / sizes.parents  # at 0 the gradient is 0 and it never moves
+        return {"coefficients": Learned((sizes.children, sizes.parents), start=start, per_child=True, state=True)}
+
+    def start(self, weight: Tensor, sizes: Sizes) -> None:
+        nn.init.trunc_normal_(weight, std=0.1, a=-0.2, b=0.2)  # dynamic's, whose network the paper takes
+
+    def run(
+        self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
+    ) -> Routed:
+        return function(votes, learned["coefficients"], **common)

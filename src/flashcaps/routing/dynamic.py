@@ -1,0 +1,90 @@
+r"""Dynamic Routing Between Capsules (Sabour, Frosst, Hinton, 2017), https://arxiv.org/abs/1710.09829
+
+    c_ij = softmax_j(b_ij)                        Eq. 3
+    s_j  = sum_i c_ij u_j|i,   v_j = squash(s_j)  Eq. 2, 1
+    b_ij = b_ij + u_j|i . v_j                     Procedure 1, line 7
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ._checks import check_iterations, check_shape, check_votes
+from ._math import Softmax, length, over_parents, squash
+from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
+
+
+def dynamic_routing(
+    votes: Tensor,
+    *,
+    iterations: int = 3,
+    logits: Tensor | None = None,
+    bias: Tensor | None = None,
+    leaky: bool = False,
+    detach: bool = False,
+    record: bool = False,
+    softmax: Softmax = over_parents,
+) -> Routed:
+    """Procedure 1. votes (B, I, J, D) -> pose (B, J, D), activation = length (B, J), coupling (B, I, J).
+
+    logits (I, J): log priors b_ij, default 0. bias (J, D): added to s_j in every iteration, as the authors'
+    code does. leaky: one more parent, "none of the above", takes a share that is dropped. detach: no
+    gradient through any but the last iteration.
+    """
+    b_, i, j, d = check_votes(votes)
+    check_iterations(iterations)
+    check_shape("logits", logits, [(i, j), (j,)], "log priors")
+    check_shape("bias", bias, (j, d), "one vector per parent")
+    votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
+    b = votes.new_zeros(b_, i, j) if logits is None else logits.to(votes.dtype).expand(b_, i, j)
+    history: list[Step] = []
+    for t in range(iterations):
+        u = votes.detach() if detach and t < iterations - 1 else votes
+        c = softmax(b, leaky=leaky)  # Eq. 3   (B, I, J)
+        s = torch.einsum("bij,bijd->bjd", c, u)  # Eq. 2   (B, J, D)
+        v = squash(s if bias is None else s + bias)  # Eq. 1   (B, J, D)
+        if record:
+            history.append(Step(c, v.to(dtype)))
+        if t < iterations - 1:
+            agreement = torch.einsum("bijd,bjd->bij", u, v)
+            b = b + (agreement.detach() if detach else agreement)
+    return Routed(v.to(dtype), length(v).to(dtype), c, history=tuple(history) if record else None)
+
+
+@dataclass(frozen=True)
+class Dynamic(Routing):
+    """leaky, detach: see `dynamic_routing`. prior: learn the log priors. bias: learn a bias (start 0.1)."""
+
+    leaky: bool = False
+    detach: bool = False
+    prior: bool = False
+    bias: bool = False
+
+    @property
+    def gives(self) -> str:
+        return "length"
+
+    @property
+    def function(self) -> Function:
+        return dynamic_routing
+
+    def learned(self, sizes: Sizes) -> dict[str, Learned]:
+        tensors = {}
+        if self.prior:
+            per_child = () if sizes.children is None else (sizes.children,)
+            tensors["logits"] = Learned((*per_child, sizes.parents), per_child=bool(per_child))
+        if self.bias:
+            tensors["bias"] = Learned((sizes.parents, sizes.dim), start=0.1)
+        return tensors
+
+    def start(self, weight: Tensor, sizes: Sizes) -> None:
+        nn.init.trunc_normal_(weight, std=0.1, a=-0.2, b=0.2)  # as the authors' code: cut at two standard deviations
+
+    def run(
+        self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
+    ) -> Routed:
+        return function(votes, iterations=self.iterations, leaky=self.leaky, detach=self.detach, **learned, **common)

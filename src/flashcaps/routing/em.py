@@ -1,0 +1,129 @@
+r"""Matrix Capsules with EM Routing (Hinton, Sabour, Frosst, 2018), as in the slides' Procedure 1.
+
+    M-step   r'_ij = r_ij a_i
+             mu_jh = sum_i r'_ij V_ijh / sum_i r'_ij        sigma^2_jh likewise
+             cost_jh = (beta_u + log sigma_jh) sum_i r'_ij
+             a_j = sigmoid(lambda (beta_a - sum_h cost_jh))
+    E-step   r_ij = a_j p_ij / sum_k a_k p_ik               p_ij = N(V_ij; mu_j, sigma^2_j)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ._checks import check_device, check_iterations, check_shape, check_votes
+from ._gaussian import log_density, weighted_moments
+from ._math import Softmax, masked, over_parents
+from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
+
+
+def inverse_temperature(iterations: int) -> tuple[float, ...]:
+    """lambda_t = 0.01 (1 - 0.95^(t+1)), t = 0, 1, ..."""
+    return tuple(0.01 * (1 - 0.95 ** (t + 1)) for t in range(iterations))
+
+
+def temperatures(value: float | Sequence[float], iterations: int) -> tuple[float, ...]:
+    """One inverse temperature per iteration."""
+    if isinstance(value, (int, float)):
+        return (float(value),) * iterations
+    if len(value) != iterations:
+        raise ValueError(
+            f"inverse_temperature: expected one number, or one for each of {iterations} iterations, got {len(value)}"
+        )
+    return tuple(float(x) for x in value)
+
+
+def activation_logit(total: Tensor, variance: Tensor, beta_u: Tensor, beta_a: Tensor, inverse: float) -> Tensor:
+    """lambda (beta_a - sum_h cost_jh), with total = sum_i r'_ij (B, J) and variance (B, J, D) -> (B, J)."""
+    beta_u = beta_u if beta_u.ndim == 2 else beta_u[:, None]
+    cost = (beta_u + 0.5 * variance.log()) * total[..., None]  # log sigma, not log sigma^2
+    return inverse * (beta_a - cost.sum(-1))
+
+
+def em_routing(
+    votes: Tensor,
+    activation: Tensor,
+    *,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    inverse_temperature: float | Sequence[float],
+    iterations: int = 3,
+    eps: float = 1e-8,
+    mask: Tensor | None = None,
+    record: bool = False,
+    softmax: Softmax = over_parents,
+) -> Routed:
+    """Procedure 1. votes (B, I, J, D), activation (B, I) -> pose, activation (B, J), coupling, variance.
+
+    beta_u (J,) or (J, D), beta_a (J,). mask (I, J), true where a child can vote for a parent. eps is added to
+    sum_i r' where it divides, and to the variance. coupling is the r of the last M-step.
+    """
+    b, i, j, d = check_votes(votes)
+    check_iterations(iterations)
+    check_shape("activation", activation, (b, i), "one per child")
+    check_shape("beta_u", beta_u, [(j,), (j, d)], "one per parent, or per parent and pose element")
+    check_shape("beta_a", beta_a, (j,), "one per parent")
+    for name, x in (("activation", activation), ("beta_u", beta_u), ("beta_a", beta_a), ("mask", mask)):
+        check_device(name, x, votes)
+    if mask is not None:
+        if tuple(mask.shape) != (i, j):
+            raise ValueError(f"mask: expected {(i, j)} (child, parent), got {tuple(mask.shape)}")
+        softmax = masked(softmax, mask.bool())
+    votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
+    activation = activation.to(votes.dtype)
+    history: list[Step] = []
+    r = softmax(votes.new_zeros(b, i, j))  # 1 / number of parents a child can vote for
+    for t, inverse in enumerate(temperatures(inverse_temperature, iterations)):
+        total, mu, variance = weighted_moments(r * activation[..., None], votes, eps)  # M-step
+        logit = activation_logit(total, variance, beta_u, beta_a, inverse)
+        if record:
+            history.append(Step(r, mu.to(dtype)))
+        if t < iterations - 1:  # E-step
+            r = softmax(F.logsigmoid(logit)[:, None] + log_density(votes, mu, variance))
+    return Routed(mu.to(dtype), logit.sigmoid().to(dtype), r, variance, tuple(history) if record else None)
+
+
+@dataclass(frozen=True)
+class EM(Routing):
+    """inverse_temperature: None is 0.01 (1 - 0.95^(t+1)). eps: see `em_routing`."""
+
+    inverse_temperature: float | tuple[float, ...] | None = None
+    eps: float = 1e-8
+
+    @property
+    def takes(self) -> str:
+        return "probability"
+
+    @property
+    def gives(self) -> str:
+        return "probability"
+
+    @property
+    def over(self) -> str:
+        return "positions"
+
+    @property
+    def function(self) -> Function:
+        return em_routing
+
+    def learned(self, sizes: Sizes) -> dict[str, Learned]:
+        return {"beta_u": Learned((sizes.parents,)), "beta_a": Learned((sizes.parents,))}
+
+    def run(
+        self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
+    ) -> Routed:
+        schedule = self.inverse_temperature
+        return function(
+            votes,
+            activation,
+            iterations=self.iterations,
+            inverse_temperature=inverse_temperature(self.iterations) if schedule is None else schedule,
+            eps=self.eps,
+            **learned,
+            **common,
+        )

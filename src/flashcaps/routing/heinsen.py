@@ -1,0 +1,114 @@
+r"""An Algorithm for Routing Capsules in All Domains (Heinsen, 2019), https://arxiv.org/abs/1911.00792
+
+    E-step   R_ij = f(a_j) P_ij / sum_j f(a_j) P_ij, 1 / J in the first iteration           Eq. 2
+    D-step   D_use = f(a_i) R_ij,  D_ign = f(a_i) - D_use                                   Eq. 4, 6
+    M-step   a_j = sum_i beta_use D_use - sum_i beta_ign D_ign                              Eq. 8
+             mu_j, sigma^2_j: mean and variance of the votes weighted by D_use
+
+f is the logistic function; scores a are logits on both sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ._checks import check_device, check_iterations, check_shape, check_votes
+from ._gaussian import log_density, weighted_moments
+from ._math import Softmax, over_parents
+from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
+
+
+def heinsen_routing(
+    votes: Tensor,
+    score: Tensor,
+    *,
+    beta_use: Tensor,
+    beta_ignore: Tensor,
+    iterations: int = 3,
+    eps: float = 1e-5,
+    start: Tensor | None = None,
+    record: bool = False,
+    softmax: Softmax = over_parents,
+) -> Routed:
+    """Algorithm 1. votes (B, I, J, D), score (B, I) -> pose, activation = score (B, J), coupling R, variance.
+
+    A score of -inf is an absent child, +inf one that is surely there. beta_use, beta_ignore (I, J) or (J,). start
+    (I, J): logits of the first R, default uniform. eps is added to the sum of D_use and to the variance.
+    """
+    b, i, j, _ = check_votes(votes)
+    check_iterations(iterations)
+    check_shape("score", score, (b, i), "one logit per child")
+    check_shape("beta_use", beta_use, [(i, j), (j,)], "per child and parent, or per parent")
+    check_shape("beta_ignore", beta_ignore, [(i, j), (j,)], "per child and parent, or per parent")
+    check_shape("start", start, (i, j), "logits of the first R")
+    for name, x in (("score", score), ("beta_use", beta_use), ("beta_ignore", beta_ignore)):
+        check_device(name, x, votes)
+    votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
+    f = score.to(votes.dtype).sigmoid()[..., None]  # (B, I, 1)
+    history: list[Step] = []
+    r = softmax(votes.new_zeros(b, i, j) if start is None else start.to(votes.dtype).expand(b, i, j))
+    for t in range(iterations):
+        use = f * r  # Eq. 4
+        ignore = f - use  # Eq. 6
+        a = (beta_use * use).sum(1) - (beta_ignore * ignore).sum(1)  # Eq. 8   (B, J)
+        _, mu, variance = weighted_moments(use, votes, eps)
+        if record:
+            history.append(Step(r, mu.to(dtype)))
+        if t < iterations - 1:  # the next iteration's E-step: there is none after the last M-step
+            r = softmax(F.logsigmoid(a)[:, None] + log_density(votes, mu, variance))  # Eq. 2   (B, I, J)
+    return Routed(mu.to(dtype), a.to(dtype), r, variance, tuple(history) if record else None)
+
+
+@dataclass(frozen=True)
+class Heinsen(Routing):
+    """tied: one beta for both uses. eps: see `heinsen_routing`. one_to_one: with a variable number of parents,
+    start R from a softmax over this many times the identity, which breaks the symmetry between them."""
+
+    eps: float = 1e-5
+    tied: bool = False
+    one_to_one: float | None = None
+
+    @property
+    def takes(self) -> str:
+        return "score"
+
+    @property
+    def gives(self) -> str:
+        return "score"
+
+    @property
+    def vote_bias(self) -> bool:
+        return True
+
+    @property
+    def function(self) -> Function:
+        return heinsen_routing
+
+    def learned(self, sizes: Sizes) -> dict[str, Learned]:
+        per_child = () if sizes.children is None else (sizes.children,)
+        beta = Learned((*per_child, sizes.parents), per_child=bool(per_child))
+        return {"beta_use": beta} if self.tied else {"beta_use": beta, "beta_ignore": beta}
+
+    def start(self, weight: Tensor, sizes: Sizes) -> None:
+        nn.init.normal_(weight, std=1 / weight.shape[1])  # N(0, 1) / d_inp
+
+    def run(
+        self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
+    ) -> Routed:
+        _, i, j, _ = votes.shape
+        use = learned["beta_use"]
+        betas = {"beta_use": use, "beta_ignore": learned.get("beta_ignore", use)}
+        betas = {k: x.expand(*x.shape[:-1], j) for k, x in betas.items()}
+        start = None
+        if self.one_to_one is not None:
+            if i != j:
+                raise ValueError(f"one_to_one: expected as many parents as children, got {j} and {i}")
+            start = self.one_to_one * torch.eye(i, device=use.device, dtype=use.dtype)
+        return function(
+            votes, activation, iterations=self.iterations, eps=self.eps, start=start, **betas, **common
+        )

@@ -1,0 +1,128 @@
+"""A run's folder: config.json, metrics.jsonl, weights, states to resume from, pictures, result.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .checkpoint import forget_states, load_state, save_state, save_weights, write_atomic
+from .recipe import Recipe
+from .step import Step
+
+
+def variant(recipe: Recipe) -> str:
+    """A short name of what was overridden, fit for a file; "default" for nothing."""
+    text = ",".join(o for o in recipe.overrides if not o.startswith(("train.seed=", "seed=")))
+    safe = "".join(c if c.isalnum() or c in "=,._-" else "_" for c in text)
+    if len(safe) > 60:
+        safe = f"{safe[:50]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return safe or "default"
+
+
+def run_name(recipe: Recipe) -> str:
+    """RECIPE-SEED, with what was overridden in between."""
+    middle = "" if variant(recipe) == "default" else f"-{variant(recipe)}"
+    return f"{recipe.name}{middle}-{recipe.train.seed}"
+
+
+class RunFolder:
+    """What is written, and when: metrics at once, weights and states whole or not at all."""
+
+    def __init__(self, path: Path, recipe: Recipe, command: list[str], *, tensorboard: bool = False) -> None:
+        self.path, self.recipe, self.command = path, recipe, command
+        self.best: dict[str, Any] = {}  # of the weights kept as best.safetensors: value, epoch
+        self.seconds = 0.0  # trained before this process
+        self.started = self.saved = time.monotonic()
+        self.board: Any = None
+        self.tensorboard = tensorboard
+
+    @property
+    def resume_command(self) -> str:
+        return shlex.join([*self.command, "--resume"])
+
+    @property
+    def wall_s(self) -> float:
+        return self.seconds + time.monotonic() - self.started
+
+    def open(self, resume: bool, fresh: bool) -> None:
+        """Make the folder ready; an unfinished run in it is not overwritten unasked."""
+        unfinished = (self.path / "states.json").is_file()
+        if not resume and unfinished and not fresh:
+            raise FileExistsError(f"{self.path} holds an unfinished run; go on with --resume, start anew with --fresh, "
+                                  "or choose another folder with --out")
+        if not resume and (self.path / "config.json").is_file():
+            shutil.rmtree(self.path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        if resume and (self.path / "config.json").is_file():
+            self._check_config()
+        write_atomic(self.path / "config.json", self.recipe.to_json())
+        if self.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(self.path / "tensorboard"))
+
+    def _check_config(self) -> None:
+        before, now = json.loads((self.path / "config.json").read_text()), json.loads(self.recipe.to_json())
+        quiet = ("claim", "about", "overrides")
+        changed = [f"{s}.{k}" for s in now if s not in quiet and isinstance(now[s], dict)
+                   for k in now[s] if before.get(s, {}).get(k) != now[s][k]]
+        if changed:
+            raise ValueError(f"--resume: the run in {self.path} was started with other values of {', '.join(changed)}; "
+                             "give the same, or start another run")
+
+    def log(self, kind: str, step: int, **values: Any) -> None:
+        """One line of metrics.jsonl."""
+        with (self.path / "metrics.jsonl").open("a") as out:
+            out.write(json.dumps({"kind": kind, "step": step, "seconds": round(self.wall_s, 3), **values}) + "\n")
+        if self.board is not None:
+            for key, value in values.items():
+                if isinstance(value, int | float):
+                    self.board.add_scalar(f"{kind}/{key}", value, step)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+    def weights(self, which: str, model: nn.Module, step: int) -> None:
+        save_weights(self.path / f"{which}.safetensors", model, self.config(step))
+
+    def config(self, step: int) -> dict[str, Any]:
+        return {"recipe": self.recipe.to_dict(), "step": step}
+
+    def save_due(self) -> bool:
+        return time.monotonic() - self.saved >= self.recipe.train.save_seconds
+
+    def save(self, step: Step, at: int) -> None:
+        """All a run needs to go on as if it had not stopped."""
+        cuda = torch.cuda.get_rng_state(step.workers.device) if step.workers.device.type == "cuda" else None
+        state = {"at": at, "step": step.state_dict(), "best": self.best, "seconds": self.wall_s,
+                 "random": torch.get_rng_state(), "random_cuda": cuda}
+        save_state(self.path, state, at)
+        self.saved = time.monotonic()
+
+    def resume(self, step: Step) -> int:
+        """Put everything back; the number of steps done. Lines of metrics written after that state go."""
+        state = load_state(self.path)
+        step.load_state_dict(state["step"])
+        torch.set_rng_state(state["random"])
+        if step.workers.device.type == "cuda" and state["random_cuda"] is not None:
+            torch.cuda.set_rng_state(state["random_cuda"], step.workers.device)
+        self.best, self.seconds, at = state["best"], state["seconds"], state["at"]
+        if step.workers.rank == 0:
+            kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= at]
+            write_atomic(self.path / "metrics.jsonl", "".join(kept))
+        return at
+
+    def finish(self, result: dict[str, Any]) -> None:
+        write_atomic(self.path / "result.json", json.dumps(result, indent=2) + "\n")
+        forget_states(self.path)
+        if self.board is not None:
+            self.board.close()

@@ -1,0 +1,82 @@
+"""Stacks of capsule layers: layer by layer, or all at once (attention, Procedure 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from .capsule_layer import CapsuleLayer
+from .routing import Routed
+
+
+class CapsuleStack(nn.Module):
+    """Capsule layers one above the other.
+
+    concurrent: after one sequential sweep with uniform coefficients, every layer updates at once from the previous
+    values of its neighbours, `iterations` in all, primary capsules fixed (Procedure 2; attention only). Otherwise
+    each layer finishes its routing before the next begins; `iterations` None leaves it to the layers.
+
+    u and activation of the primary capsules, (B, types, H, W, D) or (B, I, D) -> Routed of the last layer.
+    """
+
+    def __init__(self, layers: Iterable[CapsuleLayer], iterations: int | None = None, concurrent: bool = True) -> None:
+        super().__init__()
+        stack = list(layers)
+        if not stack:
+            raise ValueError("layers: expected at least one capsule layer, got none")
+        if iterations is not None and iterations < 1:
+            raise ValueError(f"iterations: expected at least 1, got {iterations}")
+        if concurrent:
+            for k, layer in enumerate(stack):
+                if not layer.routing.stepwise:
+                    raise ValueError(f"concurrent: layer {k} ({layer.name}) has no single step; use concurrent=False")
+        elif iterations is not None:
+            for layer in stack:
+                layer.set_iterations(iterations)
+        self.layers = nn.ModuleList(stack)
+        self.iterations, self.concurrent = iterations or 1, concurrent
+
+    def forward(
+        self, u: Tensor, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
+    ) -> Routed:
+        if self.concurrent:
+            return self._concurrent(u, activation)
+        layers = self._layers()
+        for layer, above in pairwise(layers):
+            routed = layer(u, activation)
+            u, activation = routed.pose, hand_on(routed.activation, layer, above)
+        return layers[-1](u, activation, coupling=coupling, record=record)
+
+    def _layers(self) -> list[CapsuleLayer]:
+        return [cast(CapsuleLayer, layer) for layer in self.layers]
+
+    def _concurrent(self, u: Tensor, activation: Tensor | None) -> Routed:
+        layers, last = self._layers(), len(self.layers) - 1
+        state = [Routed(u, activation)]  # state[k + 1] is what layer k computes
+        for layer in layers:
+            state.append(layer.step(state[-1].pose, None, state[-1].activation))
+        for t in range(2, self.iterations + 1):
+            new = list(state)
+            for k, layer in enumerate(layers):
+                # A change takes one iteration to climb one layer: what cannot reach the top in time is not computed.
+                if t + (last - k) <= self.iterations:
+                    new[k + 1] = layer.step(state[k].pose, state[k + 1].pose, state[k].activation)
+            state = new
+        return state[-1]
+
+
+def hand_on(activation: Tensor | None, giver: CapsuleLayer, taker: CapsuleLayer) -> Tensor | None:
+    """What one layer's activation is to the next: lengths are in the pose already, scores are logits."""
+    gives, takes = giver.routing.gives, taker.routing.takes
+    if activation is None or (gives == "length" and takes is None):
+        return None
+    if gives == "score":
+        return activation if takes == "score" else activation.sigmoid()
+    if takes == "score":
+        edge = torch.finfo(activation.dtype).eps
+        return activation.logit(edge)
+    return activation

@@ -1,0 +1,97 @@
+"""Pose x weight -> votes: dense, convolutional, shared. One form serves them all.
+
+A pose is C rows of d numbers (a vector pose is one row); the vote of child i for parent j is pose_i @ W_ij, C rows
+of h numbers. Children come in G groups of R that share their transform: i = g * R + r. A dense layer has R = 1, one
+that takes any number of children G = 1, a class layer shared over positions has a group per type. A convolutional
+layer is dense at every place of its output: its places join the batch axis.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Votes(NamedTuple):
+    """Votes not computed yet. weight[j, :, g] is W_ij.
+
+    With children as the third axis, products of c_ij, u_i and W_ij run over long rows of children, and a block of
+    children is a view of batched matrices, never a copy.
+    """
+
+    u: Tensor  # (B, G, R, C, d)
+    weight: Tensor  # (J, d, G, h)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(B, I, J, D) of the explicit votes."""
+        b, g, r, c, _ = self.u.shape
+        return b, g * r, self.weight.shape[0], c * self.weight.shape[3]
+
+    def explicit(self) -> Tensor:
+        """All votes, (B, I, J, D)."""
+        return torch.einsum("bgrcd,jdgh->bgrjch", self.u, self.weight).reshape(self.shape)
+
+    def split(self, children: int) -> list[Votes]:
+        """Blocks of about `children` children. Split, not sliced: the gradient is then one concatenation."""
+        _, g, r, _, _ = self.u.shape
+        if g == 1:
+            return [Votes(u, self.weight) for u in self.u.split(max(children, 1), 2)]
+        step = max(children // r, 1)
+        return [Votes(u, w) for u, w in zip(self.u.split(step, 1), self.weight.split(step, 2), strict=True)]
+
+
+def group(u: Tensor, groups: int, rows: int) -> Tensor:
+    """Poses (B, I, D) -> (B, G, R, C, d)."""
+    b, i, dim = u.shape
+    return u.reshape(b, groups, i // groups, rows, dim // rows)
+
+
+def add_bias(votes: Votes, bias: Tensor) -> Votes:
+    """Add bias (J, C, G, h) to every vote: C more columns of the pose, which pick a row of the bias each."""
+    u, weight = votes
+    b, g, r, c, _ = u.shape
+    pick = torch.eye(c, dtype=u.dtype, device=u.device).expand(b, g, r, c, c)
+    return Votes(torch.cat([u, pick], -1), torch.cat([weight, bias], 1))
+
+
+def add_coordinates(votes: Votes, yx: Tensor) -> Votes:
+    """Add each child's place yx (R, 2) to the first two elements of the right-hand column of its votes (em).
+
+    A vector pose has no columns: its first two elements take them.
+    """
+    u, weight = votes
+    b, g, _, c, _ = u.shape
+    j, _, _, h = weight.shape
+    yx = yx.to(u.dtype)
+    if c == 1:
+        extra = yx[:, None]  # (R, 1, 2), element k of the vote takes coordinate k
+        rows = torch.eye(2, h, dtype=u.dtype, device=u.device)
+    else:
+        extra = F.pad(yx, (0, c - 2))[:, :, None]  # (R, C, 1), row k of the vote takes coordinate k
+        rows = F.pad(yx.new_ones(1, 1), (h - 1, 0))
+    u = torch.cat([u, extra.expand(b, g, *extra.shape)], -1)
+    return Votes(u, torch.cat([weight, rows[:, None].expand(j, -1, g, h)], 1))
+
+
+def centres(height: int, width: int, device: torch.device | None = None) -> Tensor:
+    """Centre of each place of a grid, (row, column) scaled to [0, 1], as (H * W, 2)."""
+    y = (torch.arange(height, device=device) + 0.5) / height
+    x = (torch.arange(width, device=device) + 0.5) / width
+    return torch.stack(torch.meshgrid(y, x, indexing="ij"), -1).view(-1, 2)
+
+
+def patches(u: Tensor, kernel: int, stride: int) -> Tensor:
+    """(B, T, H, W, D) -> (B, H', W', T * k * k, D): what each output looks at, every pose whole."""
+    x = u.unfold(2, kernel, stride).unfold(3, kernel, stride)  # (B, T, H', W', D, k, k)
+    b, t, h, w, d, _, _ = x.shape
+    return x.permute(0, 2, 3, 1, 5, 6, 4).reshape(b, h, w, t * kernel * kernel, d)
+
+
+def covered(height: int, width: int, kernel: int, stride: int, device: torch.device | None = None) -> Tensor:
+    """(P, k * k): the place of the input behind each kernel offset of each of the P outputs."""
+    place = torch.arange(height * width, device=device).view(height, width)
+    return place.unfold(0, kernel, stride).unfold(1, kernel, stride).reshape(-1, kernel * kernel)

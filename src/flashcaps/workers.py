@@ -1,0 +1,123 @@
+"""Who trains: one process, or several that torchrun started, each with its device and its part of every batch."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Workers:
+    """This process among `world`. Gradients are averaged by one all-reduce after the backward pass."""
+
+    device: torch.device
+    rank: int = 0
+    world: int = 1
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        if self.world == 1:
+            return
+        grads = [p.grad for p in parameters if p.grad is not None]
+        flat = torch.cat([g.flatten() for g in grads])
+        dist.all_reduce(flat)
+        flat /= self.world
+        parts = flat.split([g.numel() for g in grads])
+        torch._foreach_copy_(grads, [x.view_as(g) for x, g in zip(parts, grads, strict=True)])
+
+    def average_statistics(self, model: nn.Module) -> None:
+        """Batch normalisation's running statistics, which each process gathered from its own images."""
+        if self.world > 1:
+            for name, x in model.named_buffers():
+                if name.endswith(("running_mean", "running_var")):
+                    dist.all_reduce(x)
+                    x /= self.world
+
+    def summed(self, x: Tensor) -> Tensor:
+        if self.world == 1:
+            return x
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    def agreed(self, flag: bool) -> bool:
+        """Whether any process says so; all of them ask at the same step."""
+        return flag if self.world == 1 else bool(self.summed(torch.tensor(float(flag), device=self.device)))
+
+
+def join_workers(device: str = "auto") -> Workers:
+    """The device asked for ("auto": a GPU if there is one), and the group torchrun made, if it did."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    chosen = find_device(device)
+    if chosen.type == "cuda" and chosen.index is None:
+        chosen = torch.device("cuda", local)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    if world > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    return Workers(chosen, dist.get_rank() if world > 1 else 0, world)
+
+
+def leave_workers() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def find_device(device: str) -> torch.device:
+    """"auto", "cpu", "cuda", "cuda:1", "mps"; one that is not there is an error."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {device!r}") from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device: {device} is not on this machine; use --device cpu or auto")
+    return chosen
+
+
+def set_precision(precision: str) -> None:
+    """Whether fp32 products may round to TF32; bf16 autocast leaves the rest to TF32."""
+    exact = precision == "fp32"
+    torch.set_float32_matmul_precision("highest" if exact else "high")
+    torch.backends.cudnn.allow_tf32 = not exact
+
+
+class Stopped(Exception):
+    """Training was asked to stop and saved its state; exit code as a shell would say it."""
+
+    def __init__(self, number: int, resume: str) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}; go on with: {resume}")
+        self.code = 128 + number
+
+
+class StopSignals:
+    """While open, Ctrl-C and SIGTERM are noted instead of obeyed; a second Ctrl-C is obeyed."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        try:
+            self._before = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not in the main thread, where no signal arrives
+            self._before = {}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.number == number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.number = number

@@ -1,0 +1,151 @@
+"""Every routing function with every option, as data: tests run over `CASES` instead of naming algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from flashcaps import functional as F
+from flashcaps.routing import Routed
+
+from .conftest import assert_near
+from .oracles import Result
+
+SHAPES = [(2, 4, 3, 2), (1, 3, 2, 4), (2, 1, 3, 2), (2, 3, 1, 2), (2, 3, 2, 1), (1, 1, 1, 1)]  # B, I, J, D
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A routing function: the axes of its tensors, a string of "b", "i", "j", "d" each, and its other options."""
+
+    function: Callable[..., Routed]
+    axes: dict[str, str]
+    options: dict[str, Any] = field(default_factory=dict)
+    distribution: bool = True  # couplings sum to one over parents
+    outputs: tuple[str, ...] = ("pose", "activation")  # those in the caller's dtype
+
+    def draw(
+        self, b: int, i: int, j: int, d: int, *, seed: int = 0, dtype: torch.dtype = torch.float64, size: float = 1.0
+    ) -> Tensors:
+        """Random arguments; `size` multiplies the votes."""
+        generator = torch.Generator().manual_seed(seed)
+        sizes = {"b": b, "i": i, "j": j, "d": d}
+        tensors = {}
+        for name, axes in self.axes.items():
+            x = torch.randn([sizes[a] for a in axes], generator=generator, dtype=torch.float64)
+            if name == "votes":
+                x = x * size
+            if name == "activation":  # a probability
+                x = x.sigmoid()
+            tensors[name] = x > -0.7 if name == "mask" else x.to(dtype)
+        return tensors
+
+    def __call__(self, tensors: Tensors, **options: Any) -> Routed:
+        return self.function(**tensors, **(self.options | options))
+
+    def select(self, tensors: Tensors, axis: str, index: Tensor) -> Tensors:
+        """The arguments with one axis indexed, wherever it occurs."""
+        return {
+            name: x.index_select(self.axes[name].index(axis), index) if axis in self.axes[name] else x
+            for name, x in tensors.items()
+        }
+
+
+_votes = {"votes": "bijd"}
+_em = _votes | {"activation": "bi", "beta_u": "j", "beta_a": "j"}
+_heinsen = _votes | {"score": "bi"}
+_pose = {"pose": "bjd", "weight": "d", "bias": "d"}
+
+CASES = {
+    "dynamic": Case(F.dynamic_routing, _votes),
+    "dynamic, once": Case(F.dynamic_routing, _votes, {"iterations": 1}),
+    "dynamic, priors and bias": Case(F.dynamic_routing, _votes | {"logits": "ij", "bias": "jd"}),
+    "dynamic, shared priors": Case(F.dynamic_routing, _votes | {"logits": "j"}),
+    "dynamic, leaky": Case(F.dynamic_routing, _votes | {"logits": "ij"}, {"leaky": True}, distribution=False),
+    "dynamic, detach": Case(F.dynamic_routing, _votes | {"logits": "ij"}, {"detach": True}),
+    "em": Case(F.em_routing, _em, {"inverse_temperature": (0.3, 0.6, 1.0), "eps": 0.05}),
+    "em, once": Case(F.em_routing, _em, {"inverse_temperature": 1.0, "iterations": 1, "eps": 1e-8}),
+    "em, beta per element": Case(F.em_routing, _em | {"beta_u": "jd"}, {"inverse_temperature": 0.7, "eps": 0.05}),
+    "em, mask": Case(F.em_routing, _em | {"mask": "ij"}, {"inverse_temperature": 0.7, "eps": 0.05}, distribution=False),
+    "attention": Case(F.attention_routing, _votes | _pose, outputs=("pose",)),
+    "attention, first": Case(F.attention_routing, _votes, outputs=("pose",)),
+    "attention, no norm": Case(
+        F.attention_routing, _votes | {"pose": "bjd"}, {"norm": False, "scale": 0.5}, outputs=("pose",)
+    ),
+    "attention, activations": Case(F.attention_routing, _em | _pose, {"scale": 0.5}),
+    "heinsen": Case(F.heinsen_routing, _heinsen | {"beta_use": "ij", "beta_ignore": "ij"}, {"eps": 0.05}),
+    "heinsen, any input": Case(F.heinsen_routing, _heinsen | {"beta_use": "j", "beta_ignore": "j"}, {"eps": 0.05}),
+    "heinsen, start": Case(
+        F.heinsen_routing, _heinsen | {"beta_use": "j", "beta_ignore": "ij", "start": "ij"}, {"eps": 0.05}
+    ),
+    "discriminative": Case(F.discriminative_routing, _votes | {"coefficients": "ij"}, distribution=False),
+}
+
+
+def named(prefix: str) -> list[str]:
+    """The cases of one algorithm."""
+    return [name for name in CASES if name.split(",")[0] == prefix]
+
+
+def lists(tensors: Tensors) -> dict[str, Any]:
+    """Tensors as the nested lists oracles take."""
+    return {name: x.tolist() for name, x in tensors.items()}
+
+
+def assert_routed(routed: Routed, expected: Result) -> None:
+    """Every field the oracle gives, and every iteration that was recorded."""
+    assert_near(routed.pose, expected.pose, what="pose")
+    assert_near(routed.coupling, expected.coupling, what="coupling")
+    for name in ("activation", "variance"):
+        actual, wanted = getattr(routed, name), getattr(expected, name)
+        assert (actual is None) == (wanted is None), f"{name}: {actual}, expected {wanted}"
+        if actual is not None:
+            assert_near(actual, wanted, what=name)
+    if routed.history is not None:
+        assert len(routed.history) == len(expected.steps[0])
+        for t, step in enumerate(routed.history):
+            assert_near(step.coupling, [s[t][0] for s in expected.steps], what=f"coupling at {t}")
+            assert_near(step.pose, [s[t][1] for s in expected.steps], what=f"pose at {t}")
+
+
+def leaves(tensors: Tensors) -> Tensors:
+    """Copies that ask for a gradient, where one exists."""
+    return {k: x.clone().requires_grad_() if x.is_floating_point() else x for k, x in tensors.items()}
+
+
+def results(routed: Routed) -> list[Tensor]:
+    """The tensors of a result."""
+    return [x for x in (routed.pose, routed.activation, routed.coupling, routed.variance) if x is not None]
+
+
+def assert_gradients(case: Case, tensors: Tensors) -> None:
+    """Analytic against numerical gradients: every output by every argument."""
+    names, fixed = [k for k in tensors if k != "mask"], {k: x for k, x in tensors.items() if k == "mask"}
+
+    def function(*arguments: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x for x in results(case(dict(zip(names, arguments, strict=True)) | fixed)) if x.requires_grad)
+
+    inputs = tuple(tensors[k].clone().requires_grad_() for k in names)
+    assert gradcheck(function, inputs, check_undefined_grad=False, atol=1e-6, rtol=1e-5)
+
+
+def backward(case: Case, tensors: Tensors, **options: Any) -> tuple[Routed, Tensors]:
+    """The result, and the gradient of a fixed random combination of pose and activation by every argument."""
+    inputs = leaves(tensors)
+    routed = case(inputs, **options)
+    generator = torch.Generator().manual_seed(1)
+    loss = torch.zeros((), dtype=torch.float64)
+    for name in ("pose", "activation"):
+        x = getattr(routed, name)
+        if x is not None:
+            weight = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype)
+            loss = loss + (x * weight).double().sum()
+    loss.backward()
+    return routed, {k: x.grad for k, x in inputs.items() if x.requires_grad and x.grad is not None}

@@ -1,0 +1,158 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from flashcaps.data import augment, make_generator
+
+
+@pytest.fixture(params=[torch.uint8, torch.float32])
+def images(request):
+    x = torch.arange(1, 1 + 6 * 2 * 8 * 10).view(6, 2, 8, 10)
+    return (x % 255 + 1).to(torch.uint8) if request.param == torch.uint8 else x / 1000
+
+
+def test_window_is_the_slice_of_the_padded_image(images):
+    corners = torch.tensor([[0, 0], [-3, 2], [4, -5], [1, 1], [-20, 0], [7, 9]])
+    out = augment.window(images, corners, (5, 6))
+    padded = F.pad(images, (20, 20, 20, 20))
+    for b, (top, left) in enumerate(corners.tolist()):
+        assert torch.equal(out[b], padded[b, :, 20 + top : 25 + top, 20 + left : 26 + left])
+    assert out.dtype == images.dtype
+
+
+def test_shift_moves_down_and_right_with_zeros_moving_in(images):
+    offsets = torch.tensor([[1, 2]]).expand(6, 2)
+    out = augment.shift(images, 2, offsets=offsets)
+    assert torch.equal(out[:, :, 1:, 2:], images[:, :, :-1, :-2])
+    assert out[:, :, 0].sum() == 0
+    assert out[:, :, :, :2].sum() == 0
+
+
+def test_random_shifts_are_all_within_and_alike():
+    dot = torch.zeros(5_000, 1, 9, 9)
+    dot[:, :, 4, 4] = 1
+    out = augment.shift(dot, 2, make_generator(0))
+    counts = out.sum((0, 1))
+    assert counts.sum() == 5_000
+    inner = counts[2:7, 2:7]
+    assert inner.sum() == 5_000
+    assert ((inner - 200) ** 2 / 200).sum() < 51.2  # 24 degrees of freedom: 99.9 % below
+
+
+def test_random_crop_with_padding_places_a_digit_anywhere(images):
+    out = augment.random_crop(images, (12, 14), 4, make_generator(1))
+    assert out.shape == (6, 2, 12, 14)
+    assert torch.equal(out.long().sum(), images.long().sum()) or torch.allclose(out.sum(), images.sum())
+    fixed = augment.random_crop(images, (4, 4), 1, offsets=torch.tensor([[1, 1]] * 6))
+    assert torch.equal(fixed, images[:, :, :4, :4])
+
+
+def test_random_crop_reaches_every_corner():
+    ramp = torch.arange(20.0).view(1, 1, 4, 5).expand(2_000, 1, 4, 5)
+    corner = augment.random_crop(ramp, 3, 0, make_generator(2))[:, 0, 0, 0]
+    assert corner.unique().tolist() == [0, 1, 2, 5, 6, 7]
+    counts = torch.stack([(corner == value).sum() for value in corner.unique()])
+    assert ((counts - 2000 / 6) ** 2 / (2000 / 6)).sum() < 20.5  # 5 degrees of freedom: 99.9 % below
+
+
+def test_random_crop_larger_than_the_image_is_refused(images):
+    with pytest.raises(ValueError, match=r"size: expected at most 10 x 12 \(the image and padding 1\), got \(11, 11\)"):
+        augment.random_crop(images, 11, 1)
+
+
+def test_center_crop_in_and_out(images):
+    assert torch.equal(augment.center_crop(images, 4), images[:, :, 2:6, 3:7])
+    out = augment.center_crop(images, (12, 14))
+    assert torch.equal(out[:, :, 2:10, 2:12], images)
+    assert torch.equal(augment.center_crop(out, (8, 10)), images)
+
+
+def test_flip_mirrors_those_it_is_told_to(images):
+    mask = torch.tensor([True, False, True, False, False, True])
+    out = augment.flip(images, mask=mask)
+    assert torch.equal(out[mask], images[mask].flip(-1))
+    assert torch.equal(out[~mask], images[~mask])
+    assert torch.equal(augment.flip(images, probability=0.0), images)
+    assert torch.equal(augment.flip(images, probability=1.0), images.flip(-1))
+
+
+def test_brightness_contrast_follows_its_formula():
+    x = torch.rand(4, 2, 6, 6, generator=make_generator(3)) * 0.2 + 0.4
+    amounts = torch.tensor([[0.5, 0.5], [1, 0.5], [0.5, 1], [0, 0]])
+    out = augment.brightness_contrast(x, 0.1, (0.5, 1.5), amounts=amounts)
+    mean = x.mean((2, 3), keepdim=True)
+    torch.testing.assert_close(out[0], x[0])
+    torch.testing.assert_close(out[1], x[1] + 0.1)
+    torch.testing.assert_close(out[2], (x[2] - mean[2]) * 1.5 + mean[2])
+    torch.testing.assert_close(out[3], (x[3] - mean[3]) * 0.5 + mean[3] - 0.1)
+    wild = augment.brightness_contrast(torch.randint(256, (50, 1, 6, 6)).to(torch.uint8), generator=make_generator(4))
+    assert wild.min() >= 0
+    assert wild.max() <= 1
+
+
+def test_mixup_mixes_images_and_targets_alike():
+    images = torch.rand(64, 1, 4, 4, generator=make_generator(5))
+    targets = F.one_hot(torch.arange(64) % 10, 10).float()
+    weight, partner = augment.mixup_weights(64, 0.2, make_generator(6))
+    assert partner.sort().values.tolist() == list(range(64))
+    mixed, soft = augment.mixup(images, targets, 0.2, weights=(weight, partner))
+    for b in (0, 17, 63):
+        w, p = weight[b], partner[b]
+        torch.testing.assert_close(mixed[b], w * images[b] + (1 - w) * images[p])
+        torch.testing.assert_close(soft[b], w * targets[b] + (1 - w) * targets[p])
+    torch.testing.assert_close(soft.sum(1), torch.ones(64))
+
+
+def test_mixup_weights_are_beta_distributed():
+    weight, _ = augment.mixup_weights(50_000, 0.2, make_generator(7))
+    assert weight.mean().item() == pytest.approx(0.5, abs=0.01)
+    assert weight.var().item() == pytest.approx(1 / (4 * (2 * 0.2 + 1)), abs=0.005)
+    again, _ = augment.mixup_weights(50_000, 0.2, make_generator(7))
+    assert torch.equal(weight, again)
+
+
+def test_mixup_says_why_indices_cannot_be_mixed():
+    with pytest.raises(ValueError, match=r"targets: expected float \(B, K\), got torch.int64 \(4,\); .*one_hot"):
+        augment.mixup(torch.zeros(4, 1, 2, 2), torch.arange(4), 0.2)
+    with pytest.raises(ValueError, match="alpha: expected more than 0, got 0"):
+        augment.mixup(torch.zeros(4, 1, 2, 2), torch.zeros(4, 2), 0)
+
+
+def test_resize_averages_down_and_keeps_the_type(images):
+    out = augment.resize(images, (4, 5))
+    mean = images.float().view(6, 2, 4, 2, 5, 2).mean((3, 5))
+    assert out.dtype == images.dtype
+    assert (out - mean).abs().max() <= (0.5 if images.dtype == torch.uint8 else 1e-6)
+    assert augment.resize(images, 16).shape == (6, 2, 16, 16)
+
+
+@pytest.mark.parametrize("name", ["shift", "random_crop", "flip", "brightness_contrast", "mixup"])
+def test_images_draw_numbers_of_their_own_from_the_generator(name):
+    image = torch.rand(1, 1, 8, 8, generator=make_generator(8)).expand(32, 1, 8, 8)
+    call = {
+        "shift": lambda g: augment.shift(image, 2, g),
+        "random_crop": lambda g: augment.random_crop(image, 5, 0, g),
+        "flip": lambda g: augment.flip(image, g),
+        "brightness_contrast": lambda g: augment.brightness_contrast(image, generator=g),
+        "mixup": lambda g: augment.mixup(image * torch.arange(32).view(-1, 1, 1, 1), torch.eye(32), 1.0, g)[1],
+    }[name]
+    one, again, other = (call(make_generator(s)) for s in (0, 0, 1))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert not torch.equal(one[0], one[1]) or len(one.flatten(1).unique(dim=0)) > 1
+
+
+@pytest.mark.gpu
+def test_on_the_device_without_waiting():
+    images, targets = torch.rand(64, 3, 32, 32, device="cuda"), torch.eye(64, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        x = augment.shift(images, 2)
+        x = augment.random_crop(x, 32, 4)
+        x = augment.flip(x)
+        x = augment.brightness_contrast(x)
+        x, targets = augment.mixup(x, targets, 0.2)
+        x = augment.resize(augment.center_crop(x, 24), 12)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert x.shape == (64, 3, 12, 12)

@@ -1,0 +1,292 @@
+"""fetch against a server on this machine: whole, resumed, truncated, wrong, and from a folder."""
+
+import gzip
+import hashlib
+import io
+import random
+import tarfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from flashcaps.data import download
+from flashcaps.data._sources import SOURCES, Member, Remote
+from flashcaps.data.download import fetch
+
+CONTENT = random.Random(0).randbytes(3_000_000)
+
+
+def checksum(raw: bytes, kind: str = "sha256") -> str:
+    return f"{kind}:{hashlib.new(kind, raw).hexdigest()}"
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `files`; `behaviour` says how badly. `ranges` records what was asked for."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, bytes] = {}
+        self.behaviour = "good"
+        self.ranges: list[str | None] = []
+
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{name}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self):
+        asked = self.headers.get("Range")
+        self.server.ranges.append(asked)
+        body = self.server.files.get(self.path[1:])
+        if body is None:
+            self.send_error(404)
+            return
+        start = 0
+        if asked and self.server.behaviour != "no ranges":
+            start = int(asked.removeprefix("bytes=").removesuffix("-"))
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(body) - start))
+        self.end_headers()
+        stop = start + 1_000_000 if self.server.behaviour == "stops" else len(body)
+        self.wfile.write(body[start:stop])
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server = Server()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def publish(server, monkeypatch):
+    """Make the server the place where mnist is published, as one file."""
+
+    def publish(raw: bytes, file: str = "digits.gz", **options) -> Remote:
+        server.files[file] = raw
+        options = {"urls": (server.url(file),), "size": len(raw), "checksum": checksum(raw)} | options
+        remote = Remote(file, **options)
+        monkeypatch.setitem(SOURCES, "mnist", (remote,))
+        return remote
+
+    return publish
+
+
+def names(folder) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def test_whole_file_arrives_with_progress(publish, server, tmp_path):
+    publish(CONTENT)
+    seen = []
+    (path,) = fetch("mnist", tmp_path, progress=lambda *args: seen.append(args))
+    assert path == tmp_path / "mnist" / "digits.gz"
+    assert path.read_bytes() == CONTENT
+    assert names(tmp_path / "mnist") == ["digits.gz"]
+    assert seen[-1] == ("digits.gz", len(CONTENT), len(CONTENT))
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+
+
+def test_file_in_place_is_not_fetched_again(publish, server, tmp_path):
+    publish(CONTENT)
+    fetch("mnist", tmp_path)
+    fetch("multimnist", tmp_path)
+    assert server.ranges == [None]
+
+
+def test_transfer_that_stops_is_an_error_and_goes_on_later(publish, server, tmp_path):
+    publish(CONTENT)
+    server.behaviour = "stops"
+    with pytest.raises(ConnectionError, match=r"expected 3,000,000 bytes, the transfer stopped after 1,000,000.*again"):
+        fetch("mnist", tmp_path)
+    assert names(tmp_path / "mnist") == ["digits.gz.part"]
+    server.behaviour = "good"
+    (path,) = fetch("mnist", tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert server.ranges == [None, "bytes=1000000-"]
+    assert names(tmp_path / "mnist") == ["digits.gz"]
+
+
+def test_server_without_ranges_starts_over(publish, server, tmp_path):
+    publish(CONTENT)
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "digits.gz.part").write_bytes(CONTENT[:500])
+    server.behaviour = "no ranges"
+    (path,) = fetch("mnist", tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert server.ranges == ["bytes=500-"]
+
+
+def test_wrong_checksum_is_thrown_away(publish, server, tmp_path):
+    publish(CONTENT, checksum=checksum(b"something else"))
+    with pytest.raises(ValueError, match=r"digits.gz from http://127.*: expected sha256:.*, found sha256:.*; thrown"):
+        fetch("mnist", tmp_path)
+    assert names(tmp_path / "mnist") == []
+
+
+def test_resumed_onto_something_else_is_thrown_away(publish, server, tmp_path):
+    publish(CONTENT)
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "digits.gz.part").write_bytes(b"x" * 500)
+    with pytest.raises(ValueError, match="thrown away"):
+        fetch("mnist", tmp_path)
+    (path,) = fetch("mnist", tmp_path)
+    assert path.read_bytes() == CONTENT
+
+
+def test_file_of_another_size_is_refused_before_it_is_written(publish, server, tmp_path):
+    publish(CONTENT, size=len(CONTENT) + 1)
+    with pytest.raises(ConnectionError, match="expected 3,000,001 bytes, the server offers 3,000,000"):
+        fetch("mnist", tmp_path)
+    assert names(tmp_path / "mnist") == []
+
+
+def test_failed_download_leaves_an_older_file_alone(publish, server, tmp_path):
+    publish(CONTENT, checksum=checksum(b"something else"))
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "digits.gz").write_bytes(b"older")
+    with pytest.raises(ValueError):
+        fetch("mnist", tmp_path)
+    assert (tmp_path / "mnist" / "digits.gz").read_bytes() == b"older"
+
+
+def test_second_address_is_tried(publish, server, tmp_path):
+    publish(CONTENT, urls=(server.url("gone"), server.url("digits.gz")))
+    (path,) = fetch("mnist", tmp_path)
+    assert path.read_bytes() == CONTENT
+
+
+def test_all_addresses_failing_is_one_line(publish, server, tmp_path):
+    publish(CONTENT, urls=(server.url("gone"), server.url("away")))
+    with pytest.raises(ConnectionError, match=r"/gone: HTTP Error 404.*/away: HTTP Error 404.*--from DIR") as error:
+        fetch("mnist", tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def archive(**members: bytes) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as t:
+        for name, raw in members.items():
+            info = tarfile.TarInfo(f"inner/{name}")
+            info.size = len(raw)
+            t.addfile(info, io.BytesIO(raw))
+    return out.getvalue()
+
+
+MEMBERS = (Member("inner/a", "a", 3, checksum(b"aaa")), Member("inner/b", "deep/b", 2))
+
+
+def test_archive_is_unpacked_and_removed(publish, server, tmp_path):
+    publish(archive(a=b"aaa", b=b"bb", c=b"c"), "x.tar.gz", members=MEMBERS)
+    paths = fetch("mnist", tmp_path)
+    assert names(tmp_path / "mnist") == ["a", "deep/b"]
+    assert [p.read_bytes() for p in paths] == [b"aaa", b"bb"]
+    fetch("mnist", tmp_path)
+    assert len(server.ranges) == 1
+
+
+def test_archive_with_a_wrong_member_changes_nothing(publish, server, tmp_path):
+    publish(archive(a=b"aaX", b=b"bb"), "x.tar.gz", members=MEMBERS)
+    (tmp_path / "mnist" / "deep").mkdir(parents=True)
+    (tmp_path / "mnist" / "deep" / "b").write_bytes(b"BB")
+    with pytest.raises(ValueError, match=r"inner/a in .*: expected sha256"):
+        fetch("mnist", tmp_path)
+    assert (tmp_path / "mnist" / "deep" / "b").read_bytes() == b"BB"
+    assert not (tmp_path / "mnist" / "a").exists()
+
+
+@pytest.mark.parametrize("below", [".", "mnist"])
+def test_from_a_folder(publish, server, tmp_path, below):
+    publish(CONTENT)
+    (tmp_path / "from" / below).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "from" / below / "digits.gz").write_bytes(CONTENT)
+    (path,) = fetch("mnist", tmp_path / "root", tmp_path / "from")
+    assert path.read_bytes() == CONTENT
+    assert (tmp_path / "from" / below / "digits.gz").exists()
+    assert server.ranges == []
+
+
+def test_from_a_folder_packed_otherwise_or_not_at_all(publish, tmp_path):
+    publish(gzip.compress(CONTENT, 9, mtime=1), content=checksum(CONTENT))
+    source = tmp_path / "from"
+    source.mkdir()
+    (source / "digits.gz").write_bytes(gzip.compress(CONTENT, 1, mtime=2))
+    assert names(fetch("mnist", tmp_path / "one", source)[0].parent) == ["digits.gz"]
+    (source / "digits.gz").unlink()
+    (source / "digits").write_bytes(CONTENT)
+    assert names(fetch("mnist", tmp_path / "two", source)[0].parent) == ["digits"]
+
+
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-1], lambda raw: b"x" + raw[1:]])
+def test_damaged_file_in_a_folder_is_refused_and_a_good_one_kept(publish, tmp_path, damage):
+    publish(CONTENT)
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from" / "digits.gz").write_bytes(damage(CONTENT))
+    with pytest.raises(ValueError, match=r"from/digits.gz: expected .*, found .*; the file is damaged"):
+        fetch("mnist", tmp_path, tmp_path / "from")
+    assert names(tmp_path / "mnist") == []
+    (tmp_path / "mnist" / "digits.gz").write_bytes(CONTENT)
+    assert fetch("mnist", tmp_path, tmp_path / "from") == [tmp_path / "mnist" / "digits.gz"]
+
+
+def test_archive_in_a_folder_packed_or_unpacked(publish, tmp_path):
+    raw = archive(a=b"aaa", b=b"bb")
+    publish(raw, "x.tar.gz", members=MEMBERS)
+    source = tmp_path / "from"
+    (source / "deep").mkdir(parents=True)
+    (source / "x.tar.gz").write_bytes(raw)
+    fetch("mnist", tmp_path / "one", source)
+    assert names(tmp_path / "one" / "mnist") == ["a", "deep/b"]
+    assert (source / "x.tar.gz").exists()
+    (source / "x.tar.gz").unlink()
+    (source / "a").write_bytes(b"aaa")
+    with pytest.raises(FileNotFoundError, match=r"no x.tar.gz \(or a, deep/b\) in .*from"):
+        fetch("mnist", tmp_path / "two", source)
+    (source / "deep" / "b").write_bytes(b"bbb")
+    with pytest.raises(ValueError, match="deep/b: expected 2 bytes, found 3"):
+        fetch("mnist", tmp_path / "two", source)
+    (source / "deep" / "b").write_bytes(b"bb")
+    fetch("mnist", tmp_path / "two", source)
+    assert names(tmp_path / "two" / "mnist") == ["a", "deep/b"]
+
+
+def test_unknown_name_is_answered_with_the_nearest(tmp_path):
+    with pytest.raises(ValueError, match="no data set 'cifar'; did you mean cifar10"):
+        fetch("cifar", tmp_path)
+
+
+def test_what_comes_along_needs_nothing(tmp_path):
+    assert fetch("digits", tmp_path) == []
+    assert fetch("synthetic-norb", tmp_path) == []
+
+
+def test_every_published_file_has_an_address_a_size_and_a_checksum():
+    for remotes in SOURCES.values():
+        for remote in remotes:
+            kind, _, value = remote.checksum.partition(":")
+            assert len(value) == {"md5": 32, "sha256": 64}[kind]
+            assert remote.size > 0
+            assert all(url.startswith(("http://", "https://")) and url.endswith(remote.file) for url in remote.urls)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "sst5"])
+def test_published_files_have_the_checksums_stated(real_root, tmp_path, name):
+    assert fetch(name, tmp_path, source=real_root)
+    assert download._present(SOURCES[download.NEEDS[name][0]][0], tmp_path / download.NEEDS[name][0])

@@ -1,0 +1,181 @@
+import itertools
+
+import pytest
+import torch
+
+from flashcaps.data import MultiMNIST, Split, load_data, make_generator, shard_index, to_float
+
+
+def boxes(counts: list[int], value: int = 255) -> Split:
+    """Digits that are 20 x 20 boxes; class c has counts[c] of them. Values tell the digits apart when value is 0."""
+    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))]
+    images = torch.zeros(len(labels), 1, 28, 28, dtype=torch.uint8)
+    fill = torch.arange(1, len(labels) + 1) if value == 0 else torch.full((len(labels),), value)
+    images[:, :, 4:24, 4:24] = fill[:, None, None, None].to(torch.uint8)
+    return Split(images, labels)
+
+
+@pytest.fixture
+def pairs():
+    return MultiMNIST(boxes([3, 40, 1, 20, 5, 9, 2, 7, 30, 13]))
+
+
+def overlap(sources: torch.Tensor) -> torch.Tensor:
+    return (sources[:, 0] * sources[:, 1] > 0).sum((1, 2, 3)) / 400
+
+
+def test_batch_shapes_and_types(pairs):
+    batch = pairs.sample(8, make_generator(0))
+    assert batch.images.shape == (8, 1, 36, 36)
+    assert batch.targets.shape == (8, 10)
+    assert batch.sources.shape == (8, 2, 1, 36, 36)
+    assert batch.labels.shape == (8, 2)
+    assert (batch.images.dtype, batch.targets.dtype, batch.labels.dtype) == (torch.float32, torch.float32, torch.int64)
+    assert pairs.sample(0).images.shape == (0, 1, 36, 36)
+
+
+def test_pair_never_shares_a_class_and_targets_name_both(pairs):
+    batch = pairs.sample(20_000, make_generator(1))
+    assert (batch.labels[:, 0] != batch.labels[:, 1]).all()
+    assert (batch.targets.sum(1) == 2).all()
+    assert (batch.targets.gather(1, batch.labels) == 1).all()
+
+
+def test_every_other_digit_is_as_likely_a_partner():
+    pairs = MultiMNIST(boxes([3, 5, 2], value=0))
+    batch = pairs.sample(60_000, make_generator(2))
+    digit = (batch.sources.amax((2, 3, 4)) * 255).round().long() - 1  # the value of a box is its digit
+    joint = torch.zeros(10, 10).index_put_((digit[:, 0], digit[:, 1]), torch.ones(60_000), accumulate=True) / 60_000
+    labels = pairs.labels
+    other = (labels[:, None] != labels[None, :]).float()
+    expected = other / other.sum(1, keepdim=True) / 10
+    assert (joint - expected).abs().max() < 0.003  # six standard deviations
+    assert (joint[other == 0] == 0).all()
+
+
+def test_boxes_overlap_by_72_to_73_percent_in_expectation():
+    """(1 - E|a - b| / 20)^2 over shifts a, b in 0..8, and the same through the generator, over all 9^4 shifts."""
+    shifts = range(9)
+    mean = sum(20 - abs(a - b) for a in shifts for b in shifts) / 81 / 20
+    assert 0.72 < mean**2 < 0.73
+    grid = torch.tensor(list(itertools.product(shifts, repeat=4)))
+    draw = torch.cat([torch.zeros(len(grid), 2, dtype=torch.int64), grid], dim=1)
+    measured = overlap(MultiMNIST(boxes([1, 1])).compose(draw).sources)
+    assert measured.double().mean().item() == pytest.approx(mean**2, abs=1e-6)
+
+
+def test_sampled_shifts_reach_everywhere_alike():
+    batch = MultiMNIST(boxes([4, 4])).sample(9_000, make_generator(3))
+    assert 0.72 < overlap(batch.sources).mean().item() < 0.73
+    for dim in (4, 3):  # first row, then first column with ink
+        first = (batch.sources.amax((2, dim)) > 0).float().argmax(-1) - 4
+        counts = torch.bincount(first.flatten(), minlength=9)
+        assert len(counts) == 9
+        assert ((counts - 2000) ** 2 / 2000).sum() < 26.1  # 8 degrees of freedom: 99.9 % below
+
+
+def test_image_is_the_sum_clipped_at_white():
+    pairs = MultiMNIST(boxes([5, 5], value=200))
+    batch = pairs.sample(50, make_generator(4))
+    assert torch.equal(batch.images, batch.sources.sum(1).clamp(max=1))
+    assert batch.images.unique().tolist() == pytest.approx([0, 200 / 255, 1])
+
+
+def test_sources_are_the_digits_shifted(digit_root):
+    split = load_data("multimnist", digit_root).train
+    pairs = MultiMNIST(split)
+    draw = torch.tensor([[7, 0, 0, 8, 3, 5]])
+    batch = pairs.compose(draw)
+    assert batch.labels[0, 0] == 7
+    assert torch.equal(batch.sources[0, 0, :, 0:28, 8:36], to_float(split.images[7]))
+    assert batch.sources[0, 0].sum() == to_float(split.images[7]).sum()
+    second = batch.sources[0, 1, :, 3:31, 5:33]
+    assert (second == to_float(split.images)).flatten(1).all(1).sum() == 1
+
+
+def test_same_seed_same_pairs(pairs):
+    one, again, other = (pairs.sample(16, make_generator(s)) for s in (5, 5, 6))
+    assert torch.equal(one.images, again.images)
+    assert not torch.equal(one.labels, other.labels)
+
+
+def test_fixed_set_is_given_by_index(pairs):
+    fixed = pairs.fixed(1_000_000, seed=9)
+    assert len(fixed) == 1_000_000
+    whole = fixed.fixed_batch(500_000, 500_060)
+    part = pairs.fixed(1_000_000, seed=9).fixed_batch(500_020, 500_030)
+    assert torch.equal(whole.images[20:30], part.images)
+    assert (whole.labels[:, 0] != whole.labels[:, 1]).all()
+    assert not torch.equal(whole.images, pairs.fixed(1_000_000, seed=8).fixed_batch(500_000, 500_060).images)
+
+
+def test_fixed_set_uses_each_digit_first_equally_often(pairs):
+    fixed = pairs.fixed(3 * len(pairs))
+    first = torch.cat([batch.labels[:, 0] for batch in fixed.batches(50)])
+    assert torch.equal(torch.bincount(first), 3 * torch.bincount(pairs.labels))
+
+
+def test_last_batch_ends_with_the_set(pairs):
+    assert [len(batch.images) for batch in pairs.fixed(70).batches(32)] == [32, 32, 6]
+
+
+def test_ranks_together_take_what_one_process_would(pairs):
+    for step in (0, 3):
+        one = shard_index(step, 8)
+        two = [shard_index(step, 4, rank, 2) for rank in range(2)]
+        assert torch.equal(torch.cat(two), one)
+        halves = [pairs.at(index, seed=1).images for index in two]
+        assert torch.equal(torch.cat(halves), pairs.at(one, seed=1).images)
+
+
+def test_ranks_with_generators_of_their_own_differ(pairs):
+    a, b = (pairs.sample(8, make_generator(0, rank)).labels for rank in range(2))
+    assert not torch.equal(a, b)
+
+
+def test_train_and_test_digits_are_disjoint(digit_root):
+    data = load_data("multimnist", digit_root)
+    assert (data.shape, data.multilabel, data.classes) == ((1, 36, 36), True, 10)
+    seen = []
+    for split in (data.train, data.test):
+        sources = data.compose(split).fixed(60).fixed_batch(0, 60).sources.flatten(0, 1)
+        seen.append({bytes((s[s > 0] * 255).round().to(torch.uint8).tolist()) for s in sources})
+    known = {bytes(image[image > 0].tolist()) for image in data.train.images}
+    assert seen[0] <= known
+    assert not seen[1] & known
+
+
+def test_one_class_alone_is_refused():
+    with pytest.raises(ValueError, match=r"digits: expected at least two classes, got class counts \[5, 0"):
+        MultiMNIST(boxes([5]))
+
+
+@pytest.mark.data
+def test_published_digits(real_root):
+    data = load_data("multimnist", real_root)
+    batch = data.compose(data.test).fixed(10_000).fixed_batch(0, 10_000)
+    assert (batch.labels[:, 0] != batch.labels[:, 1]).all()
+    assert batch.images.max() == 1
+    assert torch.equal(torch.bincount(batch.labels[:, 0]), torch.bincount(data.test.labels))
+
+
+@pytest.mark.gpu
+def test_on_the_device_without_waiting_and_in_a_graph():
+    split = boxes([3, 40, 1, 20], value=0)
+    host, device = MultiMNIST(split), MultiMNIST(split.to("cuda"))
+    index = torch.arange(100, device="cuda")
+    assert torch.equal(device.at(index, 3).images.cpu(), host.at(index.cpu(), 3).images)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        device.sample(64)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        batch = device.sample(64)
+    seen = []
+    for _ in range(2):
+        graph.replay()
+        seen.append(batch.images.clone())
+    assert not torch.equal(*seen)

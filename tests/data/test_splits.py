@@ -1,0 +1,83 @@
+import pytest
+import torch
+
+from flashcaps.data import Dataset, Split, describe, holdout, to_float
+
+
+def make(counts: list[int]) -> Split:
+    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    images = torch.arange(len(labels), dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 2, 2)
+    return Split(images.contiguous(), labels, {"place": torch.arange(len(labels))})
+
+
+def test_split_rejects_what_is_not_uint8_images():
+    with pytest.raises(ValueError, match=r"images: expected uint8 \(N, C, H, W\), got torch.float32 \(3, 2, 2\)"):
+        Split(torch.zeros(3, 2, 2), torch.zeros(3, dtype=torch.int64))
+
+
+def test_split_rejects_columns_of_another_length():
+    with pytest.raises(ValueError, match="labels: expected 3 rows"):
+        Split(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="azimuth: expected 3 rows"):
+        Split(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.zeros(3), {"azimuth": torch.zeros(4)})
+    with pytest.raises(ValueError, match="text: expected 3 phrases"):
+        Split(torch.zeros(3, 0, 0, 0, dtype=torch.uint8), torch.zeros(3), text=("one",))
+
+
+def test_select_keeps_order_info_and_text():
+    images = torch.empty(3, 0, 0, 0, dtype=torch.uint8)
+    split = Split(images, torch.arange(3), {"k": torch.arange(3) * 10}, tuple("abc"))
+    picked = split.select(torch.tensor([2, 0]))
+    assert picked.labels.tolist() == [2, 0]
+    assert picked.info["k"].tolist() == [20, 0]
+    assert picked.text == ("c", "a")
+    assert split.select(slice(1, 3)).text == ("b", "c")
+
+
+def test_to_float_is_in_unit_range_and_leaves_the_source_alone():
+    images = torch.tensor([0, 51, 255], dtype=torch.uint8)
+    assert to_float(images).tolist() == pytest.approx([0, 0.2, 1])
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert to_float(images, dtype)[2] == 1
+    assert images.tolist() == [0, 51, 255]
+    x = torch.tensor([0.5])
+    assert to_float(x).item() == 0.5
+
+
+@pytest.mark.parametrize("count", [1, 7, 25, 99])
+def test_holdout_is_a_stratified_partition(count):
+    split = make([50, 30, 20])
+    train, validation = holdout(split, count=count, seed=3)
+    assert len(validation) == count
+    assert len(train) == 100 - count
+    both = torch.cat([train.info["place"], validation.info["place"]])
+    assert both.sort().values.tolist() == list(range(100))
+    share = torch.bincount(validation.labels, minlength=3)
+    assert (share - count * torch.tensor([0.5, 0.3, 0.2])).abs().max() < 1
+
+
+def test_holdout_depends_on_the_seed_alone():
+    split = make([40, 60])
+    one, again, other = (holdout(split, fraction=0.2, seed=s)[1].info["place"].tolist() for s in (1, 1, 2))
+    assert one == again
+    assert one != other
+    assert len(one) == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({}, "either"), ({"count": 0}, "1 to 99"), ({"fraction": 1.0}, "1 to 99")]
+)
+def test_holdout_says_what_is_possible(options, message):
+    with pytest.raises(ValueError, match=message):
+        holdout(make([50, 50]), **options)
+
+
+def test_describe_names_sizes_classes_and_further_labels():
+    split = make([3, 4])
+    text = describe(Dataset("toy", split, split.select(torch.arange(2)), 2, (1, 2, 2), class_names=("cat", "dog")))
+    assert text.splitlines() == [
+        "toy: 1x2x2 images, 2 classes",
+        "  train            7, 3 to 4 a class; also place",
+        "  test             2, 0 to 2 a class; also place",
+        "  classes    cat, dog",
+    ]

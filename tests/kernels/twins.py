@@ -1,0 +1,113 @@
+"""A kernel beside its reference: outputs, every gradient, memory. Each kernel's test file runs these over its cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from flashcaps import ConvCapsules, DenseCapsules
+from flashcaps.capsule_layer import CapsuleLayer
+from flashcaps.kernels import _blocks
+
+from ..layer_cases import OPTIONS, LayerCase, assert_same, combination, run_layer
+
+TINY = {"cpu": 1, "cuda": 1}  # elements: every child, or every kernel's worth of them, is a block of its own
+
+
+def assert_twins(case: LayerCase, u: Tensor, activation: Tensor | None, **asked: bool) -> None:
+    """The matrix form equals the reference."""
+    actual = run_layer(case.build("matrix"), u, activation, **asked)
+    assert_same(actual, run_layer(case.build("reference"), u, activation, **asked))
+
+
+def assert_low_precision(case: LayerCase, dtype: torch.dtype) -> None:
+    """The matrix form in `dtype` equals the float64 reference on the same, rounded, numbers."""
+    u, a = case.draw(dtype=dtype)
+    layer = case.build("matrix", dtype)
+    expected = case.build("reference", dtype).double()
+    actual = run_layer(layer, u, a)
+    assert actual[0].pose.dtype == dtype
+    assert actual[0].variance is None or actual[0].variance.dtype == torch.float32
+    assert_same(actual, run_layer(expected, u.double(), None if a is None else a.double()), dtype)
+
+
+def strided(x: Tensor) -> Tensor:
+    """The same numbers, every other element of a larger tensor."""
+    y = torch.zeros(*x.shape[:-1], 2 * x.shape[-1], dtype=x.dtype)[..., ::2]
+    return y.copy_(x)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Poses (B, T, H, W, D) as primary capsules leave them when their features are channels-last."""
+    b, t, h, w, d = x.shape
+    features = x.permute(0, 1, 4, 2, 3).reshape(b, t * d, h, w).contiguous(memory_format=torch.channels_last)
+    return features.view(b, t, d, h, w).permute(0, 1, 3, 4, 2)
+
+
+class Largest(TorchDispatchMode):
+    """The most elements any tensor made under it has memory for."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor):
+                self.elements = max(self.elements, x.untyped_storage().nbytes() // x.element_size())
+        return out
+
+
+# In each: a batch of 8 (2 images of 4 places), about 500 children, 12 parents, 4 x 4 poses.
+_dense = dict(in_dim=16, out_capsules=12, out_dim=16, pose="matrix")
+_conv = dict(in_types=56, in_dim=16, out_types=12, out_dim=16, kernel=3, stride=2, pose="matrix")
+BIG: dict[str, tuple[type[CapsuleLayer], tuple[int, ...], dict[str, Any]]] = {
+    "dense": (DenseCapsules, (8, 512), dict(in_capsules=512, **_dense)),
+    "any": (DenseCapsules, (8, 512), dict(in_capsules=None, **_dense)),
+    "shared": (DenseCapsules, (8, 128, 2, 2), dict(in_capsules=128, shared=True, coordinates=True, **_dense)),
+    "conv": (ConvCapsules, (2, 56, 5, 5), dict(over="types", **_conv)),
+    "conv, positions": (ConvCapsules, (2, 56, 5, 5), dict(over="positions", **_conv)),
+}
+
+
+class Footprint(NamedTuple):
+    """Elements of all votes, of the largest tensor made forward and backward, of all that the graph keeps."""
+
+    votes: int
+    largest: int
+    kept: int
+
+
+def footprint(routing: str, form: str, backend: str) -> Footprint:
+    kind, shape, sizes = BIG[form]
+    layer = kind(routing, backend=backend, **sizes, **OPTIONS[routing][0])
+    u = torch.randn(*shape, 16, requires_grad=True)
+    kept: dict[int, int] = {}
+
+    def pack(x: Tensor) -> Tensor:
+        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes() // x.element_size()
+        return x
+
+    with Largest() as largest:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            loss = combination(layer(u))
+        loss.backward()
+    with torch.no_grad():
+        routed = layer(u, coupling=True)
+    assert routed.coupling is not None
+    return Footprint(routed.coupling.numel() * 16, largest.elements, sum(kept.values()))
+
+
+def assert_no_votes(routing: str, form: str, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The matrix form makes no tensor near the size of all votes, nor keeps as much in pieces; the reference does."""
+    reference = footprint(routing, form, "reference")
+    assert min(reference.largest, reference.kept) >= reference.votes
+    monkeypatch.setattr(_blocks, "BUDGET", {"cpu": budget, "cuda": budget})
+    matrix = footprint(routing, form, "matrix")
+    assert matrix.largest <= matrix.votes // 3, f"one tensor is too large: {matrix}"
+    assert matrix.kept <= matrix.votes, f"the graph keeps too much: {matrix}"

@@ -1,0 +1,134 @@
+"""Wrong arguments are answered at the boundary, by name: what was expected, what came, and the remedy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flashcaps.functional import attention_routing
+from flashcaps.routing import ROUTING
+from flashcaps.routing._checks import (
+    check_choice,
+    check_device,
+    check_floating,
+    check_iterations,
+    check_shape,
+    check_votes,
+    nearest,
+)
+
+from ..cases import CASES
+
+SIZES = (2, 4, 3, 5)  # four different ones, so that no wrong axis passes by luck
+TENSORS = [(case, name) for case in CASES for name in CASES[case].axes]
+FLOATING = [(case, name) for case, name in TENSORS if name != "mask"]
+ITERATED = [case for case in CASES if case.startswith(("dynamic", "em", "heinsen"))]
+
+
+def rejected(case: str, name: str, message: str, **arguments) -> None:
+    """A ValueError whose text starts with the argument's name and holds `message`."""
+    with pytest.raises(ValueError, match=rf"^{name}: .*{message}"):
+        CASES[case](CASES[case].draw(*SIZES) | arguments)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("shape", [(4, 3, 5), (2, 4, 15), (1, 2, 4, 3, 5), ()])
+def test_votes_of_the_wrong_rank(case: str, shape: tuple[int, ...]) -> None:
+    got = str(shape).replace("(", r"\(").replace(")", r"\)")
+    message = rf"expected \(B, I, J, D\), got {got}; did you forget .view\(B, I, J, D\)\?"
+    rejected(case, "votes", message, votes=torch.zeros(shape))
+
+
+@pytest.mark.parametrize(("case", "name"), [(c, n) for c, n in TENSORS if n != "votes"])
+def test_a_tensor_of_the_wrong_size(case: str, name: str) -> None:
+    good = CASES[case].draw(*SIZES)[name]
+    wider = good.new_zeros([*good.shape[:-1], good.shape[-1] + 1])
+    rejected(case, name, rf"expected .*got \({', '.join(map(str, wider.shape))}", **{name: wider})
+
+
+@pytest.mark.parametrize(("case", "name"), [(c, n) for c, n in TENSORS if n != "votes"])
+def test_a_tensor_of_the_wrong_rank(case: str, name: str) -> None:
+    good = CASES[case].draw(*SIZES)[name]
+    rejected(case, name, rf"expected .*got \(1, {good.shape[0]}", **{name: good[None]})
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "pose" in CASES[c].axes])
+def test_a_pose_of_another_batch(case: str) -> None:
+    rejected(case, "pose", r"expected \(2, 3, 5\).*got \(1, 3, 5\)", pose=torch.zeros(1, 3, 5))
+
+
+@pytest.mark.parametrize(("case", "name"), FLOATING)
+def test_an_integer_tensor(case: str, name: str) -> None:
+    whole = CASES[case].draw(*SIZES)[name].long()
+    rejected(case, name, r"floating.*got torch.int64; convert it", **{name: whole})
+
+
+@pytest.mark.parametrize("case", ITERATED)
+@pytest.mark.parametrize("iterations", [0, -1])
+def test_fewer_than_one_iteration(case: str, iterations: int) -> None:
+    tensors = CASES[case].draw(*SIZES)
+    with pytest.raises(ValueError, match=rf"^iterations: expected at least 1, got {iterations}"):
+        CASES[case](tensors, iterations=iterations)
+
+
+@pytest.mark.parametrize("algorithm", ROUTING)
+def test_an_algorithm_of_fewer_than_one_iteration(algorithm: str) -> None:
+    with pytest.raises(ValueError, match=r"^iterations: expected at least 1, got 0"):
+        ROUTING[algorithm](iterations=0)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("axis", ["i", "j", "d"])
+def test_an_empty_capsule_axis(case: str, axis: str) -> None:
+    sizes = {"b": 2, "i": 4, "j": 3, "d": 5} | {axis: 0}
+    tensors = CASES[case].draw(**sizes)
+    with pytest.raises(ValueError, match=rf"^votes: axis {axis.upper()} .*empty"):
+        CASES[case](tensors)
+
+
+@pytest.mark.parametrize(("case", "name"), [(c, n) for c, n in TENSORS if n != "votes"])
+def test_a_tensor_on_another_device(case: str, name: str) -> None:
+    elsewhere = CASES[case].draw(*SIZES)[name].to("meta")
+    rejected(case, name, r"cpu.*got meta; move it", **{name: elsewhere})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_votes_that_are_no_tensor(case: str) -> None:
+    with pytest.raises(TypeError, match=r"^votes: expected a torch.Tensor, got list"):
+        CASES[case](CASES[case].draw(*SIZES) | {"votes": [[[[1.0]]]]})
+
+
+@pytest.mark.parametrize("missing", ["beta_u", "beta_a"])
+def test_one_beta_without_the_other(missing: str) -> None:
+    """Ablation C needs both: one alone would silently give no activation."""
+    tensors = CASES["attention, activations"].draw(*SIZES)
+    del tensors[missing]
+    with pytest.raises(ValueError, match=f"^{missing}: "):
+        attention_routing(**tensors)
+
+
+def test_check_votes_returns_the_sizes() -> None:
+    assert check_votes(torch.zeros(SIZES)) == SIZES
+    assert check_votes(torch.zeros(0, 1, 1, 1)) == (0, 1, 1, 1)
+
+
+def test_check_shape_names_every_allowed_shape() -> None:
+    check_shape("beta", None, (3,), "one per parent")
+    check_shape("beta", torch.zeros(3), [(3,), (3, 5)], "one per parent")
+    with pytest.raises(ValueError, match=r"^beta: expected \(3,\) or \(3, 5\) \(one per parent\), got \(5, 3\)$"):
+        check_shape("beta", torch.zeros(5, 3), [(3,), (3, 5)], "one per parent")
+
+
+def test_check_choice_offers_the_nearest() -> None:
+    check_choice("initial", "zero", ("zero", "learned"))
+    message = r"^initial: expected one of 'zero', 'learned', got 'learnt'; did you mean 'learned'\?$"
+    with pytest.raises(ValueError, match=message):
+        check_choice("initial", "learnt", ("zero", "learned"))
+    assert nearest("xyz", ["zero", "learned"]) == ""
+
+
+def test_check_iterations_and_floating_and_device_let_good_ones_pass() -> None:
+    check_iterations(1)
+    check_floating("x", torch.zeros(1, dtype=torch.bfloat16))
+    check_device("x", None, torch.zeros(1))
+    check_device("x", torch.zeros(1), torch.zeros(1))

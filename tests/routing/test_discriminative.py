@@ -1,0 +1,199 @@
+"""Discriminative routing against Eq. 2, 6, 13 and 15 in plain loops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from flashcaps.functional import discriminative_routing, discriminative_update, squash
+from flashcaps.routing import Sizes
+from flashcaps.routing.discriminative import Discriminative
+
+from .. import oracles
+from ..cases import CASES, SHAPES, assert_gradients, assert_routed, lists
+from ..conftest import assert_near
+
+B, I, J, D = 5, 4, 3, 2
+LABELS = torch.tensor([0, 2, 1, 2, 2])
+SEVERAL = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], [0, 0, 1]])  # multi-hot
+
+
+def draw(*shape: int) -> dict[str, Tensor]:
+    return CASES["discriminative"].draw(*(shape or (B, I, J, D)))
+
+
+def present(labels: Tensor) -> list[set[int]]:
+    """The classes of each example."""
+    if labels.ndim == 1:
+        return [{k} for k in labels.tolist()]
+    return [{j for j, there in enumerate(row) if there} for row in labels.tolist()]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_agrees_with_oracle(shape: tuple[int, ...]) -> None:
+    tensors = draw(*shape)
+    assert_routed(discriminative_routing(**tensors, record=True), oracles.discriminative(**lists(tensors)))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients(shape: tuple[int, ...]) -> None:
+    assert_gradients(CASES["discriminative"], draw(*shape))
+
+
+@pytest.mark.parametrize("penalty", ["l2", "l1"])
+@pytest.mark.parametrize("labels", [LABELS, SEVERAL, SEVERAL.bool(), SEVERAL.double()])
+def test_update_agrees_with_oracle(labels: Tensor, penalty: str) -> None:
+    tensors, step = draw(), {"rate": 0.3, "strength": 0.7, "penalty": penalty}
+    tensors["coefficients"][1, 2] = 0.0
+    expected = oracles.discriminative_update(
+        tensors["coefficients"].tolist(), tensors["votes"].tolist(), present(labels), **step
+    )
+    assert_near(discriminative_update(**tensors, labels=labels, **step), expected)
+
+
+@pytest.mark.parametrize("penalty", ["l2", "l1"])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 3, 2, 2), (2, 1, 1, 3)])
+def test_update_agrees_with_oracle_at_odd_shapes(shape: tuple[int, ...], penalty: str) -> None:
+    tensors, labels = draw(*shape), torch.zeros(shape[0], dtype=torch.long)
+    step = {"rate": 0.3, "strength": 0.7, "penalty": penalty}
+    expected = oracles.discriminative_update(
+        tensors["coefficients"].tolist(), tensors["votes"].tolist(), present(labels), **step
+    )
+    assert_near(discriminative_update(**tensors, labels=labels, **step), expected)
+
+
+def _one_by_one(b: float, votes: list[float], labels: list[int], **step) -> float:
+    """One child and one parent of one element: labels 0 is its class, 1 is another."""
+    u = torch.tensor(votes, dtype=torch.float64).view(-1, 1, 1, 1)
+    coefficients = torch.tensor([[b]], dtype=torch.float64)
+    return discriminative_update(coefficients, u, torch.tensor(labels)[:, None] == 0, **step).item()
+
+
+def test_eq_13_counts_half_the_penalty_once_per_example() -> None:
+    """b = 2, votes 1 and 3, gamma 0.1, lambda 0.5: 2 + 0.2 * (1 * 2 - 0.25 * 2 + 9 * 2 - 0.25 * 2)."""
+    assert _one_by_one(2.0, [1, 3], [0, 0], rate=0.1, strength=0.5, penalty="l2") == pytest.approx(5.8)
+
+
+def test_eq_15_counts_the_penalty_once() -> None:
+    """b = 2, votes 1 and 3, gamma 0.1, lambda 0.5: 2 + 0.2 * (1 * 2 + 9 * 2 - 0.5)."""
+    assert _one_by_one(2.0, [1, 3], [0, 0], rate=0.1, strength=0.5, penalty="l1") == pytest.approx(5.9)
+    assert _one_by_one(-2.0, [0], [0], rate=0.1, strength=0.5, penalty="l1") == pytest.approx(-1.9)
+
+
+def test_l2_is_the_default() -> None:
+    assert _one_by_one(2.0, [1, 3], [0, 0], rate=0.1, strength=0.5) == pytest.approx(5.8)
+
+
+def test_update_ascends_for_the_true_class_and_descends_for_others() -> None:
+    assert _one_by_one(1.0, [2], [0], rate=0.1, strength=0.0) == pytest.approx(1.8)
+    assert _one_by_one(1.0, [2], [1], rate=0.1, strength=0.0) == pytest.approx(0.2)
+
+
+def test_rate_multiplies_the_sum_over_the_batch_not_the_mean() -> None:
+    once = _one_by_one(1.0, [2], [0], rate=0.1, strength=0.3) - 1
+    thrice = _one_by_one(1.0, [2, 2, 2], [0, 0, 0], rate=0.1, strength=0.3) - 1
+    assert thrice == pytest.approx(3 * once)
+
+
+def test_objective_uses_the_sum_before_squash() -> None:
+    """Without a penalty the step is gamma times the gradient of sum_k delta ||v||^2 with v unsquashed."""
+    tensors = draw()
+    b = tensors["coefficients"].clone().requires_grad_()
+    v = (b[..., None] * tensors["votes"]).sum(1)
+    delta = 2.0 * torch.nn.functional.one_hot(LABELS, J) - 1
+    (delta * v.square().sum(-1)).sum().backward()
+    updated = discriminative_update(**tensors, labels=LABELS, rate=0.1, strength=0.0)
+    assert_near(updated, b.detach() + 0.1 * b.grad)
+
+
+@pytest.mark.parametrize("penalty", ["l2", "l1"])
+def test_zero_coefficients_do_not_move(penalty: str) -> None:
+    """At 0 the gradient is 0, and so is the subgradient of |b|: hence the start at 1 / J."""
+    tensors = draw() | {"coefficients": torch.zeros(I, J, dtype=torch.float64)}
+    assert_near(discriminative_update(**tensors, labels=LABELS, rate=1.0, strength=1.0, penalty=penalty), 0.0, 0.0)
+
+
+def test_subgradient_of_the_absolute_value_at_zero_is_zero() -> None:
+    """A zero coefficient among others moves by agreement alone."""
+    tensors = draw()
+    tensors["coefficients"][0, 0] = 0.0
+    step = {"labels": LABELS, "rate": 0.1, "penalty": "l1"}
+    moved = [discriminative_update(**tensors, **step, strength=s)[0, 0].item() for s in (0.0, 5.0)]
+    assert moved[0] == moved[1] != 0
+
+
+def test_update_leaves_its_argument_alone() -> None:
+    tensors = draw()
+    before = tensors["coefficients"].clone()
+    discriminative_update(**tensors, labels=LABELS, rate=0.1, strength=0.1)
+    assert torch.equal(tensors["coefficients"], before)
+
+
+def test_update_keeps_the_dtype_of_the_coefficients() -> None:
+    tensors = draw()
+    votes, coefficients = tensors["votes"].half(), tensors["coefficients"].float()
+    updated = discriminative_update(coefficients, votes, LABELS, rate=0.1, strength=0.1)
+    assert updated.dtype == torch.float32
+    expected = oracles.discriminative_update(coefficients.tolist(), votes.tolist(), present(LABELS), 0.1, 0.1)
+    assert_near(updated, expected)
+
+
+def test_update_on_an_empty_batch_moves_nothing_but_by_the_penalty() -> None:
+    tensors = draw(0, I, J, D)
+    labels = LABELS[:0]
+    step = {"labels": labels, "rate": 0.1, "strength": 0.5}
+    assert_near(discriminative_update(**tensors, **step), tensors["coefficients"])
+    assert_near(
+        discriminative_update(**tensors, **step, penalty="l1"),
+        tensors["coefficients"] - 2 * 0.1 * 0.5 * tensors["coefficients"].sign(),
+    )
+
+
+def test_coefficients_are_signed_and_no_distribution() -> None:
+    tensors = draw()
+    routed = discriminative_routing(**tensors)
+    assert_near(routed.coupling, tensors["coefficients"].expand(B, I, J), 0.0)
+    assert routed.coupling.min() < 0
+    flipped = discriminative_routing(tensors["votes"], -tensors["coefficients"])
+    assert_near(flipped.pose, -routed.pose)
+
+
+def test_squash_comes_after_the_sum() -> None:
+    tensors = draw()
+    assert_near(
+        discriminative_routing(**tensors).pose, squash((tensors["coefficients"][..., None] * tensors["votes"]).sum(1))
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"labels": LABELS[:3]}, r"labels: expected \(5,\).*\(5, 3\) multi-hot, got \(3,\)"),
+        ({"labels": SEVERAL[:, :2]}, r"labels: .*got \(5, 2\)"),
+        ({"penalty": "l3"}, r"penalty: expected one of 'l2', 'l1', got 'l3'"),
+        ({"coefficients": torch.zeros(J, I)}, r"coefficients: expected \(4, 3\).*got \(3, 4\)"),
+    ],
+)
+def test_update_checks_its_arguments(arguments: dict, message: str) -> None:
+    good = draw() | {"labels": LABELS, "rate": 0.1, "strength": 0.1}
+    with pytest.raises(ValueError, match=message):
+        discriminative_update(**(good | arguments))
+
+
+def test_declares_its_coefficients_as_state_that_starts_at_one_over_parents() -> None:
+    (learned,) = Discriminative().learned(Sizes(6, 4, 8)).values()
+    assert (learned.shape, learned.start, learned.state) == ((6, 4), 0.25, True)
+    with pytest.raises(ValueError, match="in_capsules"):
+        Discriminative().learned(Sizes(None, 4, 8))
+    with pytest.raises(ValueError, match="penalty"):
+        Discriminative(penalty="l0")
+
+
+def test_algorithm_hands_its_coefficients_on() -> None:
+    tensors = draw()
+    learned = {"coefficients": tensors["coefficients"]}
+    routed = Discriminative().run(discriminative_routing, tensors["votes"], None, learned)
+    assert_routed(routed, oracles.discriminative(**lists(tensors)))
+    assert Discriminative().gives == "length"
+    assert Discriminative().takes is None
