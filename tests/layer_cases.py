@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ class Form(NamedTuple):
     sizes: dict[str, Any]
 
 
-def _dense(children: tuple[int, ...], in_capsules: int | None, in_dim: Any, out_capsules: int, out_dim: Any, **more: Any) -> Form:
+def _dense(children: tuple[int, ...], in_capsules: int | None, in_dim: Any, out_capsules: int | None, out_dim: Any, **more: Any) -> Form:
     return Form(
         DenseCapsules, children, dict(in_capsules=in_capsules, in_dim=in_dim, out_capsules=out_capsules, out_dim=out_dim, **more)
     )
@@ -44,6 +45,7 @@ FORMS = {
     "shared, no place": _dense((2, 2, 2), 2, (2, 3), 2, (2, 5), shared=True),
     "any": _dense((5,), None, 3, 4, 2),
     "any, rectangular": _dense((4,), None, (2, 3), 3, (2, 5)),
+    "any, as many": _dense((3,), None, 3, None, 2),
     "conv": _conv((2, 5, 4), 3, 2, 2, kernel=3, stride=2, padding=1, over="types"),
     "conv, positions": _conv((2, 5, 4), 3, 3, 2, kernel=3, stride=1, over="positions"),
     "conv, matrix": _conv((3, 3, 3), 4, 2, 4, kernel=2, pose="matrix", over="types"),
@@ -164,12 +166,18 @@ def combination(routed: Routed) -> Tensor:
     return total
 
 
-def run_layer(layer: CapsuleLayer, u: Tensor, activation: Tensor | None, **asked: bool) -> tuple[Routed, dict[str, Tensor]]:
-    """The result, and the gradient of `combination` by poses, activations and everything the layer holds."""
+def run_layer(
+    layer: CapsuleLayer, u: Tensor, activation: Tensor | None, context: Any = None, **asked: bool
+) -> tuple[Routed, dict[str, Tensor]]:
+    """The result, and the gradient of `combination` by poses, activations and everything the layer holds.
+
+    context: what the forward pass runs in; the backward pass runs outside.
+    """
     inputs = {"u": u.detach().clone(memory_format=torch.preserve_format).requires_grad_()}
     if activation is not None:
         inputs["activation"] = activation.detach().clone().requires_grad_()
-    routed = layer(inputs["u"], inputs.get("activation"), **asked)
+    with context or nullcontext():
+        routed = layer(inputs["u"], inputs.get("activation"), **asked)
     named = inputs | dict(layer.named_parameters())
     if layer.seen.coefficients is not None:
         named["coefficients"] = layer.seen.coefficients

@@ -19,12 +19,25 @@ from torch import Tensor, nn
 
 from .capsule_layer import CapsuleLayer
 from .kernels.discriminative import weighted_sum, weighted_sum_agreement
+from .routing._math import full_precision
 from .routing.discriminative import Discriminative, ascend, label_signs
+from .votes import Votes
 
 
 def discriminative_layers(model: nn.Module) -> list[CapsuleLayer]:
     """Layers with coefficients of their own, lowest first."""
     return [m for m in model.modules() if isinstance(m, CapsuleLayer) and isinstance(m.routing, Discriminative)]
+
+
+@full_precision
+def _agreements(labels: Tensor, votes: Votes, coefficients: Tensor, below: list[Tensor]) -> list[Tensor]:
+    """Half the objective's gradient for the coefficients below, then for the class layer's own."""
+    own = weighted_sum_agreement(votes, coefficients, labels)
+    if not below:
+        return [own]
+    v = weighted_sum(votes, coefficients)
+    objective = (label_signs(labels, v.shape[1], v.dtype) * v.square().sum(-1)).sum()
+    return [g / 2 for g in torch.autograd.grad(objective, below, retain_graph=True)] + [own]
 
 
 def ascend_coefficients(model: nn.Module, labels: Tensor) -> None:
@@ -39,13 +52,10 @@ def ascend_coefficients(model: nn.Module, labels: Tensor) -> None:
     if top.votes is None or top.coefficients is None:
         raise RuntimeError("ascend_coefficients: no forward pass in training mode came before")
     batch = top.votes.shape[0]
-    if len(layers) == 1:
-        agreements = [weighted_sum_agreement(top.votes, top.coefficients, labels)]
-    else:
-        v = weighted_sum(top.votes, top.coefficients)
-        objective = (label_signs(labels, v.shape[1], v.dtype) * v.square().sum(-1)).sum()
-        wanted = [x for x in (layer.seen.coefficients for layer in layers) if x is not None]
-        agreements = [g / 2 for g in torch.autograd.grad(objective, wanted, retain_graph=True)]
+    below = [x for x in (layer.seen.coefficients for layer in layers[:-1]) if x is not None and x.requires_grad]
+    if len(below) < len(layers) - 1:
+        raise RuntimeError("ascend_coefficients: hidden discriminative layers belong in a CapsuleStack")
+    agreements = _agreements(labels, top.votes, top.coefficients, below)
     if dist.is_initialized():
         for a in agreements:
             dist.all_reduce(a)  # a sum over the whole batch, on every rank the same

@@ -87,6 +87,7 @@ class CapsuleLayer(nn.Module):
             else:
                 self.learned[name] = nn.Parameter(value)
         self.seen = Seen()
+        self.hidden = False  # discriminative: a layer above has the objective; a stack says so
 
     def _function(self) -> Callable[..., Routed]:
         return self.routing.function if self.backend == "reference" else MATRIX[self.name]
@@ -97,8 +98,8 @@ class CapsuleLayer(nn.Module):
         for name, spec in self._specs.items():
             x = getattr(self, name) if spec.state else self.learned[name]
             if name == "coefficients" and self.training and torch.is_grad_enabled():
-                x = x.clone().requires_grad_()  # the graph keeps this one, so the state may change at any time
-                self.seen.coefficients = x
+                x = x.clone()  # the graph keeps this one, so the state may change at any time
+                self.seen.coefficients = x.requires_grad_() if self.hidden else x
             x = x.to(dtype)
             tensors[name] = x.repeat_interleave(repeats, 0) if spec.per_child and repeats > 1 else x
         return tensors

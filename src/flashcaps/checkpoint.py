@@ -11,7 +11,6 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Callable
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -42,11 +41,10 @@ def write_atomic(path: Path, content: bytes | str) -> None:
         os.close(folder)
 
 
-def save_weights(path: Path, model: nn.Module, config: dict[str, Any], tensors: dict[str, Tensor] | None = None) -> None:
-    """The model's weights, or other `tensors` of its names (an average), and what it takes to build it again."""
+def save_weights(path: Path, model: nn.Module, config: dict[str, Any]) -> None:
+    """The model's weights, and in the same file what it takes to build it again."""
     own = {"model": {"name": model.name, "overrides": model.overrides}}
-    state = model.state_dict() if tensors is None else tensors
-    plain = {name: x.detach().cpu().contiguous().clone() for name, x in state.items()}
+    plain = {name: x.detach().cpu().contiguous().clone() for name, x in model.state_dict().items()}
     write_atomic(path, safetensors_bytes(plain, metadata={"flashcaps": json.dumps(own | config)}))
 
 
@@ -107,7 +105,7 @@ def _in_folder(folder: Path, weights: str | None) -> Path:
         path = folder / f"{which}.safetensors"
         if path.is_file():
             return path
-    raise FileNotFoundError(f"{folder}: no {weights or 'ema, last or best'}.safetensors; did the run get to its first epoch?")
+    raise FileNotFoundError(f"{folder}: no {weights or 'ema, last or best'}.safetensors; is the run finished?")
 
 
 def save_state(folder: Path, state: dict[str, Any], step: int) -> None:
@@ -131,14 +129,14 @@ def _manifest(folder: Path) -> list[dict[str, Any]]:
     return json.loads(path.read_text()) if path.is_file() else []
 
 
-def load_state(folder: Path, device: torch.device | str = "cpu", tell: Callable[[str], None] = warnings.warn) -> dict[str, Any]:
-    """The newest whole state of a run; a damaged one is named and the one before it taken."""
+def load_state(folder: Path) -> dict[str, Any]:
+    """The newest whole state of a run, on the CPU; a damaged one is named and the one before it taken."""
     for entry in _manifest(folder):
         path = folder / entry["file"]
         content = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(content).hexdigest() == entry["sha256"]:
-            return torch.load(io.BytesIO(content), map_location=device, weights_only=True)
-        tell(f"{path} is damaged or gone; going back to the state before it")
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        warnings.warn(f"{path} is damaged or gone; going back to the state before it", stacklevel=2)
     raise FileNotFoundError(f"--resume: no whole state in {folder}; leave --resume out to start anew")
 
 

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .routing._checks import check_floating
+
 
 def multi_hot(targets: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Class indices (B,) -> (B, K); a multi-hot (B, K) as it is."""
@@ -16,12 +18,14 @@ def multi_hot(targets: Tensor, classes: int, dtype: torch.dtype = torch.float32)
     return (targets[:, None] == torch.arange(classes, device=targets.device)).to(dtype)
 
 
-def _check(name: str, x: Tensor, targets: Tensor) -> None:
+def _check(name: str, x: Tensor, targets: Tensor, targets_name: str = "targets") -> None:
+    check_floating(name, x)
     if x.ndim != 2:
         raise ValueError(f"{name}: expected (B, classes), got {tuple(x.shape)}")
     if tuple(targets.shape) not in ((x.shape[0],), tuple(x.shape)):
         raise ValueError(
-            f"targets: expected {(x.shape[0],)} class indices or {tuple(x.shape)} multi-hot, got {tuple(targets.shape)}"
+            f"{targets_name}: expected {(x.shape[0],)} class indices or {tuple(x.shape)} multi-hot, "
+            f"got {tuple(targets.shape)}"
         )
 
 
@@ -37,7 +41,7 @@ def margin_loss(
 
 def spread_loss(activations: Tensor, labels: Tensor, margin: float | Tensor) -> Tensor:
     """sum over wrong classes i of max(0, margin - (a_t - a_i))^2 (em)."""
-    _check("activations", activations, labels)
+    _check("activations", activations, labels, "labels")
     t = multi_hot(labels, activations.shape[1], activations.dtype)
     right = (activations * t).sum(1, keepdim=True)
     gap = F.relu(margin - (right - activations)).square()
@@ -70,4 +74,6 @@ def binary_cross_entropy_loss(scores: Tensor, targets: Tensor) -> Tensor:
 
 def reconstruction_loss(output: Tensor, image: Tensor) -> Tensor:
     """The **sum** of squared differences per image, averaged over the batch; the papers weigh it by 0.0005."""
+    if output.flatten(1).shape != image.flatten(1).shape:
+        raise ValueError(f"output: expected as many pixels as {tuple(image.shape)} has, got {tuple(output.shape)}")
     return (output.flatten(1) - image.flatten(1)).square().sum(1).mean()

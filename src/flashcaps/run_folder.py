@@ -88,8 +88,10 @@ class RunFolder:
                     self.board.add_scalar(f"{kind}/{key}", value, step)
 
     def metrics(self) -> list[dict[str, Any]]:
+        """All whole lines; a process that was killed may have left half of one."""
         path = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        text = path.read_text() if path.is_file() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def weights(self, which: str, model: nn.Module, step: int) -> None:
         save_weights(self.path / f"{which}.safetensors", model, self.config(step))

@@ -37,6 +37,8 @@ class CapsuleStack(nn.Module):
         elif iterations is not None:
             for layer in stack:
                 layer.set_iterations(iterations)
+        for layer in stack[:-1]:
+            layer.hidden = True
         self.layers = nn.ModuleList(stack)
         self.iterations, self.concurrent = iterations or 1, concurrent
 

@@ -60,7 +60,7 @@ class Step:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device)
         self.schedule = Schedule(recipe.schedule, recipe.optimiser.lr, self.total, stream.steps)
-        self.average = copy.deepcopy(model).requires_grad_(False) if spec.ema else None
+        self.average = Average(model, spec.ema) if spec.ema else None
         self.margin = torch.zeros((), device=device)
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
 
@@ -92,7 +92,7 @@ class Step:
             nn.utils.clip_grad_norm_(self.parameters, spec.clip)
         self.optimiser.step()
         if self.average is not None:
-            follow(self.average, self.model, spec.ema)
+            self.average.follow()
 
     def autocast(self) -> Any:
         if self.recipe.train.precision != "bf16":
@@ -113,30 +113,38 @@ class Step:
         return loss / max(n, 1), 100 * wrong / max(n, 1), int(n)
 
     @property
-    def best_model(self) -> nn.Module:
+    def tested(self) -> nn.Module:
         """The weights that count: the average where there is one."""
-        return self.model if self.average is None else self.average
+        return self.model if self.average is None else self.average.model
 
     def state_dict(self) -> dict[str, Any]:
-        average = None if self.average is None else self.average.state_dict()
+        average = None if self.average is None else self.average.model.state_dict()
         return {"model": self.model.state_dict(), "average": average, "optimiser": self.optimiser.state_dict(),
                 "totals": self.totals}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         if self.average is not None:
-            self.average.load_state_dict(state["average"])
+            self.average.model.load_state_dict(state["average"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.totals.copy_(state["totals"])
 
 
-def follow(average: nn.Module, model: nn.Module, decay: float) -> None:
-    """average <- decay average + (1 - decay) model, for every floating tensor; counters are copied."""
-    pairs = list(zip(average.state_dict().values(), model.state_dict().values(), strict=True))
-    floating = [(a, x.detach()) for a, x in pairs if a.is_floating_point()]
-    torch._foreach_lerp_([a for a, _ in floating], [x for _, x in floating], 1 - decay)
-    for a, x in pairs:
-        if not a.is_floating_point():
+class Average:
+    """An exponential average of a model, floating buffers included; `model` is it, ready to evaluate."""
+
+    def __init__(self, source: nn.Module, decay: float) -> None:
+        self.model, self.decay = copy.deepcopy(source).requires_grad_(False), decay
+        pairs = list(zip(self.model.state_dict().values(), source.state_dict().values(), strict=True))
+        self.mine = [a for a, x in pairs if a.is_floating_point()]
+        self.its = [x for a, x in pairs if a.is_floating_point()]
+        self.counters = [(a, x) for a, x in pairs if not a.is_floating_point()]
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """average <- decay average + (1 - decay) source; counters are copied."""
+        torch._foreach_lerp_(self.mine, self.its, 1 - self.decay)
+        for a, x in self.counters:
             a.copy_(x)
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -41,10 +41,10 @@ class Workers:
                     x /= self.world
 
     def summed(self, x: Tensor) -> Tensor:
-        if self.world == 1:
-            return x
+        """x summed over all processes, as a new tensor."""
         x = x.clone()
-        dist.all_reduce(x)
+        if self.world > 1:
+            dist.all_reduce(x)
         return x
 
     def agreed(self, flag: bool) -> bool:
@@ -113,7 +113,7 @@ class StopSignals:
             self._before = {}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *failure: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

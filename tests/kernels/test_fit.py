@@ -82,10 +82,6 @@ def test_fit(first: bool, g: int, r: int, budget: dict[str, int] | None, monkeyp
     assert_near(fit.couplings(*parents), coupling)
 
 
-def test_fit_without_betas_has_no_score() -> None:
-    assert Fit(*draw())(EPS)[3] is None
-
-
 @pytest.mark.parametrize("budget", [None, TINY])
 @pytest.mark.parametrize("asked", [True, False])
 def test_spread_of_attended(asked: bool, budget: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from flashcaps.functional import attention_routing
 from flashcaps.routing import ROUTING
 from flashcaps.routing._checks import (
     check_choice,
-    check_device,
+    check_devices,
     check_floating,
     check_iterations,
     check_shape,
@@ -130,5 +130,5 @@ def test_check_choice_offers_the_nearest() -> None:
 def test_check_iterations_and_floating_and_device_let_good_ones_pass() -> None:
     check_iterations(1)
     check_floating("x", torch.zeros(1, dtype=torch.bfloat16))
-    check_device("x", None, torch.zeros(1))
-    check_device("x", torch.zeros(1), torch.zeros(1))
+    check_devices(torch.zeros(1), x=None)
+    check_devices(torch.zeros(1), x=torch.zeros(1))

@@ -71,8 +71,8 @@ def _one_by_one(b: float, votes: list[float], labels: list[int], **step) -> floa
 
 
 def test_eq_13_counts_half_the_penalty_once_per_example() -> None:
-    """b = 2, votes 1 and 3, gamma 0.1, lambda 0.5: 2 + 0.2 * (1 * 2 - 0.25 * 2 + 9 * 2 - 0.25 * 2)."""
-    assert _one_by_one(2.0, [1, 3], [0, 0], rate=0.1, strength=0.5, penalty="l2") == pytest.approx(5.8)
+    """b = 2, votes 1, 3 and 2, gamma 0.1, lambda 0.5: 2 + 0.2 * ((1 + 9 + 4) * 2 - 3 * 0.25 * 2)."""
+    assert _one_by_one(2.0, [1, 3, 2], [0, 0, 0], rate=0.1, strength=0.5, penalty="l2") == pytest.approx(7.3)
 
 
 def test_eq_15_counts_the_penalty_once() -> None:

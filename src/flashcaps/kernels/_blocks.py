@@ -21,6 +21,8 @@ def children_per_block(votes: Votes, per_child: int, softmax: Softmax) -> int:
 
     Children of a convolution that share their parents' softmax over positions stay together.
     """
+    if torch.compiler.is_exporting():  # one block, so that the exported batch size stays free
+        return votes.shape[1]
     budget = BUDGET.get(votes.u.device.type, BUDGET["cuda"])
     whole = softmax.kernel if isinstance(softmax, OverPositions) else 1
     return max(budget // max(per_child, 1) // whole, 1) * whole

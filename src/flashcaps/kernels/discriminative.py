@@ -14,8 +14,10 @@ from ._blocks import children_per_block, recompute, split_children
 
 
 def weighted_sum(votes: Votes, coefficients: Tensor) -> Tensor:
-    """v_j = sum_i b_ij u_j|i, before squash. coefficients (I, J) -> (B, J, D)"""
+    """v_j = sum_i b_ij u_j|i, before squash. coefficients (I, J), or (G, J) for children that share -> (B, J, D)"""
     blocks = _blocks(votes)
+    if coefficients.shape[0] != votes.shape[1]:
+        coefficients = coefficients.repeat_interleave(votes.u.shape[2], 0)
     b = split_children(coefficients[None], blocks, 1)
     return torch.stack([recompute(combine, *block, c) for block, c in zip(blocks, b, strict=True)]).sum(0)
 
@@ -40,8 +42,7 @@ def weighted_sum_agreement(votes: Votes, coefficients: Tensor, labels: Tensor) -
     """sum_k delta_jk u_j|i . v_j over the batch, (G, J): children that share a transform share a coefficient."""
     _, _, j, _ = votes.shape
     g, r = votes.u.shape[1:3]
-    per_child = coefficients.repeat_interleave(r, 0)
-    query = label_signs(labels, j, votes.u.dtype)[..., None] * weighted_sum(votes, per_child)
+    query = label_signs(labels, j, votes.u.dtype)[..., None] * weighted_sum(votes, coefficients)
     agreement = torch.cat([project(*block, query).sum(0) for block in _blocks(votes)], 0)
     return agreement.view(g, r, j).sum(1)
 

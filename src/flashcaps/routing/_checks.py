@@ -58,6 +58,7 @@ def check_shape(name: str, x: Tensor | None, shapes: tuple[int, ...] | list[tupl
         raise ValueError(f"{name}: expected {wanted} ({what}), got {tuple(x.shape)}")
 
 
-def check_device(name: str, x: Tensor | None, like: Tensor) -> None:
-    if x is not None and x.device != like.device:
-        raise ValueError(f"{name}: expected on {like.device}, where the votes are, got {x.device}; move it with .to()")
+def check_devices(like: Tensor, **tensors: Tensor | None) -> None:
+    for name, x in tensors.items():
+        if x is not None and x.device != like.device:
+            raise ValueError(f"{name}: expected on the votes' {like.device}, got {x.device}; move it with .to()")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,24 @@ from torch import Tensor
 
 from ._types import compute_dtype
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 Softmax = Callable[..., Tensor]  # (logits (B, I, J), leaky=False) -> couplings (B, I, J)
+
+
+def full_precision(function: Callable[P, T]) -> Callable[P, T]:
+    """Switch autocast off inside: products of half precision would reach softmax, exponentials and variances."""
+
+    @functools.wraps(function)
+    def inner(*args: P.args, **kwargs: P.kwargs) -> T:
+        first = next(iter([*args, *kwargs.values()]), None)
+        if not isinstance(first, Tensor) or not torch.amp.is_autocast_available(first.device.type):
+            return function(*args, **kwargs)
+        with torch.autocast(first.device.type, enabled=False):
+            return function(*args, **kwargs)
+
+    return inner
 
 
 def length(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:

@@ -14,13 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._checks import check_choice, check_device, check_shape, check_votes
+from ._checks import check_choice, check_devices, check_shape, check_votes
 from ._gaussian import weighted_moments
-from ._math import Softmax, over_parents
+from ._math import Softmax, full_precision, over_parents
 from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
 from .em import activation_logit
 
 
+@full_precision
 def attention_routing(
     votes: Tensor,
     pose: Tensor | None = None,
@@ -48,8 +49,9 @@ def attention_routing(
     check_shape("activation", activation, (b, i), "one per child")
     check_shape("beta_u", beta_u, [(j,), (j, d)], "one per parent, or per parent and pose element")
     check_shape("beta_a", beta_a, (j,), "one per parent")
-    for name, x in (("pose", pose), ("activation", activation), ("weight", weight), ("bias", bias)):
-        check_device(name, x, votes)
+    check_devices(votes, pose=pose, weight=weight, bias=bias, activation=activation, beta_u=beta_u, beta_a=beta_a)
+    if (beta_u is None) != (beta_a is None):
+        raise ValueError(f"{'beta_u' if beta_u is None else 'beta_a'}: expected with the other beta, got None")
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
     if activation is not None:
         votes = votes * activation.to(votes.dtype)[..., None, None]
@@ -135,7 +137,8 @@ class Attention(Routing):
     ) -> Routed:
         """From `pose` (or the initial one) through all iterations of Procedure 1."""
         b, _, j, d = votes.shape
-        initial = learned.pop("initial", None)
+        initial = learned.get("initial")
+        learned = {name: x for name, x in learned.items() if name != "initial"}
         if pose is None and initial is not None:
             pose = initial.expand(b, j, d)
         scale = d**-0.5 if self.scale is None else self.scale

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._checks import check_choice, check_device, check_shape, check_votes
-from ._math import Softmax, length, over_parents, squash
+from ._checks import check_choice, check_devices, check_shape, check_votes
+from ._math import Softmax, full_precision, length, over_parents, squash
 from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
 
 
+@full_precision
 def discriminative_routing(
     votes: Tensor, coefficients: Tensor, *, record: bool = False, softmax: Softmax = over_parents
 ) -> Routed:
@@ -29,7 +30,7 @@ def discriminative_routing(
     """
     b, i, j, _ = check_votes(votes)
     check_shape("coefficients", coefficients, (i, j), "one per child and parent")
-    check_device("coefficients", coefficients, votes)
+    check_devices(votes, coefficients=coefficients)
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
     v = torch.einsum("ij,bijd->bjd", coefficients.to(votes.dtype), votes)  # Eq. 6   (B, J, D)
     s = squash(v)  # Eq. 2
@@ -59,6 +60,7 @@ def ascend(coefficients: Tensor, agreement: Tensor, batch: int, rate: float, str
     return coefficients + 2 * rate * (agreement - strength * coefficients.sign())  # Eq. 15; sign(0) = 0
 
 
+@full_precision
 def discriminative_update(
     coefficients: Tensor, votes: Tensor, labels: Tensor, *, rate: float, strength: float, penalty: str = "l2"
 ) -> Tensor:
@@ -70,6 +72,7 @@ def discriminative_update(
     check_shape("coefficients", coefficients, (i, j), "one per child and parent")
     if tuple(labels.shape) not in ((b,), (b, j)):
         raise ValueError(f"labels: expected {(b,)} class indices or {(b, j)} multi-hot, got {tuple(labels.shape)}")
+    check_devices(votes, coefficients=coefficients, labels=labels)
     votes = votes.to(compute_dtype(votes))
     signs = label_signs(labels, j, votes.dtype)
     v = torch.einsum("ij,bijd->bjd", coefficients.to(votes.dtype), votes)  # before squash

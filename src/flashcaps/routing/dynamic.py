@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._checks import check_iterations, check_shape, check_votes
-from ._math import Softmax, length, over_parents, squash
+from ._checks import check_devices, check_iterations, check_shape, check_votes
+from ._math import Softmax, full_precision, length, over_parents, squash
 from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
 
 
+@full_precision
 def dynamic_routing(
     votes: Tensor,
     *,
@@ -39,6 +40,7 @@ def dynamic_routing(
     check_iterations(iterations)
     check_shape("logits", logits, [(i, j), (j,)], "log priors")
     check_shape("bias", bias, (j, d), "one vector per parent")
+    check_devices(votes, logits=logits, bias=bias)
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
     b = votes.new_zeros(b_, i, j) if logits is None else logits.to(votes.dtype).expand(b_, i, j)
     history: list[Step] = []

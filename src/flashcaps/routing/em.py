@@ -16,9 +16,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._checks import check_device, check_iterations, check_shape, check_votes
+from ._checks import check_devices, check_iterations, check_shape, check_votes
 from ._gaussian import log_density, weighted_moments
-from ._math import Softmax, masked, over_parents
+from ._math import Softmax, full_precision, masked, over_parents
 from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
 
 
@@ -45,6 +45,7 @@ def activation_logit(total: Tensor, variance: Tensor, beta_u: Tensor, beta_a: Te
     return inverse * (beta_a - cost.sum(-1))
 
 
+@full_precision
 def em_routing(
     votes: Tensor,
     activation: Tensor,
@@ -68,8 +69,7 @@ def em_routing(
     check_shape("activation", activation, (b, i), "one per child")
     check_shape("beta_u", beta_u, [(j,), (j, d)], "one per parent, or per parent and pose element")
     check_shape("beta_a", beta_a, (j,), "one per parent")
-    for name, x in (("activation", activation), ("beta_u", beta_u), ("beta_a", beta_a), ("mask", mask)):
-        check_device(name, x, votes)
+    check_devices(votes, activation=activation, beta_u=beta_u, beta_a=beta_a, mask=mask)
     if mask is not None:
         if tuple(mask.shape) != (i, j):
             raise ValueError(f"mask: expected {(i, j)} (child, parent), got {tuple(mask.shape)}")

@@ -17,12 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._checks import check_device, check_iterations, check_shape, check_votes
+from ._checks import check_devices, check_iterations, check_shape, check_votes
 from ._gaussian import log_density, weighted_moments
-from ._math import Softmax, over_parents
+from ._math import Softmax, full_precision, over_parents
 from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
 
 
+@full_precision
 def heinsen_routing(
     votes: Tensor,
     score: Tensor,
@@ -46,8 +47,7 @@ def heinsen_routing(
     check_shape("beta_use", beta_use, [(i, j), (j,)], "per child and parent, or per parent")
     check_shape("beta_ignore", beta_ignore, [(i, j), (j,)], "per child and parent, or per parent")
     check_shape("start", start, (i, j), "logits of the first R")
-    for name, x in (("score", score), ("beta_use", beta_use), ("beta_ignore", beta_ignore)):
-        check_device(name, x, votes)
+    check_devices(votes, score=score, beta_use=beta_use, beta_ignore=beta_ignore, start=start)
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
     f = score.to(votes.dtype).sigmoid()[..., None]  # (B, I, 1)
     history: list[Step] = []

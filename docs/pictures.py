@@ -1,0 +1,59 @@
+"""Draw the pictures of the documentation from real runs: python docs/pictures.py"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+
+from flashcaps.functional import dynamic_routing
+
+IMAGES = Path(__file__).parent / "images"
+COLOURS = ["#0072B2", "#D55E00", "#009E73"]  # colour-blind safe
+NAMES = ["face", "house", "boat"]
+SEED = 104  # of the parts that agree on nothing
+PARTS = ["left eye", "right eye", "nose", "mouth", "roof", "door", "window", "noise"]
+
+
+def votes() -> torch.Tensor:
+    """Eight parts vote for where three wholes should be: four agree on a face, three on a house, one on nothing."""
+    generator = torch.Generator().manual_seed(SEED)
+    x = torch.randn(1, 8, 3, 2, generator=generator) * 0.9
+    for parts, whole, where in (((0, 1, 2, 3), 0, (1.6, 1.2)), ((4, 5, 6), 1, (-1.5, 1.3))):
+        for i in parts:
+            x[0, i, whole] = torch.tensor(where) + 0.12 * torch.randn(2, generator=generator)
+    return x
+
+
+def routing_picture() -> None:
+    routed = dynamic_routing(votes(), iterations=4, record=True)
+    assert routed.history is not None
+    plt.rcParams.update({"font.size": 11, "font.family": "DejaVu Sans"})
+    figure, axes = plt.subplots(1, 4, figsize=(13, 3.7), sharey=True)
+    for t, (axis, step) in enumerate(zip(axes, routed.history, strict=True)):
+        c, length = step.coupling[0], step.pose[0].norm(dim=-1)
+        for i in range(8):
+            for j in range(3):
+                axis.plot([0, 1], [7 - i, 5.6 - 2.1 * j], color=COLOURS[j], lw=6 * float(c[i, j]) ** 1.2, alpha=0.75,
+                          solid_capstyle="round", zorder=1)
+            axis.scatter(0, 7 - i, s=60, color="#555555", zorder=2)
+            if t == 0:
+                axis.text(-0.08, 7 - i, PARTS[i], ha="right", va="center")
+        for j in range(3):
+            axis.scatter(1, 5.6 - 2.1 * j, s=120 + 900 * float(length[j]), color=COLOURS[j], zorder=2)
+            axis.text(1.17, 5.6 - 2.1 * j, f"{NAMES[j]}\n{float(length[j]):.2f}", ha="left", va="center")
+        axis.set_title(f"iteration {t + 1}")
+        axis.set_xlim(-0.15 if t else -0.62, 1.5)
+        axis.set_ylim(-0.7, 7.7)
+        axis.axis("off")
+    figure.tight_layout(w_pad=0.5)
+    figure.savefig(IMAGES / "routing.png", dpi=110, facecolor="white")
+
+
+if __name__ == "__main__":
+    IMAGES.mkdir(exist_ok=True)
+    routing_picture()

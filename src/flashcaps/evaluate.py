@@ -1,0 +1,139 @@
+"""How good a model is: error with its 95 % interval, confusion table, and both-right accuracy for several digits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .batches import Batch, Held
+
+Z95 = 1.959963984540054  # the normal distribution's 97.5 % point
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Counts on `examples` examples, and what follows from them, in percent.
+
+    confusion[t][p]: examples of class t answered p (one class an image). digits, digits_found: digits in the images
+    and those among the answers (several an image); an example is right only when all its digits are.
+    """
+
+    examples: int
+    wrong: int
+    rule: str = "top1"
+    confusion: tuple[tuple[int, ...], ...] = ()
+    digits: int = 0
+    digits_found: int = 0
+
+    @property
+    def error(self) -> float:
+        return 100 * self.wrong / self.examples
+
+    @property
+    def accuracy(self) -> float:
+        """For several digits: both (or all) right."""
+        return 100 * (self.examples - self.wrong) / self.examples
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % Wilson interval of the error."""
+        low, high = wilson(self.wrong, self.examples)
+        return 100 * low, 100 * high
+
+    @property
+    def digit_accuracy(self) -> float:
+        """The share of digits in the images that were found."""
+        return 100 * self.digits_found / self.digits if self.digits else self.accuracy
+
+    def metric(self, name: str) -> tuple[float, tuple[float, float]]:
+        """The value and interval of "test_error_percent" or "test_accuracy_percent"."""
+        low, high = self.interval
+        return (self.accuracy, (100 - high, 100 - low)) if "accuracy" in name else (self.error, (low, high))
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"error": self.error, "accuracy": self.accuracy, "interval": self.interval,
+                               "digit_accuracy": self.digit_accuracy}
+
+
+def wilson(count: int, total: int, z: float = Z95) -> tuple[float, float]:
+    """The Wilson score interval of a share, count of total."""
+    if not 0 <= count <= total or total < 1:
+        raise ValueError(f"count: expected 0 to total={total}, at least one example, got {count}")
+    p, z2 = count / total, z * z
+    centre = (p + z2 / (2 * total)) / (1 + z2 / total)
+    half = z / (1 + z2 / total) * math.sqrt(p * (1 - p) / total + z2 / (4 * total * total))
+    low = 0.0 if count == 0 else centre - half  # exact at the ends, where rounding would leave 1e-19
+    return low, 1.0 if count == total else centre + half
+
+
+def answers(scores: Tensor, rule: str, threshold: float = 0.5) -> Tensor:
+    """scores (B, K) -> bool (B, K): the best class, the best two, or all above the threshold."""
+    if rule == "threshold":
+        return scores > threshold
+    best = scores.topk(2 if rule == "top2" else 1, dim=1).indices
+    return torch.zeros_like(scores, dtype=torch.bool).scatter_(1, best, True)
+
+
+def is_right(scores: Tensor, targets: Tensor, rule: str, threshold: float = 0.5) -> Tensor:
+    """(B,) bool: the answer is exactly the classes in the image. targets (B,), multi-hot or mixed (B, K)."""
+    if rule == "top1":
+        return scores.argmax(1) == (targets if targets.ndim == 1 else targets.argmax(1))
+    return (answers(scores, rule, threshold) == (targets > 0.5)).all(1)
+
+
+def score_threshold(loss: str) -> float:
+    """Where "present" begins: half the length of a capsule, or even odds of a logit."""
+    return 0.0 if loss in ("bce", "cross_entropy") else 0.5
+
+
+def forward(model: nn.Module, batch: Batch, chosen: Tensor | None = None) -> Any:
+    """The model's Output for a batch of images, or of hidden states with their mask."""
+    if batch.mask is not None:
+        return model(batch.inputs, mask=batch.mask)
+    return model(batch.inputs) if chosen is None else model(batch.inputs, chosen=chosen)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, held: Held, *, batch: int = 500, threshold: float = 0.5) -> Evaluation:
+    """All of `held`, in evaluation mode, counted on the device and read once."""
+    if len(held) == 0:
+        raise ValueError("held: expected at least one example to evaluate on, got none")
+    training, k = model.training, held.classes
+    device = next(model.parameters()).device
+    right, digits, found = torch.zeros(3, dtype=torch.int64, device=device).unbind()
+    confusion = torch.zeros(k * k, dtype=torch.int64, device=device)
+    model.eval()
+    try:
+        for b in held.batches(batch):
+            scores = forward(model, b).scores
+            right += is_right(scores, b.targets, held.rule, threshold).sum()
+            if held.rule == "top1":
+                cell = b.targets * k + scores.argmax(1)
+                confusion.scatter_add_(0, cell, torch.ones_like(cell))
+            else:
+                present = b.targets > 0.5
+                digits += present.sum()
+                found += (answers(scores, held.rule, threshold) & present).sum()
+    finally:
+        model.train(training)
+    n_right, n_digits, n_found = torch.stack([right, digits, found]).tolist()
+    table = confusion.view(k, k).tolist() if held.rule == "top1" else []
+    return Evaluation(len(held), len(held) - n_right, held.rule, tuple(tuple(row) for row in table), n_digits, n_found)
+
+
+def confusion_text(evaluation: Evaluation, names: tuple[str, ...] = ()) -> str:
+    """The table for a person: true classes down, answers across; above 20 classes, the ten worst confusions."""
+    table = evaluation.confusion
+    names = names or tuple(str(i) for i in range(len(table)))
+    if len(table) > 20:
+        cells = ((n, t, p) for t, row in enumerate(table) for p, n in enumerate(row) if n and t != p)
+        worst = sorted(cells, reverse=True)
+        return "\n".join(f"{names[t]} taken for {names[p]}: {n}" for n, t, p in worst[:10])
+    width = max(6, *(len(n) + 1 for n in names)) if table else 6
+    head = " " * width + "".join(f"{n:>{width}}" for n in names)
+    rows = [f"{names[t]:>{width}}" + "".join(f"{n or '.':>{width}}" for n in row) for t, row in enumerate(table)]
+    return "\n".join([head, *rows])

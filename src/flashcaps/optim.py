@@ -1,0 +1,148 @@
+"""Optimisers whose rates live on the device, and schedules as pure functions of the step.
+
+A captured step replays with whatever its tensors hold, so the learning rate (and RAdam's first momentum) are
+tensors there, filled before each replay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .recipe import Optimiser as OptimiserSpec
+from .recipe import Schedule as ScheduleSpec
+
+
+class Rates(NamedTuple):
+    lr: float
+    momentum: float | None = None
+
+
+class Schedule:
+    """at(step) -> Rates, step from 0; `total` steps in the run, `per_epoch` in an epoch."""
+
+    def __init__(self, spec: ScheduleSpec, lr: float, total: int, per_epoch: int) -> None:
+        self.spec, self.lr, self.total, self.per_epoch = spec, lr, total, per_epoch
+
+    def at(self, step: int) -> Rates:
+        s, lr = self.spec, self.lr
+        if s.kind == "exponential":
+            periods = step / s.every
+            return Rates(lr * s.factor ** (math.floor(periods) if s.staircase else periods))
+        if s.kind == "steps":
+            return Rates(lr * s.factor ** sum(step >= m * self.per_epoch for m in s.milestones))
+        if s.kind == "one_cycle":
+            p = self._cycle(step)
+            momentum = s.momentum[0] + p * (s.momentum[1] - s.momentum[0]) if s.momentum else None
+            return Rates(s.start_lr + p * (lr - s.start_lr), momentum)
+        if s.kind == "cosine":
+            warm = s.warmup * self.total
+            if step < warm:
+                return Rates(s.start_lr + (lr - s.start_lr) * (step + 1) / math.ceil(warm))
+            return Rates(s.end_lr + (lr - s.end_lr) * _cosine((step - warm) / max(self.total - warm, 1)))
+        return Rates(lr)
+
+    def _cycle(self, step: int) -> float:
+        """0 -> 1 linearly over the warm-up, 1 -> 0 as a cosine over the rest, 0 at the last step."""
+        last, peak = max(self.total - 1, 1), self.spec.warmup * self.total
+        if step < peak:
+            return step / peak
+        return _cosine((step - peak) / max(last - peak, 1))
+
+
+def _cosine(t: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * min(max(t, 0.0), 1.0)))
+
+
+class RAdam(torch.optim.Optimizer):
+    """Rectified Adam (Liu et al. 2019) with lr and the first beta as tensors, so that both can be scheduled.
+
+    m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2;  p -= lr m / (1 - b1^t) * r_t sqrt(1 - b2^t) / (sqrt(v) + eps)
+    while rho_t > 5, and p -= lr m / (1 - b1^t) before that.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        defaults = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if params:
+                self._update(group, params)
+
+    def _update(self, group: dict[str, Any], params: list[nn.Parameter]) -> None:
+        grads = [p.grad for p in params]
+        for p in params:
+            if not self.state[p]:
+                self.state[p] = {"m": torch.zeros_like(p), "v": torch.zeros_like(p),
+                                 "t": torch.zeros((), device=p.device)}
+        m, v = ([self.state[p][k] for p in params] for k in "mv")
+        t = [self.state[p]["t"] for p in params]
+        device = params[0].device
+        lr, b1 = (torch.as_tensor(group[k], dtype=torch.float32, device=device) for k in ("lr", "beta1"))
+        b2, decay = group["beta2"], group["weight_decay"]
+        if decay:
+            grads = torch._foreach_add(grads, params, alpha=decay)
+        torch._foreach_add_(t, 1)
+        torch._foreach_add_(m, torch._foreach_mul(torch._foreach_sub(grads, m), 1 - b1))
+        torch._foreach_lerp_(v, torch._foreach_mul(grads, grads), 1 - b2)
+        momentum_rate, adaptive = _rectified(t[0], lr, b1, b2)
+        scale = torch._foreach_sqrt(v)
+        torch._foreach_add_(scale, group["eps"])
+        torch._foreach_reciprocal_(scale)
+        torch._foreach_mul_(scale, adaptive)
+        torch._foreach_add_(scale, momentum_rate)
+        torch._foreach_addcmul_(params, m, scale, -1.0)
+
+
+def _rectified(t: Tensor, lr: Tensor, b1: Tensor, b2: float) -> tuple[Tensor, Tensor]:
+    """(rate of the plain momentum step, rate of the adaptive one): one of them is 0."""
+    limit = 2 / (1 - b2) - 1
+    power = torch.pow(b2, t.double())
+    rho = limit - 2 * t * power / (1 - power)
+    inside = ((rho - 4) * (rho - 2) * limit / ((limit - 4) * (limit - 2) * rho)).clamp(min=0)
+    rate = lr / (1 - b1.double() ** t)
+    warm = rho > 5
+    plain, adaptive = torch.where(warm, 0.0, rate), torch.where(warm, rate * inside.sqrt() * (1 - power).sqrt(), 0.0)
+    return plain.float(), adaptive.float()
+
+
+def make_optimiser(params: Iterable[nn.Parameter], spec: OptimiserSpec, device: torch.device) -> torch.optim.Optimizer:
+    """Fused where torch has it. On CUDA the learning rate is a device tensor and the step can be captured."""
+    params = [p for p in params if p.requires_grad]
+    cuda = device.type == "cuda"
+    lr: Any = torch.tensor(spec.lr, device=device) if cuda else spec.lr
+    if spec.kind == "radam":
+        beta1: Any = torch.tensor(spec.betas[0], device=device) if cuda else spec.betas[0]
+        return RAdam(params, lr, (beta1, spec.betas[1]), spec.eps, spec.weight_decay)
+    if spec.kind == "sgd":
+        return torch.optim.SGD(params, lr, momentum=spec.momentum, weight_decay=spec.weight_decay,
+                               nesterov=spec.nesterov, fused=True)
+    kind = torch.optim.AdamW if spec.kind == "adamw" else torch.optim.Adam
+    return kind(params, lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay, fused=True, capturable=cuda)
+
+
+def set_rates(optimiser: torch.optim.Optimizer, rates: Rates, device: torch.device) -> None:
+    """Write the rates of a step: into the device tensors the optimiser reads, or as plain numbers on the CPU."""
+    for group in optimiser.param_groups:
+        keys = {"lr": rates.lr} | ({} if rates.momentum is None else {"beta1": rates.momentum})
+        for key, value in keys.items():
+            if device.type != "cuda":
+                group[key] = value
+            elif isinstance(group[key], Tensor) and group[key].device.type == "cuda":
+                group[key].fill_(value)
+            else:
+                group[key] = torch.tensor(value, device=device)

@@ -1,0 +1,78 @@
+"""Two pictures of a run: its learning curve, and inputs beside their reconstructions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .batches import Held
+
+
+def _pyplot() -> Any:
+    """matplotlib without a screen, or None where it is not installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        return None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
+    """curve.png: loss, and error on training and held-out data, over epochs. Why not, where it cannot be drawn."""
+    plt = _pyplot()
+    if plt is None:
+        return "no curve.png: pip install 'flashcaps[plots]' for pictures"
+    trained = [m for m in metrics if m["kind"] == "train"]
+    held = [m for m in metrics if m["kind"] == "evaluation"]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    left.semilogy([m["step"] for m in trained], [max(m["loss"], 1e-12) for m in trained], color="tab:blue")
+    left.set(xlabel="step", ylabel="training loss")
+    right.plot([m["step"] for m in trained], [m["error"] for m in trained], color="tab:blue", label="training")
+    if held:
+        right.plot([m["step"] for m in held], [m["error"] for m in held], "o-", ms=3, color="tab:orange",
+                   label=held[0]["split"])
+    for m in metrics:
+        if m["kind"] == "test":
+            right.axhline(m["error"], color="tab:green", ls="--", label=f"test, {m['error']:.2f} %")
+    right.set(xlabel="step", ylabel="error, %", yscale="symlog", ylim=(0, 100))
+    right.legend(frameon=False)
+    figure.savefig(folder / "curve.png", dpi=120)
+    plt.close(figure)
+    return ""
+
+
+@torch.no_grad()
+def draw_reconstructions(folder: Path, model: nn.Module, held: Held, count: int = 12) -> str:
+    """reconstructions.png: test images above what the decoder draws from the predicted class capsule."""
+    if getattr(model, "decoder", None) is None:
+        return ""
+    plt = _pyplot()
+    if plt is None:
+        return ""
+    training = model.training
+    model.eval()
+    batch = held.some(count)
+    routed = model(batch.inputs).routed
+    rows = [batch.inputs]
+    if batch.targets.ndim == 1:
+        rows.append(model.reconstruct(routed))
+    else:
+        two = model(batch.inputs).scores.topk(2, 1).indices
+        rows += list(model.reconstruct(routed, two).unbind(1))
+    model.train(training)
+    figure, axes = plt.subplots(len(rows), count, figsize=(count, len(rows) + 0.2), layout="constrained", squeeze=False)
+    for row, images in zip(axes, rows, strict=True):
+        for ax, image in zip(row, images.float().cpu(), strict=False):
+            picture = image.permute(1, 2, 0) if len(image) == 3 else image[0]
+            ax.imshow(picture.clamp(0, 1), cmap=None if len(image) == 3 else "gray", vmin=0, vmax=1)
+    for ax in axes.flat:
+        ax.axis("off")
+    figure.savefig(folder / "reconstructions.png", dpi=120)
+    plt.close(figure)
+    return ""

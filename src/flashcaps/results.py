@@ -1,0 +1,187 @@
+"""What was measured: one JSON per run, and the table made from all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .checkpoint import write_atomic
+from .evaluate import Evaluation
+from .recipe import Recipe, list_recipes, read_recipe
+
+if TYPE_CHECKING:
+    from .run_folder import RunFolder
+    from .step import Step
+
+PAPERS = ("dynamic", "em", "attention", "heinsen", "discriminative")
+HEADER = """# Results
+
+Made by `flashcaps results` from the files under `runs/`; nothing here is typed by hand. Percent on the test set;
+where several seeds were run, their mean, standard deviation and number, and otherwise the 95 % interval of the one.
+"""
+
+
+def make_result(recipe: Recipe, run: RunFolder, step: Step, test: Evaluation, weights: str, at: int) -> dict[str, Any]:
+    """What result.json of a run says."""
+    from .run_folder import variant
+
+    value, interval = test.metric(recipe.claim.metric)
+    metrics = run.metrics()
+    curve = [{k: m[k] for k in ("step", "epoch", "error", "split")} for m in metrics if m["kind"] == "evaluation"]
+    return {
+        "recipe": recipe.name,
+        "variant": variant(recipe),
+        "overrides": list(recipe.overrides),
+        "seed": recipe.train.seed,
+        "data": recipe.data.name,
+        "split": "test, best epoch chosen on it" if recipe.train.select == "test" else "test",
+        "metric": recipe.claim.metric,
+        "value": round(value, 4),
+        "interval": [round(x, 4) for x in interval],
+        "digit_accuracy": round(test.digit_accuracy, 4),
+        "examples": test.examples,
+        "weights": weights,
+        "parameters": sum(p.numel() for p in step.model.parameters()),
+        "epochs": round(at / step.stream.steps, 3),
+        "images": at * recipe.train.batch * step.workers.world,
+        "wall_s": round(run.wall_s, 2),
+        "hardware": hardware(step.workers.device, step.workers.world),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "flashcaps": _version()},
+        "commit": commit(),
+        "command": shlex.join(run.command),
+        "curve": curve,
+    }
+
+
+def _version() -> str:
+    from . import __version__
+
+    return __version__
+
+
+def hardware(device: torch.device, world: int = 1) -> str:
+    """The device in words, and how many of them."""
+    times = f"{world} x " if world > 1 else ""
+    if device.type == "cuda":
+        return times + torch.cuda.get_device_name(device)
+    return f"{times}CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
+
+
+def commit() -> str:
+    """Of the sources: $FLASHCAPS_COMMIT, or git's, "+" where files differ from it; "" where neither is known."""
+    given = os.environ.get("FLASHCAPS_COMMIT")
+    if given:
+        return given
+    try:
+        known = _git("rev-parse", "--short=12", "HEAD")
+        return known + ("+" if _git("status", "--porcelain", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+
+def add_result(run: Path, results: Path) -> Path:
+    """Copy a finished run's result.json to results/runs/RECIPE/VARIANT-SEED.json."""
+    source = run / "result.json" if run.is_dir() else run
+    if not source.is_file():
+        raise FileNotFoundError(f"{run}: no result.json; only a finished run has one")
+    result = json.loads(source.read_text())
+    path = results / "runs" / result["recipe"] / f"{result['variant']}-{result['seed']}.json"
+    write_atomic(path, json.dumps(result, indent=2) + "\n")
+    return path
+
+
+def read_results(results: Path) -> list[dict[str, Any]]:
+    """All runs, in a fixed order."""
+    runs = []
+    for path in sorted((results / "runs").glob("*/*.json")):
+        try:
+            runs.append(json.loads(path.read_text()))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}: not JSON ({error}); remove it or add its run again") from None
+    return runs
+
+
+def best_results(results: Path) -> dict[str, str]:
+    """For every recipe, its best row of the table in words: "0.31 % error"."""
+    best: dict[str, tuple[float, str]] = {}
+    for (recipe, _), runs in _grouped(read_results(results)).items():
+        value = statistics.fmean(r["value"] for r in runs)
+        word = "accuracy" if "accuracy" in runs[0]["metric"] else "error"
+        key = value if word == "error" else -value
+        if recipe not in best or key < best[recipe][0]:
+            best[recipe] = (key, f"{value:.2f} % {word}")
+    return {recipe: text for recipe, (_, text) in best.items()}
+
+
+def make_table(results: Path) -> str:
+    """results/README.md: one row per recipe and variant, papers in order."""
+    groups = _grouped(read_results(results))
+    recipes = {name: read_recipe(name) for name in list_recipes()}
+    rows = ["| paper | recipe | the paper's | ours | parameters | training time | on |",
+            "| --- | --- | --- | --- | --- | --- | --- |"]
+    for name, kind in sorted(groups, key=lambda g: (_paper(recipes.get(g[0])), g[0], g[1] != "default", g[1])):
+        rows.append(_row(name, kind, recipes.get(name), groups[name, kind]))
+    measured = {name for name, _ in groups}
+    missing = [n for n, r in recipes.items() if n not in measured and r.claim.value is not None]
+    tail = f"\nNot measured yet: {', '.join(f'`{n}`' for n in missing)}.\n" if missing else ""
+    return HEADER + "\n" + "\n".join(rows) + "\n" + tail
+
+
+def write_table(results: Path) -> Path:
+    path = results / "README.md"
+    write_atomic(path, make_table(results))
+    return path
+
+
+def _grouped(runs: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for run in runs:
+        groups.setdefault((run["recipe"], run["variant"]), []).append(run)
+    return groups
+
+
+def _paper(recipe: Recipe | None) -> tuple[int, str]:
+    paper = recipe.claim.paper if recipe else ""
+    first = paper.split(",")[0]
+    return (PAPERS.index(first) if first in PAPERS else len(PAPERS), paper)
+
+
+def _row(name: str, kind: str, recipe: Recipe | None, runs: list[dict[str, Any]]) -> str:
+    values = [r["value"] for r in runs]
+    word = "accuracy" if "accuracy" in runs[0]["metric"] else "error"
+    if len(values) > 1:
+        ours = f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f} ({len(values)} seeds)"
+    else:
+        low, high = runs[0]["interval"]
+        ours = f"{values[0]:.2f} ({low:.2f} to {high:.2f})"
+    if runs[0]["split"] != "test":
+        ours += ", best test epoch"
+    claim = recipe.claim if recipe else None
+    theirs = "" if claim is None or claim.value is None else f"{claim.value:g} % {word}"
+    label = f"`{name}`" if kind == "default" else f"`{name}` {kind.replace(',', ' ')}"
+    seconds = statistics.fmean(r["wall_s"] for r in runs)
+    hardware = ", ".join(sorted({r["hardware"] for r in runs}))
+    return (f"| {claim.paper if claim else ''} | {label} | {theirs} | {ours} | {runs[0]['parameters']:,} "
+            f"| {duration(seconds)} | {hardware} |")
+
+
+def duration(seconds: float) -> str:
+    """12 s, 3 min 20 s, 2 h 05 min."""
+    s = round(seconds)
+    if s < 60:
+        return f"{s} s"
+    return f"{s // 60} min {s % 60:02d} s" if s < 3600 else f"{s // 3600} h {s % 3600 // 60:02d} min"

@@ -1,0 +1,110 @@
+"""Small data sets in memory and on disk, and a recipe small enough to train in a test."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flashcaps.data import Dataset, DiverseMultiMNIST, MultiMNIST, Split
+from flashcaps.recipe import Recipe, make_recipe
+
+SHAPES = {
+    "cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "svhn": (3, 32, 32), "smallnorb": (2, 96, 96),
+    "synthetic_norb": (2, 96, 96), "affnist": (1, 40, 40), "affnist_style": (1, 40, 40),
+}  # fmt: skip
+CLASSES = {"cifar100": 100, "smallnorb": 5, "synthetic_norb": 5, "sst5": 5, "sst2": 2}
+COMPOSE = {"multimnist": MultiMNIST, "diverse_multimnist": DiverseMultiMNIST}
+
+
+def fake_split(count: int, classes: int, shape: tuple[int, int, int], seed: int = 0) -> Split:
+    """Example n has class n % classes and a bright bar whose place tells the class, in noise."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % classes
+    images = torch.randint(0, 60, (count, *shape), generator=generator, dtype=torch.uint8)
+    rows = (labels % 10) * (shape[1] - 3) // 9
+    for n, row in enumerate(rows.tolist()):
+        images[n, :, row : row + 3] = 255
+    return Split(images, labels)
+
+
+def fake_dataset(name: str = "fake", count: int = 80, **options: Any) -> Dataset:
+    """The shape and classes of the data set `name`."""
+    classes = CLASSES.get(name, 10)
+    if name in ("sst5", "sst2"):
+        text = tuple(f"phrase {n}" for n in range(count))
+        split = Split(torch.zeros(count, 0, 0, 0, dtype=torch.uint8), torch.arange(count) % classes, {}, text)
+        return Dataset(name, split, split, classes, (0, 0, 0), validation=split)
+    shape = SHAPES.get(name, (1, 28, 28))
+    train, test = (fake_split(n, classes, shape, seed) for seed, n in enumerate((max(count, 2 * classes), 40)))
+    compose = COMPOSE.get(name)
+    seen = (1, 36, 36) if compose else shape
+    return Dataset(name, train, test, classes, seen, multilabel=compose is not None, compose=compose)
+
+
+def fake_load_data(name: str, root: Any = None, **options: Any) -> Dataset:
+    return fake_dataset(name)
+
+
+class FakeTransformer:
+    """Hidden states that depend on the token ids; two layers and one embedding, 6 wide."""
+
+    layers, width = 3, 6
+
+    def __init__(self, name: str, device: Any = "cpu") -> None:
+        self.device = torch.device(device)
+
+    def encode(self, texts: Any, tokens: int) -> tuple[Tensor, Tensor]:
+        lengths = torch.tensor([1 + len(t) % 5 for t in texts])
+        mask = torch.arange(5) < lengths[:, None]
+        return torch.arange(len(texts))[:, None].expand(-1, 5) * mask, mask
+
+    def states(self, ids: Tensor, mask: Tensor) -> Tensor:
+        scale = torch.arange(1, 1 + self.layers * self.width).view(self.layers, self.width)
+        return torch.sin(ids[..., None, None] * scale / 7.0)
+
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "about": "a network of a few thousand weights",
+    "model": {"name": "capsnet_tiny", "backbone": {"channels": 4}, "primary": {"types": 2}, "decoder": [16]},
+    "data": {"name": "mnist", "validation": 16},
+    "augment": {"shift": 1},
+    "loss": {"kind": "margin", "reconstruction": 0.0005},
+    "optimiser": {"kind": "adamw", "lr": 0.005, "weight_decay": 0.01},
+    "schedule": {"kind": "cosine", "warmup": 0.1},
+    "train": {"epochs": 3, "batch": 8, "ema": 0.9, "precision": "fp32", "log_every": 1},
+}
+
+
+def small_recipe(*overrides: str) -> Recipe:
+    return make_recipe(SMALL, overrides)
+
+
+SMALL_TOML = """
+about = "a network of a few thousand weights"
+model = { name = "capsnet_tiny", backbone = { channels = 4 }, primary = { types = 2 }, decoder = [16] }
+data = { name = "mnist", validation = 16 }
+augment = { shift = 1 }
+loss = { kind = "margin", reconstruction = 0.0005 }
+optimiser = { kind = "adamw", lr = 0.005, weight_decay = 0.01 }
+schedule = { kind = "cosine", warmup = 0.1 }
+train = { epochs = 3, batch = 8, ema = 0.9, precision = "fp32", log_every = 1 }
+"""
+
+
+def write_idx(root: Path) -> Path:
+    """The fake digits as MNIST's four files under root/mnist."""
+    data = fake_dataset("mnist")
+    folder = root / "mnist"
+    folder.mkdir(parents=True, exist_ok=True)
+    for prefix, split in (("train", data.train), ("t10k", data.test)):
+        for kind, array in (("images-idx3", split.images[:, 0].numpy()), ("labels-idx1", split.labels.numpy())):
+            head = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+            (folder / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.astype(np.uint8).tobytes()))
+    return root

@@ -1,0 +1,168 @@
+"""Recipes: strict, overridable, complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flashcaps import sources
+from flashcaps.backbones import Conv
+from flashcaps.batches import Share
+from flashcaps.data import DATA
+from flashcaps.models import create_model, list_models
+from flashcaps.models._registry import MODELS
+from flashcaps.recipe import list_recipes, make_recipe, read_recipe
+from flashcaps.sources import open_sources
+from flashcaps.step import make_step
+from flashcaps.workers import Workers
+
+from .fake_data import SMALL, FakeTransformer, fake_load_data, small_recipe
+
+CPU = torch.device("cpu")
+
+
+def test_there_are_forty_recipes_and_each_names_what_exists() -> None:
+    names = list_recipes()
+    assert len(names) >= 40
+    for name in names:
+        recipe = read_recipe(name)
+        assert recipe.name == name
+        assert recipe.about
+        assert recipe.model.name in list_models()
+        assert recipe.data.name in DATA
+        changes = MODELS[recipe.model.name]().changes
+        assert set(recipe.model.overrides) <= set(changes)
+
+
+def test_every_claim_names_its_paper_and_a_number() -> None:
+    for name in set(list_recipes()) - {"tiny"}:
+        claim = read_recipe(name).claim
+        assert claim.paper.split(",")[0] in ("dynamic", "em", "attention", "heinsen", "discriminative"), name
+        assert (claim.test_error_percent is None) != (claim.test_accuracy_percent is None), name
+        assert claim.value is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("capsnet_mnist", 0.25), ("cnn_mnist", 0.39), ("capsnet_multimnist", 5.2), ("capsnet_affnist", 79.0),
+     ("attention_resnet_cifar100", 78.02), ("em_simple_cifar100", 37.73), ("attention_diverse_vector", 85.74),
+     ("heinsen_smallnorb", 99.1), ("discriminative_fashion_l2_norec", 6.75), ("discriminative_cifar10_l1_norec", 14.04)],
+)  # fmt: skip
+def test_claims_are_the_papers(name: str, value: float) -> None:
+    assert read_recipe(name).claim.value == value
+
+
+def test_model_that_is_not_reconstructing_has_no_decoder() -> None:
+    for name in list_recipes():
+        recipe = read_recipe(name)
+        with torch.device("meta"):
+            model: Any = create_model(recipe.model.name, **recipe.model.overrides)
+        assert (model.decoder is not None) == (recipe.loss.reconstruction > 0), name
+
+
+def shrunk(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Overrides that leave a model its structure and take most of its width."""
+    spec: Any = MODELS[name]()
+    if hasattr(spec, "body"):
+        small = dataclasses.replace(spec, body=Conv(3, kernel=5, stride=4), hidden=spec.hidden and (8,))
+        monkeypatch.setitem(MODELS, name, lambda: small)
+        return {}
+    if not hasattr(spec, "backbone"):
+        return {}
+    narrow: dict[str, Any] = {"channels": 4}
+    if hasattr(spec.backbone, "stages"):
+        narrow = {"stages": ((4, 1, 1), (4, 1, 2))}
+    return {"backbone": narrow, "primary": {"types": 2}}
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_trains_two_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "load_data", fake_load_data)
+    monkeypatch.setattr("flashcaps.text.Transformer", FakeTransformer)
+    recipe = read_recipe(name, ["train.batch=2", "train.steps=2", "precision=fp32", "data.test=4"])
+    held = min(recipe.data.validation, 20)
+    recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, validation=held))
+    found = open_sources(recipe, None, CPU, Share(2))
+    stream: Any = found.train
+    overrides = {**found.options, **recipe.model.overrides, **shrunk(recipe.model.name, monkeypatch)}
+    model = create_model(recipe.model.name, **overrides)
+    before = [p.clone() for p in model.parameters()]
+    step, advance = make_step(model, stream, recipe, found.test.rule, Workers(CPU))
+    plan = stream.plan(0)
+    for k in range(2):
+        advance(plan.index[k], plan.noise[k], k)
+    loss, error, images = step.read()
+    assert 0 < loss < float("inf")
+    assert 0 <= error <= 100
+    assert images == 4
+    moved = [not torch.equal(a, p) for a, p in zip(before, model.parameters(), strict=True)]
+    assert sum(moved) >= 0.75 * len(moved)
+
+
+def test_overrides_by_full_and_by_short_name() -> None:
+    recipe = small_recipe("train.epochs=7", "lr=0.5", "augment.flip=true", "kind_is_not=1"[:0] or "ema=0.5")
+    assert (recipe.train.epochs, recipe.optimiser.lr, recipe.augment.flip, recipe.train.ema) == (7, 0.5, True, 0.5)
+    assert recipe.overrides == ("train.epochs=7", "lr=0.5", "augment.flip=true", "ema=0.5")
+
+
+def test_overrides_reach_the_model_and_the_data() -> None:
+    recipe = small_recipe("iterations=1", "model.options.leaky=true", "data.seed=3", "milestones=[1, 2]")
+    assert recipe.model.overrides["iterations"] == 1
+    assert recipe.model.overrides["options"] == {"leaky": True}
+    assert recipe.data.options == {"seed": 3}
+    assert recipe.schedule.milestones == (1, 2)
+    assert SMALL["model"].get("iterations") is None  # the source is left alone
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("epoch=3", "did you mean train.epochs"),
+        ("train.epoch=3", "did you mean train.epochs"),
+        ("trian.epochs=3", "did you mean train"),
+        ("epochs=three", "train.epochs: expected int, got 'three'"),
+        ("epochs=2.5", "train.epochs: expected int, got 2.5"),
+        ("capture=1", "train.capture: expected bool, got 1"),
+        ("precision=bf61", "one of fp32, tf32, bf16; did you mean bf16"),
+        ("betas=[0.9]", "optimiser.betas: expected a list of 2"),
+        ("kind=adam", "say which: loss.kind, optimiser.kind, schedule.kind"),
+        ("epochs", "expected key=value"),
+        ("zzz=1", "no such field"),
+        ("train.epochs=0", "train.epochs: expected at least 1, got 0"),
+        ("accumulate=3", "expected a divisor of train.batch=8"),
+        ("ema=1", "expected 0 (off) or a decay below 1"),
+        ("schedule.momentum=[0.9, 0.8]", "optimiser.kind='radam'"),
+        ("model.name=''", "model.name: expected a name"),
+    ],
+)
+def test_wrong_overrides_are_answered_with_what_is_right(override: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        small_recipe(override)
+    assert message in str(caught.value)
+
+
+def test_wrong_files_are_answered(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="did you mean capsnet_mnist"):
+        read_recipe("capsnet_mnits")
+    with pytest.raises(FileNotFoundError, match="no file"):
+        read_recipe(str(tmp_path / "none.toml"))
+    path = tmp_path / "broken.toml"
+    path.write_text("[model\nname=3")
+    with pytest.raises(ValueError, match="not TOML"):
+        read_recipe(str(path))
+    path.write_text('[modle]\nname = "capsnet_tiny"')
+    with pytest.raises(ValueError, match="no such section; did you mean model"):
+        read_recipe(str(path))
+    path.write_text('[model]\nname = "capsnet_tiny"\n[data]\nname = "mnist"\n[train]\nepcohs = 3')
+    with pytest.raises(ValueError, match=r"train\.epcohs: no such field; did you mean train\.epochs"):
+        read_recipe(str(path))
+
+
+def test_a_recipe_survives_json() -> None:
+    recipe = read_recipe("discriminative_mnist_l1_norec", ["epochs=2"])
+    assert make_recipe(json.loads(recipe.to_json())) == recipe
