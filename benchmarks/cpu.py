@@ -1,6 +1,6 @@
-"""Dynamic routing 2048x8 -> 100x16 at batch 32 on the CPU, forward + backward, side by side in one run.
+"""Capsule layers on the CPU, forward + backward, side by side in one run: public-style, reference, matrix.
 
-    python -m benchmarks.cpu [--repeats 5] [--save FILE]
+    python -m benchmarks.cpu [--only dynamic] [--repeats 5] [--save FILE]
 
 Each variant runs in a process of its own, so that its peak memory is its own.
 """
@@ -10,83 +10,108 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import platform
 import resource
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import flashcaps
 
-SHAPE = {"in_capsules": 2048, "in_dim": 8, "out_capsules": 100, "out_dim": 16}
-BATCH = 32
+from .public import PUBLIC
+
+# (batch, layer). The first is the one the README speaks of.
+WORKLOADS: dict[str, tuple[int, dict[str, Any]]] = {
+    "dynamic": (32, {"in_capsules": 2048, "in_dim": 8, "out_capsules": 100, "out_dim": 16}),
+    "attention": (64, {"in_capsules": 800, "in_dim": 16, "out_capsules": 32, "out_dim": 16, "pose": "matrix",
+                       "iterations": 3}),
+    "em": (32, {"in_capsules": 800, "in_dim": 16, "out_capsules": 32, "out_dim": 16, "pose": "matrix"}),
+    "heinsen": (8, {"in_capsules": None, "in_dim": (4, 4), "out_capsules": 64, "out_dim": (4, 4), "pose": "matrix"}),
+    "discriminative": (128, {"in_capsules": 1152, "in_dim": 8, "out_capsules": 10, "out_dim": 16}),
+}
+CHILDREN = {"heinsen": 2592}  # where a layer takes any number
 VARIANTS = ("public-style", "reference", "matrix")
 
 
-def build(variant: str) -> Callable[[Tensor], Tensor]:
+def build(routing: str, variant: str) -> Any:
+    options = WORKLOADS[routing][1]
+    torch.manual_seed(0)
     if variant == "public-style":
-        from .public import PublicDynamic
-
-        return PublicDynamic(**SHAPE)
-    layer = flashcaps.DenseCapsules("dynamic", backend=variant, **SHAPE)
+        return PUBLIC[routing](flashcaps.DenseCapsules(routing, **options))
+    layer = flashcaps.DenseCapsules(routing, backend=variant, **options)
     return lambda u: layer(u).pose
+
+
+def draw(routing: str) -> Tensor:
+    batch, options = WORKLOADS[routing]
+    dim = options["in_dim"]
+    size = dim if isinstance(dim, int) else dim[0] * dim[1]
+    return torch.nn.functional.normalize(torch.randn(batch, options["in_capsules"] or CHILDREN[routing], size), dim=-1)
 
 
 def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def measure(variant: str, repeats: int, queue: multiprocessing.Queue) -> None:
+def measure(routing: str, variant: str, repeats: int, queue: Any) -> None:
     """Median seconds of forward + backward, and how far it raised the peak of resident memory."""
-    torch.manual_seed(0)
-    inputs = [nn.functional.normalize(torch.randn(BATCH, SHAPE["in_capsules"], SHAPE["in_dim"]), dim=-1) for _ in range(2)]
+    inputs = [draw(routing) for _ in range(2)]
     before = peak_mib()
-    layer = build(variant)
+    layer = build(routing, variant)
     times = []
     for k in range(repeats + 1):
         u = inputs[k % 2].clone().requires_grad_()
         start = time.perf_counter()
         layer(u).square().sum().backward()
         times.append(time.perf_counter() - start)
-    queue.put({"variant": variant, "seconds": statistics.median(times[1:]), "peak_mib": peak_mib() - before})
+    queue.put({"seconds": statistics.median(times[1:]), "peak_mib": peak_mib() - before})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--save", help="write the rows as JSON here")
-    args = parser.parse_args()
-
+def run(routing: str, repeats: int) -> list[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     rows = []
     for variant in VARIANTS:
         queue = context.Queue()
-        process = context.Process(target=measure, args=(variant, args.repeats, queue))
+        process = context.Process(target=measure, args=(routing, variant, repeats, queue))
         process.start()
-        rows.append(queue.get())
+        rows.append({"workload": routing, "variant": variant, **queue.get()})
         process.join()
     base = rows[0]
-    print(f"dynamic {SHAPE['in_capsules']}x8 -> 100x16, 3 iterations, batch {BATCH}, {torch.get_num_threads()} threads")
+    batch, options = WORKLOADS[routing]
+    print(f"\n{routing}, batch {batch}, {options}")
     print(f"{'variant':<14}{'seconds':>9}{'peak MiB':>10}{'faster':>9}{'of its memory':>15}")
     for row in rows:
         faster, memory = base["seconds"] / row["seconds"], row["peak_mib"] / base["peak_mib"]
         print(f"{row['variant']:<14}{row['seconds']:>9.3f}{row['peak_mib']:>10.0f}{faster:>8.1f}x{memory:>14.1%}")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=list(WORKLOADS))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--save", help="write the rows as JSON here")
+    args = parser.parse_args()
+    print(f"forward + backward, fp32, {torch.get_num_threads()} threads, median of {args.repeats}")
+    rows = [row for routing in ([args.only] if args.only else WORKLOADS) for row in run(routing, args.repeats)]
     if args.save:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
         record = {
-            "workload": "dynamic 2048x8 -> 100x16, batch 32, forward + backward, fp32",
+            "workloads": {k: {"batch": b, "layer": o} for k, (b, o) in WORKLOADS.items()},
             "rows": rows,
-            "hardware": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads",
+            "hardware": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads",
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
             "commit": commit,
             "command": "python -m benchmarks.cpu",
         }
         with open(args.save, "w") as file:
             json.dump(record, file, indent=2)
+            file.write("\n")
 
 
 if __name__ == "__main__":
