@@ -2,8 +2,10 @@
 
 from . import functional
 from .alternation import ascend_coefficients
+from .checkpoint import load
 from .heads import Activations, Decoder, Lengths, SharedLinear
 from .layers import ConvCapsules, DenseCapsules, PrimaryCapsules
+from .models import create_model, list_models
 from .routing import ROUTING, Learned, Routed, Routing, Sizes, Step
 from .stack import CapsuleStack
 
@@ -25,5 +27,8 @@ __all__ = [
     "Sizes",
     "Step",
     "ascend_coefficients",
+    "create_model",
     "functional",
+    "list_models",
+    "load",
 ]

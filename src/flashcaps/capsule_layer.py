@@ -165,7 +165,9 @@ class CapsuleLayer(nn.Module):
                     f"activation: expected {tuple(u.shape[:-1])}, one per capsule, got {tuple(activation.shape)}"
                 )
 
-    def step(self, u: Tensor, pose: Tensor | None = None, activation: Tensor | None = None) -> Routed:
+    def step(
+        self, u: Tensor, pose: Tensor | None = None, activation: Tensor | None = None, *, coupling: bool = False
+    ) -> Routed:
         raise TypeError(f"{type(self).__name__} has no routing step")
 
     def set_iterations(self, iterations: int) -> None:

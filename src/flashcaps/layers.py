@@ -116,11 +116,13 @@ class DenseCapsules(CapsuleLayer):
         u, activation, yx = self._children(u, activation)
         return self._route(u, activation, yx=yx, coupling=coupling, record=record)
 
-    def step(self, u: Tensor, pose: Tensor | None = None, activation: Tensor | None = None) -> Routed:
+    def step(
+        self, u: Tensor, pose: Tensor | None = None, activation: Tensor | None = None, *, coupling: bool = False
+    ) -> Routed:
         """One routing step from the parents' `pose` (B, J, D); None is the first."""
         self._check_step()
         u, activation, yx = self._children(u, activation)
-        return self._route(u, activation, yx=yx, step=True, pose=pose)
+        return self._route(u, activation, yx=yx, coupling=coupling, step=True, pose=pose)
 
     def _children(self, u: Tensor, activation: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
         check_floating("u", u)
@@ -197,13 +199,15 @@ class ConvCapsules(CapsuleLayer):
         u, activation, softmax, grid = self._children(u, activation)
         return place(self._route(u, activation, softmax=softmax, coupling=coupling, record=record), grid)
 
-    def step(self, u: Tensor, pose: Tensor | None = None, activation: Tensor | None = None) -> Routed:
+    def step(
+        self, u: Tensor, pose: Tensor | None = None, activation: Tensor | None = None, *, coupling: bool = False
+    ) -> Routed:
         """One routing step from the parents' `pose` (B, out_types, H', W', D); None is the first."""
         self._check_step()
         u, activation, softmax, grid = self._children(u, activation)
         if pose is not None:
             pose = pose.permute(0, 2, 3, 1, 4).flatten(0, 2)
-        return place(self._route(u, activation, softmax=softmax, step=True, pose=pose), grid)
+        return place(self._route(u, activation, softmax=softmax, coupling=coupling, step=True, pose=pose), grid)
 
     def _children(
         self, u: Tensor, activation: Tensor | None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .capsule_layer import CapsuleLayer
-from .routing import Routed
+from .routing import Routed, Step
 
 
 class CapsuleStack(nn.Module):
@@ -46,7 +46,7 @@ class CapsuleStack(nn.Module):
         self, u: Tensor, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
     ) -> Routed:
         if self.concurrent:
-            return self._concurrent(u, activation)
+            return self._concurrent(u, activation, coupling, record)
         layers = self._layers()
         for layer, above in pairwise(layers):
             routed = layer(u, activation)
@@ -56,19 +56,25 @@ class CapsuleStack(nn.Module):
     def _layers(self) -> list[CapsuleLayer]:
         return [cast(CapsuleLayer, layer) for layer in self.layers]
 
-    def _concurrent(self, u: Tensor, activation: Tensor | None) -> Routed:
+    def _concurrent(self, u: Tensor, activation: Tensor | None, coupling: bool, record: bool) -> Routed:
         layers, last = self._layers(), len(self.layers) - 1
+        asked = [k == last and (coupling or record) for k in range(last + 1)]
         state = [Routed(u, activation)]  # state[k + 1] is what layer k computes
-        for layer in layers:
-            state.append(layer.step(state[-1].pose, None, state[-1].activation))
+        for layer, c in zip(layers, asked, strict=True):
+            state.append(layer.step(state[-1].pose, None, state[-1].activation, coupling=c))
+        tops = [state[-1]]
         for t in range(2, self.iterations + 1):
             new = list(state)
             for k, layer in enumerate(layers):
                 # A change takes one iteration to climb one layer: what cannot reach the top in time is not computed.
                 if t + (last - k) <= self.iterations:
-                    new[k + 1] = layer.step(state[k].pose, state[k + 1].pose, state[k].activation)
+                    below, own = state[k], state[k + 1]
+                    new[k + 1] = layer.step(below.pose, own.pose, below.activation, coupling=asked[k])
             state = new
-        return state[-1]
+            tops.append(state[-1])
+        top = state[-1]
+        history = tuple(Step(x.coupling, x.pose) for x in tops if x.coupling is not None) if record else None
+        return top._replace(coupling=top.coupling if coupling else None, history=history)
 
 
 def hand_on(activation: Tensor | None, giver: CapsuleLayer, taker: CapsuleLayer) -> Tensor | None:

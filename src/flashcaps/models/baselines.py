@@ -1,0 +1,78 @@
+"""The networks without capsules that the papers compare theirs to."""
+
+from ..backbones import Chain, Conv, ResNet
+from ._plain import Plain
+from ._registry import register
+
+CIFAR_BODY = Chain((
+    Conv(1024, kernel=3, stride=2, padding=1),
+    Conv(1024, kernel=3, stride=2, padding=1, norm="after", pool="average"),
+    Conv(1024, kernel=3, stride=2, padding=1, norm="after", pool="average"),
+))
+DIVERSE_BODY = (
+    Conv(1024, kernel=3, stride=2, padding=1),
+    Conv(1024, kernel=3, stride=2, norm="after"),
+    Conv(1024, kernel=3, norm="after"),
+)
+RESNET18 = ResNet(((64, 2, 1), (128, 2, 2), (256, 2, 2), (512, 2, 2)), pool=True)
+
+
+@register
+def cnn_mnist() -> Plain:
+    """dynamic, 5: the baseline of Table 1, three 5 x 5 convolutions, "same" padding."""
+    body = Chain((Conv(256, kernel=5, padding=2), Conv(256, kernel=5, padding=2), Conv(128, kernel=5, padding=2)))
+    return Plain((1, 28, 28), 10, body, hidden=(328, 192), dropout=0.5)
+
+
+@register
+def cnn_multimnist() -> Plain:
+    """dynamic, 6: the baseline of Table 1, two convolutions with pooling, "same" padding."""
+    body = Chain((Conv(512, kernel=9, padding=4, pool="max"), Conv(256, kernel=5, padding=2, pool="max")))
+    return Plain((1, 36, 36), 10, body, hidden=(1024,))
+
+
+@register
+def cnn_affnist() -> Plain:
+    """dynamic, 5.2: max pooling and dropout, about as large as capsnet_affnist (the text gives no number)."""
+    body = Chain((
+        Conv(256, kernel=5, padding=2, pool="max"),
+        Conv(256, kernel=5, padding=2, pool="max"),
+        Conv(128, kernel=5, padding=2),
+    ))
+    return Plain((1, 40, 40), 10, body, hidden=(832, 192), dropout=0.5)
+
+
+@register
+def cnn_cifar10() -> Plain:
+    """attention, Table 2: three convolutions, 1,024 wide."""
+    return Plain((3, 32, 32), 10, CIFAR_BODY)
+
+
+@register
+def cnn_cifar100() -> Plain:
+    """attention, Table 3: three convolutions, 1,024 wide."""
+    return Plain((3, 32, 32), 100, CIFAR_BODY)
+
+
+@register
+def cnn_diverse_pool() -> Plain:
+    """attention, Table 12: one or two digits, 36 x 36; pooled over places."""
+    return Plain((1, 36, 36), 10, Chain((*DIVERSE_BODY, Conv(640, kernel=1, activation="none", pool="global"))))
+
+
+@register
+def cnn_diverse_fc() -> Plain:
+    """attention, 6: the pooling of cnn_diverse_pool learned, one 6 x 6 transform over all places."""
+    return Plain((1, 36, 36), 10, Chain((*DIVERSE_BODY, Conv(640, kernel=6, activation="none"))))
+
+
+@register
+def resnet18_cifar10() -> Plain:
+    """attention, Table 1: ResNet-18 with a 3 x 3 stem."""
+    return Plain((3, 32, 32), 10, RESNET18)
+
+
+@register
+def resnet18_cifar100() -> Plain:
+    """attention, Table 1: ResNet-18 with a 3 x 3 stem."""
+    return Plain((3, 32, 32), 100, RESNET18)

@@ -1,0 +1,37 @@
+"""dynamic's network with coefficients that belong to the layer (discriminative)."""
+
+from ..backbones import Conv
+from ._network import Capsules
+from ._registry import register
+from ._specs import Dense, Primary, Route
+
+DISCRIMINATIVE = Route("discriminative")
+CONV9 = Conv(256, kernel=9)
+PRIMARY = Primary(types=32, dim=8, kernel=9, stride=2)
+DECODER = (512, 1024)
+
+
+@register
+def discriminative_mnist() -> Capsules:
+    """discriminative, Table I: digits, 28 x 28."""
+    return Capsules((1, 28, 28), 10, DISCRIMINATIVE, CONV9, PRIMARY, (Dense(),), DECODER)
+
+
+@register
+def discriminative_fashion() -> Capsules:
+    """discriminative, Table I: clothes, 28 x 28."""
+    return Capsules((1, 28, 28), 10, DISCRIMINATIVE, CONV9, PRIMARY, (Dense(),), DECODER)
+
+
+@register
+def discriminative_cifar10() -> Capsules:
+    """discriminative, Table I: 64 primary types, LeakyReLU, no reconstruction."""
+    stem = Conv(256, kernel=9, activation="leaky_relu")
+    primary = Primary(types=64, dim=8, kernel=9, stride=2)
+    return Capsules((3, 32, 32), 10, DISCRIMINATIVE, stem, primary, (Dense(),))
+
+
+@register
+def discriminative_multimnist() -> Capsules:
+    """discriminative, IV: two overlapping digits, 36 x 36."""
+    return Capsules((1, 36, 36), 10, DISCRIMINATIVE, CONV9, PRIMARY, (Dense(),), DECODER)

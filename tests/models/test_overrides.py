@@ -1,0 +1,209 @@
+"""Any algorithm on any backbone, any image, any number of classes and capsule layers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from flashcaps import ROUTING, Activations, Lengths, SharedLinear, ascend_coefficients
+from flashcaps.models import create_model, list_models
+from flashcaps.models._specs import GatedLinear
+
+from ..conftest import assert_near
+from .sizes import SIZES
+
+ODD = {"image": (1, 30, 34), "classes": 5}
+FORMS = {"dynamic": "squash", "em": "sigmoid", "attention": "norm", "heinsen": "score", "discriminative": "squash"}
+HEADS = {
+    "dynamic": Lengths,
+    "em": Activations,
+    "attention": SharedLinear,
+    "heinsen": Activations,
+    "discriminative": Lengths,
+}
+SMALL = {"backbone": {"channels": 8}, "primary": {"types": 3}}
+
+
+def size(name: str, **overrides: object) -> int:
+    with torch.device("meta"):
+        model = create_model(name, **overrides)
+    return sum(p.numel() for p in model.parameters())
+
+
+def check(model: nn.Module) -> None:
+    """Forward and backward on its image, every gradient there and finite."""
+    out = model(torch.rand(2, *model.image))
+    assert out.scores.shape == (2, model.classes)
+    (out.scores * torch.randn_like(out.scores)).sum().backward()
+    for key, p in model.named_parameters():
+        if not key.startswith("decoder"):
+            assert p.grad is not None, key
+            assert torch.isfinite(p.grad).all(), key
+
+
+@pytest.mark.parametrize("backbone", ["conv", "resnet"])
+@pytest.mark.parametrize("routing", ROUTING)
+def test_every_algorithm_on_every_backbone(routing: str, backbone: str) -> None:
+    model = create_model("capsnet_tiny", routing=routing, backbone=backbone, **ODD)
+    assert model.primary.form == FORMS[routing]
+    assert type(model.head) is HEADS[routing]
+    check(model)
+
+
+@pytest.mark.parametrize("name", ["em_smallnorb", "attention_simple_cifar10", "heinsen_smallnorb"])
+@pytest.mark.parametrize("routing", ROUTING)
+def test_every_algorithm_on_every_paper_network(name: str, routing: str) -> None:
+    model = create_model(name, routing=routing, image=(1, 48, 44), classes=5, primary={"types": 4})
+    rows = {layer.rows for layer in model.capsules.layers}
+    assert rows == ({1} if routing in ("dynamic", "discriminative") else {4})
+    check(model)
+
+
+@pytest.mark.parametrize("name", [n for n in list_models() if not n.startswith(("cnn", "resnet", "heinsen_sst"))])
+@pytest.mark.parametrize("routing", ROUTING)
+def test_every_capsule_model_builds_with_every_algorithm(name: str, routing: str) -> None:
+    with torch.device("meta"):
+        model = create_model(name, routing=routing, hidden=[7, (5, 16)], decoder=True, classes=3)
+    assert {layer.name for layer in model.capsules.layers} == {routing}
+    assert [layer.parents for layer in model.capsules.layers][-3:] == [7, 5, 3]
+
+
+def test_another_routing_forgets_the_options_of_the_first_and_keeps_the_backend() -> None:
+    model = create_model("capsnet_cifar10", routing="em", iterations=1, options={"eps": 0.1}, **SMALL)
+    assert model.capsules.layers[0].routing.eps == 0.1
+    assert model.capsules.layers[0].routing.iterations == 1
+    same = create_model("capsnet_cifar10", routing="dynamic", backend="reference", options={"bias": True}, **SMALL)
+    assert same.capsules.layers[0].routing.leaky
+    assert same.capsules.layers[0].routing.bias
+    assert same.capsules.layers[0].backend == "reference"
+
+
+def test_backends_give_the_same_scores() -> None:
+    models = {b: create_model("capsnet_tiny", backend=b) for b in ("reference", "matrix")}
+    models["matrix"].load_state_dict(models["reference"].state_dict())
+    x = torch.rand(2, 1, 28, 28)
+    assert_near(models["matrix"](x).scores, models["reference"](x).scores)
+
+
+def test_the_bias_of_the_public_code_is_160_parameters_more() -> None:
+    assert size("capsnet_mnist", options={"bias": True}) == SIZES["capsnet_mnist"] + 160
+    assert size("capsnet_multimnist", options={"bias": True}) == 11_361_968
+
+
+def test_without_a_decoder() -> None:
+    assert size("capsnet_mnist", decoder=False) == 6_804_224
+    assert size("discriminative_multimnist", decoder=False) == 11_361_808 - 1_936_144
+    model = create_model("capsnet_tiny", decoder=False)
+    assert model.decoder is None
+    with pytest.raises(ValueError, match=r"no decoder.*decoder=True"):
+        model(torch.rand(1, 1, 28, 28), torch.tensor([0]))
+
+
+def test_a_decoder_for_a_model_that_has_none() -> None:
+    model = create_model("attention_simple_cifar10", decoder=[8, 9], image=(3, 17, 19), **SMALL)
+    assert model(torch.rand(2, 3, 17, 19), torch.tensor([1, 2])).reconstruction.shape == (2, 3, 17, 19)
+
+
+def test_hidden_layers_go_below_the_class_layer_and_take_its_view_of_the_children() -> None:
+    plain = create_model("capsnet_tiny", hidden=[6, (7, 9)], decoder=False)
+    assert [(x.groups, x.parents, x.out_dim) for x in plain.capsules.layers] == [(128, 6, 16), (6, 7, 9), (7, 10, 16)]
+    check(plain)
+    shared = create_model("em_smallnorb", hidden=[6])
+    *_, hidden, top = shared.capsules.layers
+    assert (hidden.shared, hidden.coordinates, hidden.groups, hidden.parents) == (True, True, 32, 6)
+    assert (top.shared, top.coordinates, top.groups, top.parents) == (False, False, 6, 5)
+    check(shared)
+
+
+@pytest.mark.parametrize("hidden", [[], [6]])
+def test_discriminative_coefficients_move_in_training(hidden: list[int]) -> None:
+    model = create_model("capsnet_tiny", routing="discriminative", hidden=hidden, options={"rate": 0.1})
+    before = [layer.coefficients.clone() for layer in model.capsules.layers]
+    model(torch.rand(3, 1, 28, 28))
+    ascend_coefficients(model, torch.tensor([1, 2, 3]))
+    assert not any(torch.equal(b, x.coefficients) for b, x in zip(before, model.capsules.layers, strict=True))
+
+
+def test_ablations_of_the_attention_paper() -> None:
+    small = {"image": (3, 16, 16), "primary": {"types": 4}, "iterations": 3}
+    a = create_model("attention_simple_cifar10", options={"norm": False}, **small)
+    b = create_model("attention_simple_cifar10", concurrent=False, **small)
+    c = create_model("attention_simple_cifar10", options={"activation": True}, **small)
+    assert a.capsules.concurrent
+    assert a.capsules.iterations == 3
+    assert [x.routing.iterations for x in b.capsules.layers] == [3, 3, 3]
+    assert c.primary.form == "sigmoid"
+    assert type(c.head) is GatedLinear
+    for model in (a, b, c):
+        check(model)
+
+
+def test_a_gated_head_reads_the_pose_times_the_activation() -> None:
+    small = {"image": (3, 16, 16), "primary": {"types": 4}}
+    model = create_model("attention_simple_cifar10", options={"activation": True}, **small)
+    out = model(torch.rand(2, 3, 16, 16))
+    expected = model.head.linear(out.routed.pose * out.routed.activation[..., None])[..., 0]
+    assert_near(out.scores, expected)
+
+
+def test_over_goes_to_convolutional_layers_alone() -> None:
+    model = create_model("em_smallnorb", options={"over": "types"})
+    assert [x.over for x in model.capsules.layers[:2]] == ["types", "types"]
+
+
+def test_the_original_start() -> None:
+    model = create_model("capsnet_mnist", original=True)
+    assert model.primary.original
+    for conv, bias in ((model.backbone[0], 0.1), (model.primary.pose, 0.0), (model.decoder.layers[0], 0.1)):
+        assert conv.weight.abs().max() <= 0.2
+        # a normal cut at two standard deviations has 0.8796 of its own
+        assert conv.weight.std().item() == pytest.approx(0.08796, rel=0.03)
+        assert_near(conv.bias, bias)
+    assert not create_model("capsnet_tiny").primary.original
+    assert not create_model("capsnet_tiny", original=True, routing="em").primary.original
+
+
+def test_heinsen_starts_from_kaiming_and_takes_any_size() -> None:
+    model = create_model("heinsen_smallnorb")
+    convs = [m for part in (model.backbone, model.primary) for m in part.modules() if isinstance(m, nn.Conv2d)]
+    assert len(convs) == 8
+    for conv in convs:
+        fan_in = conv.weight[0].numel()
+        assert conv.weight.std().item() == pytest.approx(math.sqrt(2 / fan_in), rel=0.1)
+        assert_near(conv.bias, 0.0)
+    assert model.eval()(torch.rand(1, 2, 51, 64)).scores.shape == (1, 5)
+
+
+def test_a_given_module_keeps_its_weights() -> None:
+    conv = nn.Conv2d(1, 4, 3)
+    before = conv.weight.clone()
+    model = create_model("capsnet_tiny", backbone=conv, original=True)
+    assert model.backbone is conv
+    assert torch.equal(conv.weight, before)
+
+
+def test_errors_name_the_argument_and_the_remedy() -> None:
+    wrong = {
+        "classes: expected a whole number": {"classes": 0},
+        r"image: expected \(channels, height, width\)": {"image": (28, 28)},
+        "image: too small: 6 x 6 places reach primary, whose kernel is 9": {"image": (1, 14, 14)},
+        "image.*does not pass through the backbone": {"image": (1, 7, 7)},
+        "routing: expected one of.*did you mean 'dynamic'": {"routing": "dynamics"},
+        "backbone: expected one of.*did you mean 'resnet'": {"backbone": "resnets"},
+    }
+    for message, overrides in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            create_model("capsnet_mnist", **overrides)
+    with pytest.raises(TypeError, match="primary: Primary has no 'type'; did you mean 'types'"):
+        create_model("capsnet_tiny", primary={"type": 3})
+    with pytest.raises(TypeError, match=r"leeky: .*did you mean 'leaky'"):
+        create_model("capsnet_tiny", options={"leeky": True})
+    with pytest.raises(ValueError, match="dropout: expected a number from 0"):
+        create_model("cnn_mnist", dropout=1.5)
+    with pytest.raises(ValueError, match=r"images: expected \(B, 1, 28, 28\), got \(1, 3, 28, 28\)"):
+        create_model("capsnet_tiny")(torch.zeros(1, 3, 28, 28))
+    with pytest.raises(ValueError, match="images: expected a floating-point tensor"):
+        create_model("capsnet_tiny")(torch.zeros(1, 1, 28, 28, dtype=torch.uint8))
