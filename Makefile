@@ -31,6 +31,7 @@ test-data: .venv/ready  ## readers on the real files in $$FLASHCAPS_DATA
 bench: .venv/ready      ## dynamic routing on the CPU, side by side with a public-style layer
 	$(PY) -m benchmarks.cpu
 
+train: export OMP_WAIT_POLICY = PASSIVE  # idle OpenMP threads that spin slow small layers down
 train: .venv/ready      ## train a small capsule network on the embedded digits
 	.venv/bin/flashcaps train tiny
 

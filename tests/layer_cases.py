@@ -24,18 +24,24 @@ class Form(NamedTuple):
     sizes: dict[str, Any]
 
 
-def _dense(children: tuple[int, ...], in_capsules: int | None, in_dim: Any, out_capsules: int | None, out_dim: Any, **more: Any) -> Form:
+def _dense(
+    children: tuple[int, ...], in_capsules: int | None, in_dim: Any, out_capsules: int | None, out_dim: Any, **more: Any
+) -> Form:
     return Form(
-        DenseCapsules, children, dict(in_capsules=in_capsules, in_dim=in_dim, out_capsules=out_capsules, out_dim=out_dim, **more)
+        DenseCapsules,
+        children,
+        dict(in_capsules=in_capsules, in_dim=in_dim, out_capsules=out_capsules, out_dim=out_dim, **more),
     )
 
 
 def _conv(children: tuple[int, ...], in_dim: Any, out_types: int, out_dim: Any, **more: Any) -> Form:
-    return Form(ConvCapsules, children, dict(in_types=children[0], in_dim=in_dim, out_types=out_types, out_dim=out_dim, **more))
+    return Form(
+        ConvCapsules, children, dict(in_types=children[0], in_dim=in_dim, out_types=out_types, out_dim=out_dim, **more)
+    )
 
 
 FORMS = {
-    "dense": _dense((7,), 7, 3, 5, 2),
+    "dense": _dense((7,), 7, 3, 5, 4),
     "dense, matrix": _dense((5,), 5, 4, 3, 4, pose="matrix"),
     "dense, rectangular": _dense((3,), 3, (2, 3), 2, (2, 5)),
     "dense, ones": _dense((1,), 1, 1, 1, 1),
@@ -43,11 +49,11 @@ FORMS = {
     "shared": _dense((2, 3, 2), 2, 3, 3, 4, shared=True, coordinates=True),
     "shared, matrix": _dense((3, 1, 2), 3, 4, 2, 4, pose="matrix", shared=True, coordinates=True),
     "shared, no place": _dense((2, 2, 2), 2, (2, 3), 2, (2, 5), shared=True),
-    "any": _dense((5,), None, 3, 4, 2),
+    "any": _dense((5,), None, 3, 4, 5),
     "any, rectangular": _dense((4,), None, (2, 3), 3, (2, 5)),
-    "any, as many": _dense((3,), None, 3, None, 2),
-    "conv": _conv((2, 5, 4), 3, 2, 2, kernel=3, stride=2, padding=1, over="types"),
-    "conv, positions": _conv((2, 5, 4), 3, 3, 2, kernel=3, stride=1, over="positions"),
+    "any, as many": _dense((3,), None, 3, None, 5),
+    "conv": _conv((2, 5, 4), 3, 2, 5, kernel=3, stride=2, padding=1, over="types"),
+    "conv, positions": _conv((2, 5, 4), 3, 3, 4, kernel=3, stride=1, over="positions"),
     "conv, matrix": _conv((3, 3, 3), 4, 2, 4, kernel=2, pose="matrix", over="types"),
     "conv, matrix, positions": _conv((1, 4, 5), (2, 3), 2, (2, 5), kernel=3, stride=2, padding=1, over="positions"),
     "conv, point": _conv((2, 1, 3), 2, 3, 3, kernel=1, over="positions"),
@@ -114,18 +120,19 @@ class LayerCase(NamedTuple):
         with torch.no_grad():
             for _, x in sorted(layer.state_dict(keep_vars=True).items()):
                 x.copy_(0.7 * torch.randn(x.shape, generator=generator, dtype=torch.float64))
+        layer.hidden = True  # so that discriminative's coefficients, too, have a gradient to compare
         return layer.to(dtype)
 
-    def draw(
-        self, batch: int = 2, dtype: torch.dtype = torch.float64, seed: int = 1
-    ) -> tuple[Tensor, Tensor | None]:
-        """Poses and activations of the children; the algorithms that take no activation get one for every other seed."""
+    def draw(self, batch: int = 2, dtype: torch.dtype = torch.float64, seed: int = 1) -> tuple[Tensor, Tensor | None]:
+        """Poses and activations of the children; an algorithm that takes no activation gets one at odd seeds only."""
         generator = torch.Generator().manual_seed(seed)
         dim = FORMS[self.form].sizes["in_dim"]
         dim = dim if isinstance(dim, int) else dim[0] * dim[1]
         u = torch.randn(batch, *self.children, dim, generator=generator, dtype=torch.float64)
         a = torch.randn(batch, *self.children, generator=generator, dtype=torch.float64)
-        takes = ROUTING[self.routing](**{k: v for k, v in OPTIONS[self.routing][self.option].items() if k != "vote_bias"}).takes
+        takes = ROUTING[self.routing](
+            **{k: v for k, v in OPTIONS[self.routing][self.option].items() if k != "vote_bias"}
+        ).takes
         if takes is None and seed % 2 == 0:
             return u.to(dtype), None
         return u.to(dtype), (a if takes == "score" else a.sigmoid()).to(dtype)
@@ -179,14 +186,18 @@ def run_layer(
     with context or nullcontext():
         routed = layer(inputs["u"], inputs.get("activation"), **asked)
     named = inputs | dict(layer.named_parameters())
-    if layer.seen.coefficients is not None:
+    if layer.seen.coefficients is not None and layer.seen.coefficients.requires_grad:
         named["coefficients"] = layer.seen.coefficients
     gradients = torch.autograd.grad(combination(routed), list(named.values()), allow_unused=True)
-    return routed, {k: torch.zeros_like(x) if g is None else g for (k, x), g in zip(named.items(), gradients, strict=True)}
+    return routed, {
+        k: torch.zeros_like(x) if g is None else g for (k, x), g in zip(named.items(), gradients, strict=True)
+    }
 
 
 def assert_same(
-    actual: tuple[Routed, dict[str, Tensor]], expected: tuple[Routed, dict[str, Tensor]], dtype: torch.dtype = torch.float64
+    actual: tuple[Routed, dict[str, Tensor]],
+    expected: tuple[Routed, dict[str, Tensor]],
+    dtype: torch.dtype = torch.float64,
 ) -> None:
     """Every output and every gradient, to the tolerance of `dtype`."""
     tolerance = TOLERANCE[dtype]

@@ -73,7 +73,10 @@ def test_labels_may_be_multi_hot() -> None:
 
 @pytest.mark.parametrize("labels", [torch.tensor([0, 1]), torch.zeros(4, 2, dtype=torch.long), torch.tensor(1)])
 def test_labels_are_checked(labels: Tensor) -> None:
-    for model, u in ((class_layer(), torch.randn(4, 5, 3, **DOUBLE)), (hidden_and_class(), torch.randn(4, 1, 3, 3, 3, **DOUBLE))):
+    for model, u in (
+        (class_layer(), torch.randn(4, 5, 3, **DOUBLE)),
+        (hidden_and_class(), torch.randn(4, 1, 3, 3, 3, **DOUBLE)),
+    ):
         model(u)
         with pytest.raises(ValueError, match=r"^labels: expected"):
             ascend_coefficients(model, labels)
@@ -169,13 +172,19 @@ def train_step(model: nn.Module, u: Tensor, order: str) -> None:
 def test_order_relative_to_the_optimiser_does_not_matter() -> None:
     start, u = class_layer(), torch.randn(4, 5, 3, **DOUBLE)
     states = []
-    for order in ("before backward", "after backward", "after step"):
+    for order in ("before backward", "after backward"):
         model = copy.deepcopy(start)
         train_step(model, u, order)
         states.append(model.state_dict())
     for state in states[1:]:
         for key, x in states[0].items():
             assert_near(state[key], x, 1e-14, key)
+
+
+def test_weights_that_moved_on_are_noticed() -> None:
+    """The votes of the forward pass are gone with its weights: an error, not a step on other votes."""
+    with pytest.raises(RuntimeError, match="before the optimiser"):
+        train_step(class_layer(), torch.randn(4, 5, 3, **DOUBLE), "after step")
 
 
 def test_updating_the_state_leaves_the_graph_of_the_loss_alone() -> None:
@@ -271,7 +280,8 @@ def test_two_ranks_take_the_step_of_the_whole_batch(tmp_path: Path) -> None:
     }
     torch.save(given, tmp_path / "given.pt")
     ranks = [
-        subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path)], stderr=subprocess.PIPE) for rank in (0, 1)
+        subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path)], stderr=subprocess.PIPE)
+        for rank in (0, 1)
     ]
     for process in ranks:
         _, errors = process.communicate(timeout=120)

@@ -19,8 +19,16 @@ from .conftest import TOLERANCE, assert_near
 from .layer_cases import LayerCase, assert_same, cases, combination, ids, outputs, run_layer
 
 BOTH = cases(forms=("dense", "conv, positions"), options=False)
-FEW_ITERATIONS = {"dynamic": 2, "em": 1, "attention": 2, "heinsen": 1, "discriminative": 1}  # options that trace quickly
-QUICK = [LayerCase(routing, form, FEW_ITERATIONS[routing]) for routing in ROUTING for form in ("dense", "conv, positions")]
+FEW_ITERATIONS = {
+    "dynamic": 2,
+    "em": 1,
+    "attention": 2,
+    "heinsen": 1,
+    "discriminative": 1,
+}  # options that trace quickly
+QUICK = [
+    LayerCase(routing, form, FEW_ITERATIONS[routing]) for routing in ROUTING for form in ("dense", "conv, positions")
+]
 SMALL: dict[str, tuple[type[CapsuleLayer], tuple[int, ...], dict[str, Any]]] = {
     "dense": (DenseCapsules, (2, 2, 4), dict(in_capsules=2, in_dim=(2, 2), out_capsules=2, out_dim=(2, 1))),
     "any": (DenseCapsules, (1, 3, 2), dict(in_capsules=None, in_dim=2, out_capsules=2, out_dim=2)),
@@ -90,6 +98,7 @@ def test_compiles_whole_in_training(case: LayerCase) -> None:
     torch._dynamo.reset()
     u, a = case.draw(dtype=torch.float32)
     plain = case.build("matrix", torch.float32)
+    plain.hidden = False
     expected = run_layer(plain, u, a)
     u = u.requires_grad_()
     routed = torch.compile(plain, fullgraph=True, backend="aot_eager")(u, a)

@@ -43,7 +43,12 @@ class Mean(Routing):
         return {"gain": Learned((sizes.parents,), start=1.0)}
 
     def run(
-        self, function: Callable[..., Routed], votes: Any, activation: Tensor | None, learned: dict[str, Tensor], **common: Any
+        self,
+        function: Callable[..., Routed],
+        votes: Any,
+        activation: Tensor | None,
+        learned: dict[str, Tensor],
+        **common: Any,
     ) -> Routed:
         return function(votes, **learned, **common)
 
@@ -65,7 +70,9 @@ def build(kind: str, routing: str, dtype: torch.dtype = torch.float64) -> Capsul
     if kind == "conv":
         layer = ConvCapsules(routing, in_types=2, out_types=3, kernel=2, **sizes)
     else:
-        layer = DenseCapsules(routing, in_capsules=18 if kind == "dense" else 2, out_capsules=3, shared=kind == "shared", **sizes)
+        layer = DenseCapsules(
+            routing, in_capsules=18 if kind == "dense" else 2, out_capsules=3, shared=kind == "shared", **sizes
+        )
     with torch.no_grad():
         for x in layer.state_dict(keep_vars=True).values():
             x.add_(0.3 * torch.randn_like(x))
@@ -94,7 +101,9 @@ def test_dtype_is_kept(kind: str, routing: str, dtype: torch.dtype) -> None:
     routed = build(kind, routing, dtype)(children().to(dtype), record=True)
     assert routed.pose.dtype == dtype
     assert routed.activation is None or routed.activation.dtype == dtype
-    assert routed.variance is None or routed.variance.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert routed.variance is None or routed.variance.dtype == (
+        torch.float64 if dtype == torch.float64 else torch.float32
+    )
     assert all(step.pose.dtype == dtype for step in routed.history)
     assert all(x.isfinite().all() for _, x in outputs(routed))
 
@@ -175,7 +184,10 @@ def test_backend(routing: str) -> None:
 
 @EVERY
 def test_stands_in_a_stack(routing: str) -> None:
-    layers = [build("conv", routing), DenseCapsules(routing, in_capsules=12, in_dim=4, out_capsules=2, out_dim=3).double()]
+    layers = [
+        build("conv", routing),
+        DenseCapsules(routing, in_capsules=12, in_dim=4, out_capsules=2, out_dim=3).double(),
+    ]
     assert CapsuleStack(layers, concurrent=False)(children()).pose.shape == (3, 2, 3)
 
 

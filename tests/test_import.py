@@ -8,7 +8,19 @@ import sys
 
 import flashcaps
 
-HEAVY = {"matplotlib", "scipy", "typer", "rich", "transformers", "mlxtend", "triton", "PIL", "pandas", "sklearn", "tensorboard"}
+HEAVY = {
+    "matplotlib",
+    "scipy",
+    "typer",
+    "rich",
+    "transformers",
+    "mlxtend",
+    "triton",
+    "PIL",
+    "pandas",
+    "sklearn",
+    "tensorboard",
+}
 
 
 def loaded(statement: str) -> set[str]:
@@ -32,4 +44,3 @@ def test_public_names_exist() -> None:
         assert getattr(flashcaps, name) is not None
     for name in flashcaps.functional.__all__:
         assert getattr(flashcaps.functional, name) is not None
-    assert flashcaps.__all__ == sorted(flashcaps.__all__)

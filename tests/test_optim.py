@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -104,7 +105,7 @@ def test_radam_state_survives_a_round_trip() -> None:
         a.step()
     for p, q in zip(theirs, ours, strict=True):
         p.data.copy_(q.data)
-    b.load_state_dict(a.state_dict())
+    b.load_state_dict(copy.deepcopy(a.state_dict()))
     for params, optimiser in ((ours, a), (theirs, b)):
         for p in params:
             p.grad = torch.full_like(p, 0.3)

@@ -122,7 +122,9 @@ def test_a_layer_adds_coordinates_to_its_votes() -> None:
     layer = case.build()
     plain.load_state_dict(layer.state_dict())
     u, _ = case.draw()
-    extra = (layer_votes(layer, u) - layer_votes(plain, u)).view(2, 3, 1, 2, 2, 2, 2)  # B, types, H, W, J, rows, columns
+    extra = (layer_votes(layer, u) - layer_votes(plain, u)).view(
+        2, 3, 1, 2, 2, 2, 2
+    )  # B, types, H, W, J, rows, columns
     expected = torch.zeros(2, 2, 2, **DOUBLE)  # W, rows, columns
     expected[:, 0, 1] = 0.5
     expected[:, 1, 1] = torch.tensor([0.25, 0.75])
@@ -160,7 +162,14 @@ def test_covered_names_the_place_behind_each_offset() -> None:
 def test_votes_of_a_convolution(kernel: int, stride: int, padding: int) -> None:
     """The vote at place (y, x), offset (ky, kx), type t is pose[t, y s + ky - p, x s + kx - p] @ W, or 0 outside."""
     layer = ConvCapsules(
-        "attention", in_types=2, in_dim=(2, 3), out_types=2, out_dim=(2, 2), kernel=kernel, stride=stride, padding=padding
+        "attention",
+        in_types=2,
+        in_dim=(2, 3),
+        out_types=2,
+        out_dim=(2, 2),
+        kernel=kernel,
+        stride=stride,
+        padding=padding,
     ).double()
     height, width = 5, 4
     u = torch.randn(2, 2, height, width, 6, **DOUBLE)

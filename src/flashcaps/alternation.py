@@ -5,8 +5,8 @@
     loss.backward()
     optimiser.step()
 
-The coefficients' step uses the votes of this very forward pass, so its place before or after the optimiser's makes
-no difference to either; here the graph it may need is still alive.
+Both steps use this very forward pass, so neither sees what the other did, and their order is a matter of convenience:
+here the weights and the graph that the coefficients need are still there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from .capsule_layer import CapsuleLayer
 from .kernels.discriminative import weighted_sum, weighted_sum_agreement
 from .routing._math import full_precision
-from .routing.discriminative import Discriminative, ascend, label_signs
+from .routing.discriminative import Discriminative, ascend, check_labels, label_signs
 from .votes import Votes
 
 
@@ -51,7 +51,11 @@ def ascend_coefficients(model: nn.Module, labels: Tensor) -> None:
     top = layers[-1].seen
     if top.votes is None or top.coefficients is None:
         raise RuntimeError("ascend_coefficients: no forward pass in training mode came before")
+    for layer in layers:
+        if layer.seen.version is not None and layer.seen.version != layer.weight._version:
+            raise RuntimeError("ascend_coefficients: weights changed since the forward pass; call before the optimiser")
     batch = top.votes.shape[0]
+    check_labels(labels, batch, top.coefficients.shape[1])
     below = [x for x in (layer.seen.coefficients for layer in layers[:-1]) if x is not None and x.requires_grad]
     if len(below) < len(layers) - 1:
         raise RuntimeError("ascend_coefficients: hidden discriminative layers belong in a CapsuleStack")

@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 class Plan(NamedTuple):
     """One epoch of this process: index (steps, B) int64 into the data, noise (steps, B, columns) in [0, 1)."""
 
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]  # the word hides tuple.index, which no plan needs
     noise: Tensor
 
 

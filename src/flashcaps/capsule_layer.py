@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .kernels import MATRIX
 from .routing import ROUTING, Routed, Routing, Sizes, Step
-from .routing._checks import check_choice, check_floating, nearest
+from .routing._checks import check_choice, check_floating, check_shape, nearest
 from .routing._math import Softmax, over_parents
 from .routing._types import compute_dtype
 from .votes import Votes, add_bias, add_coordinates, group
@@ -31,6 +31,7 @@ class Seen:
     def __init__(self) -> None:
         self.votes: Votes | None = None
         self.coefficients: Tensor | None = None
+        self.version: int | None = None  # of the weights, to notice when they have moved on
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Seen:
         return Seen()
@@ -39,7 +40,17 @@ class Seen:
         return Seen, ()
 
 
-class CapsuleLayer(nn.Module):
+class FiniteModule(nn.Module):
+    """A module that refuses NaN and Inf in the weights it loads, its parts' included."""
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for key, x in state_dict.items():
+            if key.startswith(prefix) and x.is_floating_point() and not torch.isfinite(x).all():
+                raise ValueError(f"{key}: expected finite weights, got {int((~torch.isfinite(x)).sum())} NaN or Inf")
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class CapsuleLayer(FiniteModule):
     """What dense and convolutional layers share: transforms, learned tensors, backend."""
 
     weight: nn.Parameter  # (J, d, G, h)
@@ -92,8 +103,9 @@ class CapsuleLayer(nn.Module):
     def _function(self) -> Callable[..., Routed]:
         return self.routing.function if self.backend == "reference" else MATRIX[self.name]
 
-    def _tensors(self, repeats: int, dtype: torch.dtype) -> dict[str, Tensor]:
-        """The algorithm's learned tensors; those per child repeated where children share a transform."""
+    def _tensors(self, votes: Votes) -> dict[str, Tensor]:
+        """The algorithm's learned tensors; what children or parents share is repeated."""
+        repeats, parents, dtype = votes.u.shape[2], votes.weight.shape[0], votes.u.dtype
         tensors = {}
         for name, spec in self._specs.items():
             x = getattr(self, name) if spec.state else self.learned[name]
@@ -101,6 +113,8 @@ class CapsuleLayer(nn.Module):
                 x = x.clone()  # the graph keeps this one, so the state may change at any time
                 self.seen.coefficients = x.requires_grad_() if self.hidden else x
             x = x.to(dtype)
+            if self.parents is None and spec.parents is not None:
+                x = x.expand(*(parents if k == spec.parents % x.ndim else -1 for k in range(x.ndim)))
             tensors[name] = x.repeat_interleave(repeats, 0) if spec.per_child and repeats > 1 else x
         return tensors
 
@@ -133,7 +147,7 @@ class CapsuleLayer(nn.Module):
             activation = self._gate(u, activation, votes.u.dtype)
             if activation is not None and self.routing.takes is None:
                 votes, activation = Votes(votes.u * activation.view(*votes.u.shape[:3], 1, 1), votes.weight), None
-            learned = self._tensors(votes.u.shape[2], votes.u.dtype)
+            learned = self._tensors(votes)
             routing, function = self.routing, self._function()
             common: dict[str, Any] = {"softmax": softmax, "record": record}
             if step:
@@ -142,8 +156,9 @@ class CapsuleLayer(nn.Module):
                 routed = routing.run(function, votes.explicit(), activation, learned, **common)
             else:
                 routed = routing.run(function, votes, activation, learned, coupling=coupling, **common)
-            if self.seen.coefficients is not None:
+            if "coefficients" in learned and self.training and torch.is_grad_enabled():
                 self.seen.votes = votes
+                self.seen.version = None if torch.compiler.is_compiling() else self.weight._version
             return cast(routed, u.dtype, coupling)
 
     def _gate(self, u: Tensor, activation: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -160,6 +175,8 @@ class CapsuleLayer(nn.Module):
             raise ValueError(f"u: on {u.device}, but the layer is on {self.weight.device}; move one with .to()")
         if activation is not None:
             check_floating("activation", activation)
+            if activation.device != u.device:
+                raise ValueError(f"activation: on {activation.device}, but u is on {u.device}; move one with .to()")
             if activation.shape != u.shape[:-1]:
                 raise ValueError(
                     f"activation: expected {tuple(u.shape[:-1])}, one per capsule, got {tuple(activation.shape)}"
@@ -173,15 +190,11 @@ class CapsuleLayer(nn.Module):
     def set_iterations(self, iterations: int) -> None:
         self.routing = dataclasses.replace(self.routing, iterations=iterations)
 
-    def _check_step(self) -> None:
+    def _check_step(self, pose: Tensor | None, shape: tuple[int, ...]) -> None:
         if not self.routing.stepwise:
             raise TypeError(f"step: {self.name} routing has no single step; only attention's goes on from a given pose")
+        check_shape("pose", pose, shape, "the parents' pose so far")
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for key, x in state_dict.items():
-            if key.startswith(prefix) and x.is_floating_point() and not torch.isfinite(x).all():
-                raise ValueError(f"{key}: expected finite weights, got {int((~torch.isfinite(x)).sum())} NaN or Inf")
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def cast(routed: Routed, dtype: torch.dtype, coupling: bool) -> Routed:
@@ -203,10 +216,10 @@ def make_routing(name: str, options: dict[str, Any]) -> Routing:
 
 def pose_shape(name: str, dim: Dim, pose: str) -> tuple[int, int]:
     """(rows, columns) of a pose: a vector is one row, a matrix is square unless both are given."""
+    if min(dim if isinstance(dim, tuple) else (dim,)) < 1:
+        raise ValueError(f"{name}: expected at least 1, got {dim}")
     if isinstance(dim, tuple):
         return dim
-    if dim < 1:
-        raise ValueError(f"{name}: expected at least 1, got {dim}")
     if pose == "vector":
         return 1, dim
     side = math.isqrt(dim)

@@ -72,7 +72,7 @@ def load(name: str | os.PathLike[str], *, weights: str | None = None, device: to
     from .models import create_model
 
     stored, config = read_weights(find_weights(name, weights))
-    model = create_model(config["model"]["name"], **config["model"]["overrides"])
+    model: Any = create_model(config["model"]["name"], **config["model"]["overrides"])
     model.load_state_dict(stored)
     model.config = config
     return model.to(device).eval()

@@ -18,7 +18,7 @@ class Lengths(nn.Module):
     """The length of each class capsule (dynamic, discriminative). Routed -> (B, J)"""
 
     def forward(self, routed: Routed) -> Tensor:
-        return length(routed.pose) if routed.activation is None else routed.activation
+        return length(routed.pose)
 
 
 class Activations(nn.Module):
@@ -43,6 +43,9 @@ class SharedLinear(nn.Module):
 
 def mask_capsules(pose: Tensor, chosen: Tensor) -> Tensor:
     """Zero, not drop, all but the chosen capsules. chosen (B,) indices or (B, J) multi-hot; pose (B, J, D)."""
+    b, j, _ = pose.shape
+    if tuple(chosen.shape) not in ((b,), (b, j)):
+        raise ValueError(f"chosen: expected {(b,)} indices or {(b, j)} multi-hot, got {tuple(chosen.shape)}")
     return pose * multi_hot(chosen, pose.shape[1], pose.dtype)[..., None]
 
 

@@ -8,16 +8,16 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .capsule_layer import CapsuleLayer, Dim
+from .capsule_layer import CapsuleLayer, Dim, FiniteModule
 from .routing import Routed
-from .routing._checks import check_choice, check_floating
+from .routing._checks import check_choice, check_floating, check_sizes
 from .routing._math import OverPositions, Softmax, over_parents, squash
 from .votes import centres, covered, patches
 
 PRIMARY_FORMS = ("squash", "sigmoid", "norm", "score")
 
 
-class PrimaryCapsules(nn.Module):
+class PrimaryCapsules(FiniteModule):
     """A convolution whose output at one place is `types` capsules of `dim` numbers.
 
     form: "squash" (dynamic: vectors), "sigmoid" (em: poses and activations), "norm" (attention: LayerNorm poses),
@@ -43,6 +43,8 @@ class PrimaryCapsules(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("form", form, PRIMARY_FORMS)
+        check_sizes(in_channels=in_channels, types=types, dim=dim, kernel=kernel, stride=stride)
+        self.in_channels, self.reach = in_channels, kernel - 2 * padding
         self.types, self.dim, self.form, self.original = types, dim, form, original
 
         def convolution(channels: int) -> nn.Module:
@@ -57,6 +59,13 @@ class PrimaryCapsules(nn.Module):
         check_floating("features", features)
         if features.ndim != 4:
             raise ValueError(f"features: expected (B, channels, H, W), got {tuple(features.shape)}")
+        if features.shape[1] != self.in_channels:
+            raise ValueError(f"features: expected {self.in_channels} channels, got {tuple(features.shape)}")
+        if min(features.shape[2:]) < self.reach:
+            raise ValueError(f"features: expected at least {self.reach} places each way, got {tuple(features.shape)}")
+        device = next(self.parameters()).device
+        if features.device != device:
+            raise ValueError(f"features: on {features.device}, but the layer is on {device}; move one with .to()")
         x = self.pose(features)
         b, _, h, w = x.shape
         pose = x.view(b, self.types, self.dim, h, w).permute(0, 1, 3, 4, 2)  # the pose of one capsule at one place
@@ -104,6 +113,8 @@ class DenseCapsules(CapsuleLayer):
                 raise ValueError(f"{name}: expected at least 1 capsule, or None for any number, got {size}")
         if out_capsules is None and in_capsules is not None:
             raise ValueError(f"out_capsules: None (any number) needs in_capsules=None too, got {in_capsules}")
+        if shared and in_capsules is None:
+            raise ValueError("in_capsules: shared=True has a transform per type and needs their number, got None")
         if coordinates and not shared:
             raise ValueError("coordinates: they need shared=True, whose children have a place; got shared=False")
         vote_bias = options.pop("vote_bias", None)
@@ -120,8 +131,8 @@ class DenseCapsules(CapsuleLayer):
         self, u: Tensor, pose: Tensor | None = None, activation: Tensor | None = None, *, coupling: bool = False
     ) -> Routed:
         """One routing step from the parents' `pose` (B, J, D); None is the first."""
-        self._check_step()
         u, activation, yx = self._children(u, activation)
+        self._check_step(pose, (u.shape[0], self.parents or u.shape[1], self.out_dim))
         return self._route(u, activation, yx=yx, coupling=coupling, step=True, pose=pose)
 
     def _children(self, u: Tensor, activation: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -176,15 +187,8 @@ class ConvCapsules(CapsuleLayer):
         pose: str = "vector",
         **options: Any,
     ) -> None:
-        for name, size, least in (
-            ("in_types", in_types, 1),
-            ("out_types", out_types, 1),
-            ("kernel", kernel, 1),
-            ("stride", stride, 1),
-            ("padding", padding, 0),
-        ):
-            if size < least:
-                raise ValueError(f"{name}: expected at least {least}, got {size}")
+        check_sizes(in_types=in_types, out_types=out_types, kernel=kernel, stride=stride)
+        check_sizes(0, padding=padding)
         vote_bias, over = options.pop("vote_bias", None), options.pop("over", None)
         backend = options.pop("backend", "auto")
         children = in_types * kernel * kernel
@@ -203,8 +207,8 @@ class ConvCapsules(CapsuleLayer):
         self, u: Tensor, pose: Tensor | None = None, activation: Tensor | None = None, *, coupling: bool = False
     ) -> Routed:
         """One routing step from the parents' `pose` (B, out_types, H', W', D); None is the first."""
-        self._check_step()
         u, activation, softmax, grid = self._children(u, activation)
+        self._check_step(pose, (grid[0], self.parents or 0, *grid[1:], self.out_dim))
         if pose is not None:
             pose = pose.permute(0, 2, 3, 1, 4).flatten(0, 2)
         return place(self._route(u, activation, softmax=softmax, coupling=coupling, step=True, pose=pose), grid)
@@ -221,8 +225,8 @@ class ConvCapsules(CapsuleLayer):
             raise ValueError(f"u: {u.shape[2]} x {u.shape[3]} places, padded by {p}, do not fill kernel {self.kernel}")
         if p:
             absent = -math.inf if self.routing.takes == "score" else 0.0
-            if activation is None and self.routing.takes is not None:
-                activation = u.new_full(u.shape[:-1], {"probability": 1.0, "score": math.inf}[self.routing.takes])
+            if activation is None and (self.routing.takes is not None or self.bias is not None):
+                activation = u.new_full(u.shape[:-1], math.inf if self.routing.takes == "score" else 1.0)
             activation = None if activation is None else F.pad(activation, (p, p, p, p), value=absent)
             u = F.pad(u, (0, 0, p, p, p, p))
         softmax: Softmax = over_parents

@@ -79,12 +79,12 @@ class RAdam(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
+            params: list[Tensor] = [p for p in group["params"] if p.grad is not None]
             if params:
                 self._update(group, params)
 
-    def _update(self, group: dict[str, Any], params: list[nn.Parameter]) -> None:
-        grads = [p.grad for p in params]
+    def _update(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        grads = [p.grad for p in params if p.grad is not None]
         for p in params:
             if not self.state[p]:
                 self.state[p] = {"m": torch.zeros_like(p), "v": torch.zeros_like(p),
@@ -95,9 +95,9 @@ class RAdam(torch.optim.Optimizer):
         lr, b1 = (torch.as_tensor(group[k], dtype=torch.float32, device=device) for k in ("lr", "beta1"))
         b2, decay = group["beta2"], group["weight_decay"]
         if decay:
-            grads = torch._foreach_add(grads, params, alpha=decay)
+            grads = list(torch._foreach_add(grads, params, alpha=decay))
         torch._foreach_add_(t, 1)
-        torch._foreach_add_(m, torch._foreach_mul(torch._foreach_sub(grads, m), 1 - b1))
+        torch._foreach_add_(m, list(torch._foreach_mul(torch._foreach_sub(grads, m), 1 - b1)))
         torch._foreach_lerp_(v, torch._foreach_mul(grads, grads), 1 - b2)
         momentum_rate, adaptive = _rectified(t[0], lr, b1, b2)
         scale = torch._foreach_sqrt(v)

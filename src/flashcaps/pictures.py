@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from .batches import Held
 
@@ -48,7 +47,7 @@ def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
 
 
 @torch.no_grad()
-def draw_reconstructions(folder: Path, model: nn.Module, held: Held, count: int = 12) -> str:
+def draw_reconstructions(folder: Path, model: Any, held: Held, count: int = 12) -> str:
     """reconstructions.png: test images above what the decoder draws from the predicted class capsule."""
     if getattr(model, "decoder", None) is None:
         return ""
@@ -70,7 +69,7 @@ def draw_reconstructions(folder: Path, model: nn.Module, held: Held, count: int 
     for row, images in zip(axes, rows, strict=True):
         for ax, image in zip(row, images.float().cpu(), strict=False):
             picture = image.permute(1, 2, 0) if len(image) == 3 else image[0]
-            ax.imshow(picture.clamp(0, 1), cmap=None if len(image) == 3 else "gray", vmin=0, vmax=1)
+            ax.imshow(picture.clamp(0, 1).numpy(), cmap=None if len(image) == 3 else "gray", vmin=0, vmax=1)
     for ax in axes.flat:
         ax.axis("off")
     figure.savefig(folder / "reconstructions.png", dpi=120)

@@ -116,7 +116,8 @@ class Train:
     ema: decay of the averaged weights, 0 for none. evaluate_every: epochs. select: which weights are tested at the
     end: the last, the best on validation data, or (as some papers do) the best on the test data, evaluated all along.
     stop_error: end as soon as the error on validation data, in percent, is at most this.
-    save_seconds: time between two states to resume from.
+    save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on one GPU.
+    channels_last: the memory order of convolutions.
     """
 
     epochs: int = 10
@@ -127,6 +128,7 @@ class Train:
     precision: Precision = "tf32"
     compile: bool = False
     capture: bool = True
+    channels_last: bool = False
     accumulate: int = 1
     clip: float = 0.0
     evaluate_every: int = 1
@@ -241,10 +243,10 @@ def make_recipe(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> Re
         place = tree.setdefault(section, {})
         first, *rest = leaf.split(".")
         if first not in _fields(section):
-            place = place[_OPEN[section]] = dict(place[_OPEN[section]])
+            first, *rest = [_OPEN[section], first, *rest]
         for name in rest:  # model.options.rate=0.1
-            place[first] = place = dict(place.get(first, {}))
-            first = name
+            inner = dict(place.get(first, {}))  # a copy: the source is not changed
+            place[first], place, first = inner, inner, name
         place[first] = value
     sections = {name: _make(_TYPES[name], tree.get(name, {}), name) for name in SECTIONS}
     texts = {key: _typed(tree.get(key, ""), str, key) for key in ("name", "about")}

@@ -39,7 +39,7 @@ def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor) -> Tensor:
         loss = binary_cross_entropy_loss(scores, targets)
     else:
         loss = cross_entropy_loss(scores, targets, label_smoothing=spec.label_smoothing)
-    if spec.reconstruction:
+    if spec.reconstruction and batch.pictures is not None:
         loss = loss + spec.reconstruction * reconstruction_loss(output.reconstruction.float(), batch.pictures)
     return loss
 
@@ -56,7 +56,7 @@ class Step:
         if recipe.loss.reconstruction and getattr(model, "decoder", None) is None:
             raise ValueError(f"loss.reconstruction: {model.name} has no decoder; build it with one or set it to 0")
         self.total = spec.steps or spec.epochs * stream.steps
-        self.network = torch.compile(model) if spec.compile else model
+        self.network: Any = torch.compile(model) if spec.compile else model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device)
         self.schedule = Schedule(recipe.schedule, recipe.optimiser.lr, self.total, stream.steps)
@@ -127,6 +127,8 @@ class Step:
         if self.average is not None:
             self.average.model.load_state_dict(state["average"])
         self.optimiser.load_state_dict(state["optimiser"])
+        for group in self.optimiser.param_groups:  # rates are read where the step runs
+            group |= {k: x.to(self.workers.device) for k, x in group.items() if isinstance(x, Tensor)}
         self.totals.copy_(state["totals"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ class Transformer:
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
         try:
             from transformers import AutoModel, AutoTokenizer
-        except ImportError:
-            raise ImportError("text needs transformers: pip install 'flashcaps[text]'") from None
+        except ImportError as error:
+            raise ImportError(f"text needs transformers ({error}): pip install 'flashcaps[text]'") from None
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(name, local_files_only=True)
             self.model: Any = AutoModel.from_pretrained(name, local_files_only=True)
@@ -117,7 +118,11 @@ class HeldText:
 
 
 def load_transformer(name: str, device: torch.device | str) -> Transformer:
-    """`name` is a folder, or a name transformers finds on this machine."""
+    """`name` is a folder, an installed package with a folder `model`, or a name transformers finds on this machine."""
     if not name:
         raise ValueError("data.transformer: expected a folder or name of a transformer, got none; data.transformer=DIR")
-    return Transformer(str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else name, device)
+    folder = Path(name).expanduser()
+    package = find_spec(name) if name.isidentifier() else None
+    if package is not None and package.submodule_search_locations:
+        folder = Path(package.submodule_search_locations[0]) / "model"
+    return Transformer(str(folder) if folder.is_dir() else name, device)

@@ -7,7 +7,6 @@ What a step does is in step.py, where its images come from in batches.py, what i
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,18 +39,17 @@ class Place:
     fresh: bool = False
     tensorboard: bool = False
     dev: bool = False
+    named: str = ""  # how the command line called the recipe, for the command to resume it with
 
 
 class Watch:
-    """Told what happens; this one is silent. The command line shows a progress bar."""
+    """Told what happens; this one is silent. The command line's is a progress bar."""
 
     def begin(self, title: str, total: int, at: int) -> None: ...
 
     def progress(self, at: int, loss: float, error: float, images_s: float) -> None: ...
 
     def say(self, text: str) -> None: ...
-
-    def end(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -77,10 +75,13 @@ def train(recipe: Recipe, place: Place = Place(), watch: Watch = Watch()) -> Out
     assert stream is not None
     torch.manual_seed(spec.seed)
     model = create_model(recipe.model.name, **sources.options | recipe.model.overrides).to(workers.device)
+    if spec.channels_last:
+        convolutions_last(model)
     step, advance = make_step(model, stream, recipe, sources.test.rule, workers)
     run = open_run(recipe, place, workers)
     at = run.resume(step) if place.resume else 0
-    torch.manual_seed(spec.seed + workers.rank) if at == 0 else None  # dropout differs from process to process
+    if at == 0:
+        torch.manual_seed(spec.seed + workers.rank)  # dropout differs from process to process
     watch.begin(f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {workers.device}", step.total, at)
     plan, read_at, read_s, done = None, at, run.wall_s, False
     with StopSignals() as stop:
@@ -100,19 +101,26 @@ def train(recipe: Recipe, place: Place = Place(), watch: Watch = Watch()) -> Out
                 read_at, read_s = at, run.wall_s
             if epoch_ends and ((epoch + 1) % spec.evaluate_every == 0 or at == step.total):
                 done = look(step, sources, run, at, watch)
+                read_s = run.wall_s
             asked = workers.agreed(stop.number > 0) if workers.world == 1 or read_at == at else False
             if main and at < step.total and (asked or run.save_due()):
                 run.save(step, at)
             if asked and at < step.total and not done:
-                watch.end()
                 raise Stopped(stop.number or 15, run.resume_command)
     return finish(step, sources, run, at, watch)
+
+
+def convolutions_last(model: nn.Module) -> None:
+    """Convolutions compute channels last, tensor cores' own order; capsule weights keep theirs."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def open_run(recipe: Recipe, place: Place, workers: Workers) -> RunFolder:
     """The run's folder; the first process makes it ready, the others wait."""
     path = Path(place.out or Path("runs") / ("dev-" * place.dev + run_name(recipe)))
-    command = ["flashcaps", "train", recipe.name, *recipe.overrides]
+    command = ["flashcaps", "train", place.named or recipe.name, *recipe.overrides]
     flags = {"--seed": recipe.train.seed, "--device": place.device, "--out": place.out, "--data": place.data}
     for flag, value in flags.items():
         command += [] if value in (None, "auto", 0) else [flag, str(value)]
@@ -164,13 +172,7 @@ def finish(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) 
     if workers.rank == 0:
         run.log("test", at, error=test.error, weights=chosen)
         run.finish(result)
-        for picture in (draw_curve(run.path, run.metrics()), draw_reconstructions(run.path, model, sources.test)):
-            watch.say(picture) if picture else None
-    watch.end()
+        for trouble in (draw_curve(run.path, run.metrics()), draw_reconstructions(run.path, model, sources.test)):
+            if trouble:
+                watch.say(trouble)
     return Outcome(run.path, test, result)
-
-
-if __name__ == "__main__":  # what torchrun starts: torchrun -m flashcaps.train RECIPE key=value
-    from .cli import main
-
-    main(["train", *sys.argv[1:]])

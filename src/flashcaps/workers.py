@@ -89,6 +89,7 @@ def set_precision(precision: str) -> None:
     exact = precision == "fp32"
     torch.set_float32_matmul_precision("highest" if exact else "high")
     torch.backends.cudnn.allow_tf32 = not exact
+    torch.backends.cudnn.benchmark = True  # shapes never change
 
 
 class Stopped(Exception):

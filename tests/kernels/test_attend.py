@@ -13,7 +13,13 @@ from ..conftest import assert_near
 from ..layer_cases import make_votes
 from .twins import TINY
 
-SHAPES = [(2, 5, 1, 1, 3, 4, 2), (2, 1, 7, 1, 3, 4, 2), (3, 2, 3, 2, 3, 5, 4), (1, 1, 1, 1, 1, 1, 1), (0, 3, 2, 2, 2, 2, 2)]
+SHAPES = [
+    (2, 5, 1, 1, 3, 4, 2),
+    (2, 1, 7, 1, 3, 4, 2),
+    (3, 2, 3, 2, 3, 5, 4),
+    (1, 1, 1, 1, 1, 1, 1),
+    (0, 3, 2, 2, 2, 2, 2),
+]
 
 
 def draw(b: int, g: int, r: int, c: int, d: int, j: int, h: int) -> tuple[Votes, torch.Tensor, torch.Tensor]:

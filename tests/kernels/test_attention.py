@@ -1,65 +1,29 @@
-"""Attention routing without votes, against the reference with them."""
+"""Inverted dot-product attention without votes, against the reference with them."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from flashcaps.kernels import _blocks
-
-from ..layer_cases import LayerCase, cases, ids
-from .twins import BIG, TINY, assert_low_precision, assert_no_votes, assert_twins, channels_last, strided
-
-CASES = cases("attention")
-PLAIN = cases("attention", options=False)
-PLACED = [case for case in PLAIN if len(case.children) == 3]
-MEMORY_FORMS = tuple(BIG)
+from ..conftest import assert_near
+from ..layer_cases import LayerCase, combination
+from .twins import Twins
 
 
-@pytest.mark.parametrize("case", CASES, ids=ids)
-def test_same_as_reference(case: LayerCase) -> None:
-    assert_twins(case, *case.draw())
+class TestAttention(Twins):
+    routing = "attention"
 
 
-@pytest.mark.parametrize("case", CASES, ids=ids)
-def test_same_couplings_and_history(case: LayerCase) -> None:
-    assert_twins(case, *case.draw(seed=2), coupling=True, record=True)
-
-
-@pytest.mark.parametrize("case", CASES, ids=ids)
-def test_same_in_many_blocks(case: LayerCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_blocks, "BUDGET", TINY)
-    assert_twins(case, *case.draw(), coupling=True)
-
-
-@pytest.mark.parametrize("case", PLAIN, ids=ids)
-@pytest.mark.parametrize("batch", [0, 1])
-def test_same_for_small_batches(case: LayerCase, batch: int) -> None:
-    assert_twins(case, *case.draw(batch), coupling=True, record=True)
-
-
-@pytest.mark.parametrize("case", PLAIN, ids=ids)
-def test_same_for_strided_poses(case: LayerCase) -> None:
-    u, a = case.draw()
-    assert_twins(case, strided(u), None if a is None else strided(a))
-
-
-@pytest.mark.parametrize("case", PLACED, ids=ids)
-def test_same_for_channels_last_features(case: LayerCase) -> None:
-    u, a = case.draw()
-    assert_twins(case, channels_last(u), a)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("case", CASES, ids=ids)
-def test_same_in_low_precision(case: LayerCase, dtype: torch.dtype) -> None:
-    assert_low_precision(case, dtype)
-
-
-@pytest.mark.parametrize("form", MEMORY_FORMS)
-def test_votes_are_never_stored(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_no_votes("attention", form, 1 << 15, monkeypatch)
-
-
-def test_votes_are_never_stored_when_one_child_exceeds_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_no_votes("attention", "conv", 1 << 8, monkeypatch)
+@pytest.mark.parametrize("form", ["dense", "shared", "conv, positions"])
+def test_a_step_from_given_poses(form: str) -> None:
+    """Layers in a stack go on from their parents' last pose; its gradient is the same too."""
+    case = LayerCase("attention", form)
+    u, _ = case.draw()
+    results = []
+    for backend in ("reference", "matrix"):
+        layer = case.build(backend)
+        pose = layer(u).pose.detach().clone().requires_grad_()
+        routed = layer.step(u, pose)
+        results.append((routed.pose, torch.autograd.grad(combination(routed), pose)[0]))
+    for actual, expected in zip(*results, strict=True):
+        assert_near(actual, expected)

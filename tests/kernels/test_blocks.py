@@ -16,7 +16,9 @@ from ..layer_cases import make_votes
 
 
 def votes(groups: int, repeats: int) -> Votes:
-    return make_votes(torch.randn(2, groups, repeats, 1, 3, dtype=torch.float64), torch.randn(4, groups, 3, 2, dtype=torch.float64))
+    return make_votes(
+        torch.randn(2, groups, repeats, 1, 3, dtype=torch.float64), torch.randn(4, groups, 3, 2, dtype=torch.float64)
+    )
 
 
 def test_children_fit_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:

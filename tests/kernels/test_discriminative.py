@@ -5,61 +5,29 @@ from __future__ import annotations
 import pytest
 import torch
 
+from flashcaps.functional import discriminative_update as reference_update
 from flashcaps.kernels import _blocks
+from flashcaps.kernels.discriminative import discriminative_update
 
-from ..layer_cases import LayerCase, cases, ids
-from .twins import BIG, TINY, assert_low_precision, assert_no_votes, assert_twins, channels_last, strided
-
-CASES = cases("discriminative")
-PLAIN = cases("discriminative", options=False)
-PLACED = [case for case in PLAIN if len(case.children) == 3]
-MEMORY_FORMS = tuple(form for form in BIG if form != "any")
+from ..conftest import assert_near
+from ..layer_cases import make_votes
+from .twins import TINY, Twins
 
 
-@pytest.mark.parametrize("case", CASES, ids=ids)
-def test_same_as_reference(case: LayerCase) -> None:
-    assert_twins(case, *case.draw())
+class TestDiscriminative(Twins):
+    routing = "discriminative"
 
 
-@pytest.mark.parametrize("case", CASES, ids=ids)
-def test_same_couplings_and_history(case: LayerCase) -> None:
-    assert_twins(case, *case.draw(seed=2), coupling=True, record=True)
-
-
-@pytest.mark.parametrize("case", CASES, ids=ids)
-def test_same_in_many_blocks(case: LayerCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_blocks, "BUDGET", TINY)
-    assert_twins(case, *case.draw(), coupling=True)
-
-
-@pytest.mark.parametrize("case", PLAIN, ids=ids)
-@pytest.mark.parametrize("batch", [0, 1])
-def test_same_for_small_batches(case: LayerCase, batch: int) -> None:
-    assert_twins(case, *case.draw(batch), coupling=True, record=True)
-
-
-@pytest.mark.parametrize("case", PLAIN, ids=ids)
-def test_same_for_strided_poses(case: LayerCase) -> None:
-    u, a = case.draw()
-    assert_twins(case, strided(u), None if a is None else strided(a))
-
-
-@pytest.mark.parametrize("case", PLACED, ids=ids)
-def test_same_for_channels_last_features(case: LayerCase) -> None:
-    u, a = case.draw()
-    assert_twins(case, channels_last(u), a)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("case", CASES, ids=ids)
-def test_same_in_low_precision(case: LayerCase, dtype: torch.dtype) -> None:
-    assert_low_precision(case, dtype)
-
-
-@pytest.mark.parametrize("form", MEMORY_FORMS)
-def test_votes_are_never_stored(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_no_votes("discriminative", form, 1 << 15, monkeypatch)
-
-
-def test_votes_are_never_stored_when_one_child_exceeds_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_no_votes("discriminative", "conv", 1 << 8, monkeypatch)
+@pytest.mark.parametrize("penalty", ["l2", "l1"])
+@pytest.mark.parametrize("budget", [TINY, {"cpu": 1 << 20, "cuda": 1 << 20}])
+@pytest.mark.parametrize("multi_hot", [False, True])
+def test_update(multi_hot: bool, budget: dict[str, int], penalty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_blocks, "BUDGET", budget)
+    double = {"dtype": torch.float64}
+    votes = make_votes(torch.randn(4, 5, 1, 2, 3, **double), torch.randn(3, 5, 3, 2, **double))
+    coefficients = torch.randn(5, 3, **double)
+    coefficients[0, 0] = 0.0
+    labels = torch.tensor([[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]]) if multi_hot else torch.tensor([2, 0, 1, 1])
+    options = {"rate": 0.1, "strength": 0.3, "penalty": penalty}
+    expected = reference_update(coefficients, votes.explicit(), labels, **options)
+    assert_near(discriminative_update(coefficients, votes, labels, **options), expected)

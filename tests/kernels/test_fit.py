@@ -64,7 +64,11 @@ def test_fit(first: bool, g: int, r: int, budget: dict[str, int] | None, monkeyp
     votes, gate = draw(2, g, r)
     double = {"dtype": torch.float64}
     start, use, ignore = torch.randn(g * r, 5, **double), torch.randn(g * r, 5, **double), torch.randn(5, **double)
-    parents = () if first else (torch.randn(2, 5, **double), torch.randn(2, 5, 4, **double), torch.rand(2, 5, 4, **double) + 0.5)
+    parents = (
+        ()
+        if first
+        else (torch.randn(2, 5, **double), torch.randn(2, 5, 4, **double), torch.rand(2, 5, 4, **double) + 0.5)
+    )
     v = votes.explicit()
     logits = start.expand(2, g * r, 5)
     if parents:

@@ -1,4 +1,4 @@
-"""A kernel beside its reference: outputs, every gradient, memory. Each kernel's test file runs these over its cases."""
+"""A kernel beside its reference: outputs, every gradient, memory. Each kernel's test file runs `Twins` on its own."""
 
 from __future__ import annotations
 
@@ -86,6 +86,7 @@ class Footprint(NamedTuple):
 def footprint(routing: str, form: str, backend: str) -> Footprint:
     kind, shape, sizes = BIG[form]
     layer = kind(routing, backend=backend, **sizes, **OPTIONS[routing][0])
+    layer.hidden = True  # so that discriminative's coefficients, too, need what the graph keeps
     u = torch.randn(*shape, 16, requires_grad=True)
     kept: dict[int, int] = {}
 
@@ -111,3 +112,41 @@ def assert_no_votes(routing: str, form: str, budget: int, monkeypatch: pytest.Mo
     matrix = footprint(routing, form, "matrix")
     assert matrix.largest <= matrix.votes // 3, f"one tensor is too large: {matrix}"
     assert matrix.kept <= matrix.votes, f"the graph keeps too much: {matrix}"
+
+
+class Twins:
+    """Tests of one kernel. case: every form with every option; plain: every form; placed: those with places."""
+
+    routing: str
+
+    def test_same_as_reference(self, case: LayerCase) -> None:
+        assert_twins(case, *case.draw())
+
+    def test_same_couplings_and_history(self, case: LayerCase) -> None:
+        assert_twins(case, *case.draw(seed=2), coupling=True, record=True)
+
+    def test_same_in_many_blocks(self, case: LayerCase, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_blocks, "BUDGET", TINY)
+        assert_twins(case, *case.draw(), coupling=True)
+
+    @pytest.mark.parametrize("batch", [0, 1])
+    def test_same_for_small_batches(self, plain: LayerCase, batch: int) -> None:
+        assert_twins(plain, *plain.draw(batch), coupling=True, record=True)
+
+    def test_same_for_strided_poses(self, plain: LayerCase) -> None:
+        u, a = plain.draw()
+        assert_twins(plain, strided(u), None if a is None else strided(a))
+
+    def test_same_for_channels_last_features(self, placed: LayerCase) -> None:
+        u, a = placed.draw()
+        assert_twins(placed, channels_last(u), a)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    def test_same_in_low_precision(self, case: LayerCase, dtype: torch.dtype) -> None:
+        assert_low_precision(case, dtype)
+
+    def test_votes_are_never_stored(self, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert_no_votes(self.routing, form, 1 << 15, monkeypatch)
+
+    def test_votes_are_never_stored_when_one_child_exceeds_the_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert_no_votes(self.routing, "conv", 1 << 8, monkeypatch)

@@ -29,9 +29,10 @@ FAR = 1e9                                       # "no hit": finite, so that FAR 
 LIGHTINGS = ((-50, 50, 0.90, 0.00, 0.35), (55, 40, 0.85, 0.10, 0.25), (10, 75, 0.80, 0.00, 0.45),
              (150, 45, 1.00, 0.15, 0.30), (-120, 30, 1.10, 0.05, 0.20), (0, 60, 0.25, 0.10, 0.80))
 # what differs from pair to pair; drawn from the pair's key, so a subset has the same images as the whole
-JITTER = {"x": (-0.16, 0.16), "z": (-0.16, 0.16), "zoom": (0.86, 1.16), "ground": (0.1, 0.85), "light": (-25.0, 25.0),
-          "exposure": (0.7, 1.15), "noise": (0.006, 0.02), "paint": (0.5, 1.5),
-          "cloth": (0.0, 0.45), "cloth_x": (-4.0, 4.0), "cloth_y": (-4.0, 4.0), "cloth_phase": (0.0, 6.28)}
+JITTER = {
+    "x": (-0.14, 0.14), "z": (-0.14, 0.14), "zoom": (0.87, 1.15), "roll": (-5.0, 5.0), "light": (-25.0, 25.0),
+    "paint": (0.5, 1.5), "ground": (0.1, 0.85), "exposure": (0.7, 1.15), "noise": (0.006, 0.02),
+    "cloth": (0.0, 0.4), "cloth_x": (-4.0, 4.0), "cloth_y": (-4.0, 4.0), "cloth_phase": (0.0, 6.28)}
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,8 @@ def camera_rays(target: Tensor, views: Views, size: int) -> tuple[Tensor, Tensor
     forward = unit(aim - o)
     right = unit(torch.stack([forward[1], -forward[0], torch.zeros_like(forward[0])]))
     up = torch.linalg.cross(right, forward, dim=0)
-    reach = HALF_WIDTH / DISTANCE * views.jitter["zoom"]
+    roll, reach = torch.deg2rad(views.jitter["roll"]), HALF_WIDTH / DISTANCE * views.jitter["zoom"]
+    right, up = roll.cos() * right + roll.sin() * up, roll.cos() * up - roll.sin() * right
     u = (torch.arange(size, device=o.device) + 0.5) * (2 / size) - 1
     forward, right, up = (v[..., None, None] for v in (forward, reach * right, reach * up))
     d = unit(forward + u * right - u[:, None] * up)                                         # (3, V, 2, size, size)
@@ -267,6 +269,16 @@ def sphere_pattern(size: int, device: torch.device) -> Tensor:
     angle = math.pi * (column % 2 + random[:, 1])
     ring = (1 - height * height).clamp(min=0).sqrt()
     return torch.stack([ring * angle.cos(), ring * angle.sin(), height])
+
+
+def scattered(pattern: Tensor, views: Views) -> Tensor:
+    """The pattern for every image, (3, V * 2 * cells), moved by an amount of its own.
+
+    A pattern that stood still would mark what is in shadow by a fixed texture, which even a linear model can read.
+    """
+    cells = pattern.shape[1]
+    start = draws(2, views.key, 2) % (cells // 2) * 2                                       # even: keeps blocks whole
+    return pattern[:, ((start[..., None] + torch.arange(cells, device=start.device)) % cells).flatten()]
 
 
 def surface(toy: Toy, views: Views, o: Tensor, d: Tensor) -> Surface:
@@ -301,7 +313,7 @@ def sees_sky(toy: Toy, p: Tensor, d: Tensor) -> Tensor:
 
 
 def shade(toy: Toy, views: Views, o: Tensor, d: Tensor, pattern: Tensor) -> Tensor:
-    """Light that returns along the rays, (V, R): key light with a soft shadow, fill light, ambient light with occlusion.
+    """Light that returns along the rays, (V, R): key light with soft shadow, fill, ambient with occlusion.
 
     One shadow ray and one ambient ray for each camera ray; pattern (3, V * R) scatters them.
     """
@@ -336,12 +348,12 @@ def develop(radiance: Tensor, views: Views) -> Tensor:
 def render(toy: Toy, views: Views, size: int, *, rays: int | None = None) -> Tensor:
     """Stereo pairs (V, 2, size, size) uint8 of one toy, on the device of `views`; at most `rays` rays at a time."""
     device, fine = views.key.device, SAMPLES * size
-    toy, pattern = toy.to(device), sphere_pattern(fine, device).repeat(1, 2)
+    toy, pattern = toy.to(device), sphere_pattern(fine, device)
     rays = rays or (1 << 23 if device.type == "cuda" else 1 << 17)
     images = []
     chunk = max(1, rays // (2 * fine * fine))
     for start in range(0, len(views), chunk):
         some = views[start:start + chunk]
-        light = shade(toy, some, *camera_rays(toy.sphere[0], some, fine), pattern.repeat(1, len(some)))
+        light = shade(toy, some, *camera_rays(toy.sphere[0], some, fine), scattered(pattern, some))
         images.append(develop(avg_pool2d(light.view(-1, 2, fine, fine), SAMPLES), some))
     return torch.cat(images)

@@ -108,7 +108,7 @@ def write_norb_files(dataset: Dataset, folder: str | os.PathLike[str]) -> list[P
     return paths
 
 
-def contact_sheet(path: str | os.PathLike[str], *, seed: int = 0, size: int = 80) -> None:
+def contact_sheet(path: str | os.PathLike[str], *, seed: int = 0, size: int = 88) -> None:
     """A picture of all toys, a row per category and a column per instance, each from another side in another light."""
     try:
         from PIL import Image
@@ -176,12 +176,13 @@ def _file_name(options: dict[str, object]) -> str:
     return f"v{options['version']}-seed{options['seed']}-{options['size']}px-{digest}.safetensors"
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
+def _made(tensors: dict[str, Tensor], options: dict[str, object]) -> str:
+    """What a cache file says of itself: the options, and a checksum of everything in it."""
     sha = hashlib.sha256()
     for name in sorted(tensors):
         sha.update(f"{name}{tuple(tensors[name].shape)}{tensors[name].dtype}".encode())
         sha.update(tensors[name].contiguous().numpy().data.cast("B"))
-    return sha.hexdigest()
+    return json.dumps({**options, "sha256": sha.hexdigest()}, sort_keys=True)
 
 
 def _save(path: Path, tensors: dict[str, Tensor], options: dict[str, object]) -> None:
@@ -189,7 +190,7 @@ def _save(path: Path, tensors: dict[str, Tensor], options: dict[str, object]) ->
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with _replacing(path) as temporary:
-        save_file(tensors, temporary, {"options": json.dumps(options, sort_keys=True), "sha256": _digest(tensors)})
+        save_file(tensors, temporary, {"made": _made(tensors, options)})
 
 
 def _load(path: Path, options: dict[str, object]) -> dict[str, Tensor] | None:
@@ -202,12 +203,9 @@ def _load(path: Path, options: dict[str, object]) -> dict[str, Tensor] | None:
         with safe_open(path, "pt") as file:
             metadata, names = file.metadata() or {}, list(file.keys())
             tensors = {name: file.get_tensor(name) for name in names}
-        if metadata.get("options") != json.dumps(options, sort_keys=True):
-            problem = f"made with other options: {metadata.get('options')}"
-        elif metadata.get("sha256") != _digest(tensors):
-            problem = "its content does not match its checksum"
-        else:
+        if metadata.get("made") == _made(tensors, options):
             return tensors
+        problem = "its options or its checksum do not match"
     except (SafetensorError, OSError) as error:
         problem = str(error)
     warnings.warn(f"{path}: damaged cache file ({problem}); rendering again", stacklevel=3)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..routing._math import Softmax, over_parents
 from ..votes import Votes
-from ._blocks import children_per_block, recompute, split_children
+from ._blocks import add_up, children_per_block, recompute, split_children
 
 
 def columns(u: Tensor) -> Tensor:
@@ -52,10 +52,15 @@ class Attend:
     """One layer's `attend`, its children cut into blocks once for all iterations."""
 
     def __init__(
-        self, votes: Votes, logits: Tensor | None = None, leaky: bool = False, softmax: Softmax = over_parents
+        self,
+        votes: Votes,
+        logits: Tensor | None = None,
+        leaky: bool = False,
+        softmax: Softmax = over_parents,
+        detach: bool = False,
     ) -> None:
         b, _, _, c, d = votes.u.shape
-        self.votes, self.leaky, self.softmax = votes, leaky, softmax
+        self.votes, self.leaky, self.softmax, self.detach = votes, leaky, softmax, detach
         self.plain = logits is None and not leaky and softmax is over_parents
         self.blocks = votes.split(children_per_block(votes, b * votes.weight.shape[0] * c * d, softmax))
         self.logits = split_children(logits, self.blocks, 0) if logits is not None and logits.ndim == 2 else (
@@ -64,6 +69,8 @@ class Attend:
 
     def coupling(self, u: Tensor, weight: Tensor, logits: Tensor | None, query: Tensor | None) -> Tensor:
         b, i, j, _ = Votes(u, weight).shape
+        if self.detach:  # no gradient through agreement
+            u, weight = u.detach(), weight.detach()
         a = u.new_zeros(b, i, j) if query is None else project(u, weight, query)
         return self.softmax(a if logits is None else a + logits, leaky=self.leaky)
 
@@ -74,11 +81,10 @@ class Attend:
         """s (B, J, D). query None: couplings of the logits alone."""
         if query is None and self.plain:
             return uniform(*self.votes)
-        parts = [
+        return add_up(
             recompute(self._block, *block, logits, query)
             for block, logits in zip(self.blocks, self.logits, strict=True)
-        ]
-        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+        )
 
     def couplings(self, query: Tensor | None) -> Tensor:
         """c (B, I, J), for those who ask."""

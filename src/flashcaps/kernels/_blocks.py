@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,13 +21,14 @@ BUDGET = {"cpu": 3 << 18, "cuda": 1 << 26}
 def children_per_block(votes: Votes, per_child: int, softmax: Softmax) -> int:
     """How many children fit the budget when each needs `per_child` elements.
 
-    Children of a convolution that share their parents' softmax over positions stay together.
+    At least the square root of all: what blocks leave behind to be merged then stays as small as a block. Children of a convolution that share their parents' softmax over positions stay together.
     """
     if torch.compiler.is_exporting():  # one block, so that the exported batch size stays free
         return votes.shape[1]
     budget = BUDGET.get(votes.u.device.type, BUDGET["cuda"])
     whole = softmax.kernel if isinstance(softmax, OverPositions) else 1
-    return max(budget // max(per_child, 1) // whole, 1) * whole
+    fit = max(budget // max(per_child, 1), math.isqrt(votes.shape[1]))
+    return max(fit // whole, 1) * whole
 
 
 def split_children(x: Tensor | None, blocks: list[Votes], dim: int) -> list[Any]:
@@ -33,6 +36,11 @@ def split_children(x: Tensor | None, blocks: list[Votes], dim: int) -> list[Any]
     if x is None or x.shape[dim] == 1:
         return [x] * len(blocks)
     return list(x.split([block.shape[1] for block in blocks], dim))
+
+
+def add_up(parts: Iterable[Tensor]) -> Tensor:
+    """Their sum, one part alive at a time."""
+    return functools.reduce(torch.add, parts)
 
 
 def recompute(function: Callable[..., Any], *inputs: Any) -> Any:

@@ -10,7 +10,7 @@ from ..routing._types import Routed, Step
 from ..routing.discriminative import ascend, label_signs
 from ..votes import Votes
 from ._attend import combine, project
-from ._blocks import children_per_block, recompute, split_children
+from ._blocks import add_up, children_per_block, recompute, split_children
 
 
 def weighted_sum(votes: Votes, coefficients: Tensor) -> Tensor:
@@ -19,7 +19,7 @@ def weighted_sum(votes: Votes, coefficients: Tensor) -> Tensor:
     if coefficients.shape[0] != votes.shape[1]:
         coefficients = coefficients.repeat_interleave(votes.u.shape[2], 0)
     b = split_children(coefficients[None], blocks, 1)
-    return torch.stack([recompute(combine, *block, c) for block, c in zip(blocks, b, strict=True)]).sum(0)
+    return add_up(recompute(combine, *block, c) for block, c in zip(blocks, b, strict=True))
 
 
 def discriminative_routing(

@@ -29,7 +29,7 @@ def dynamic_routing(
 ) -> Routed:
     """The routing file's `dynamic_routing` on votes that stay u and W."""
     check_iterations(iterations)
-    attend = Attend(votes, logits, leaky, softmax)
+    attend = Attend(votes, logits, leaky, softmax, detach)
     query: Tensor | None = None
     history: list[Step] = []
     for t in range(iterations):

@@ -21,6 +21,12 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
         raise ValueError(f"{name}: expected one of {known}, got {value!r}{nearest(str(value), choices)}")
 
 
+def check_sizes(least: int = 1, **sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < least:
+            raise ValueError(f"{name}: expected at least {least}, got {size}")
+
+
 def check_iterations(iterations: int) -> None:
     if iterations < 1:
         raise ValueError(f"iterations: expected at least 1, got {iterations}")

@@ -52,6 +52,7 @@ class Learned(NamedTuple):
     per_child: bool = False  # the first axis runs over children: repeated where a transform is shared
     state: bool = False  # a buffer the algorithm updates itself, not a parameter of the optimiser
     random: bool = False  # start from N(0, 1) instead of a constant
+    parents: int | None = None  # the axis of parents: shared along it by a layer that makes any number
 
 
 @dataclass(frozen=True)

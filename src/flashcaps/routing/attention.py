@@ -116,10 +116,11 @@ class Attention(Routing):
         if self.norm:
             tensors |= {"weight": Learned((sizes.dim,), start=1.0), "bias": Learned((sizes.dim,))}
         if self.activation:
-            tensors |= {"beta_u": Learned((sizes.parents,)), "beta_a": Learned((sizes.parents,))}
+            beta = Learned((sizes.parents,), parents=0)
+            tensors |= {"beta_u": beta, "beta_a": beta}
         if self.initial != "zero":
             random = self.initial == "random"
-            tensors["initial"] = Learned((sizes.parents, sizes.dim), random=random, state=random)
+            tensors["initial"] = Learned((sizes.parents, sizes.dim), random=random, state=random, parents=0)
         return tensors
 
     def start(self, weight: Tensor, sizes: Sizes) -> None:

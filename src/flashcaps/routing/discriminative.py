@@ -39,6 +39,12 @@ def discriminative_routing(
     return Routed(s.to(dtype), length(s).to(dtype), coupling, history=history)
 
 
+def check_labels(labels: Tensor, batch: int, parents: int) -> None:
+    if tuple(labels.shape) not in ((batch,), (batch, parents)):
+        wanted = f"{(batch,)} class indices or {(batch, parents)} multi-hot"
+        raise ValueError(f"labels: expected {wanted}, got {tuple(labels.shape)}")
+
+
 def label_signs(labels: Tensor, parents: int, dtype: torch.dtype) -> Tensor:
     """delta: +1 for the classes in an image, -1 for the others. labels (B,) indices or (B, J) multi-hot -> (B, J)."""
     if labels.ndim == 1:
@@ -70,8 +76,7 @@ def discriminative_update(
     """
     b, i, j, _ = check_votes(votes)
     check_shape("coefficients", coefficients, (i, j), "one per child and parent")
-    if tuple(labels.shape) not in ((b,), (b, j)):
-        raise ValueError(f"labels: expected {(b,)} class indices or {(b, j)} multi-hot, got {tuple(labels.shape)}")
+    check_labels(labels, b, j)
     check_devices(votes, coefficients=coefficients, labels=labels)
     votes = votes.to(compute_dtype(votes))
     signs = label_signs(labels, j, votes.dtype)

@@ -78,9 +78,9 @@ class Dynamic(Routing):
         tensors = {}
         if self.prior:
             per_child = () if sizes.children is None else (sizes.children,)
-            tensors["logits"] = Learned((*per_child, sizes.parents), per_child=bool(per_child))
+            tensors["logits"] = Learned((*per_child, sizes.parents), per_child=bool(per_child), parents=-1)
         if self.bias:
-            tensors["bias"] = Learned((sizes.parents, sizes.dim), start=0.1)
+            tensors["bias"] = Learned((sizes.parents, sizes.dim), start=0.1, parents=0)
         return tensors
 
     def start(self, weight: Tensor, sizes: Sizes) -> None:

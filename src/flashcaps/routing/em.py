@@ -112,7 +112,8 @@ class EM(Routing):
         return em_routing
 
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
-        return {"beta_u": Learned((sizes.parents,)), "beta_a": Learned((sizes.parents,))}
+        beta = Learned((sizes.parents,), parents=0)
+        return {"beta_u": beta, "beta_a": beta}
 
     def run(
         self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any

@@ -91,7 +91,7 @@ class Heinsen(Routing):
 
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         per_child = () if sizes.children is None else (sizes.children,)
-        beta = Learned((*per_child, sizes.parents), per_child=bool(per_child))
+        beta = Learned((*per_child, sizes.parents), per_child=bool(per_child), parents=-1)
         return {"beta_use": beta} if self.tied else {"beta_use": beta, "beta_ignore": beta}
 
     def start(self, weight: Tensor, sizes: Sizes) -> None:
@@ -103,7 +103,6 @@ class Heinsen(Routing):
         _, i, j, _ = votes.shape
         use = learned["beta_use"]
         betas = {"beta_use": use, "beta_ignore": learned.get("beta_ignore", use)}
-        betas = {k: x.expand(*x.shape[:-1], j) for k, x in betas.items()}
         start = None
         if self.one_to_one is not None:
             if i != j:

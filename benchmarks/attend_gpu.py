@@ -1,0 +1,272 @@
+"""`attend` on a CUDA device: right, reproducible, and how fast. One command:
+
+    python -m benchmarks.attend_gpu [--save FILE] [--blocks]
+
+Each workload is checked against explicit votes in float64 (output and every gradient, as ||x - y|| / ||y||) and run
+twice for equal bits; then forward + backward is captured in a graph and its replays are timed (median, device
+events, two input sets in turn). The floor is the larger of bytes over bandwidth (each input read and each output
+written once per pass that needs it) and products over the TF32 or bf16 rate. --blocks times other blocks, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from flashcaps.kernels import _attend_launch
+from flashcaps.kernels import _attend_plan as plan
+from flashcaps.kernels._attend import Attend
+from flashcaps.kernels._attend_triton import TritonAttend, dynamic_poses
+from flashcaps.routing._math import squash
+from flashcaps.votes import Votes
+
+BANDWIDTH = 4.3e12  # bytes / s, device to device copy of an H200
+RATE = {"fp32": 380e12, "bf16": 790e12, "ieee": 60e12, "tf32x3": 127e12}  # operations / s; ieee: without matrix units
+EXACT = ("ieee", "tf32x3")  # two ways to multiply fp32 without TF32's rounding
+DTYPE = {"fp32": torch.float32, "ieee": torch.float32, "tf32x3": torch.float32, "bf16": torch.bfloat16}
+
+ERRORS = ("s", "gu", "gW", "gq")
+
+
+class Workload(NamedTuple):
+    name: str
+    sizes: plan.Sizes
+    iterations: int  # of dynamic routing; 0: one attention step with a query
+    precisions: tuple[str, ...]
+
+
+WORKLOADS = [
+    Workload("1152x8 -> 10x16, 3 it., B 128", plan.Sizes(128, 1152, 10, 1, 8, 16), 3, ("fp32", "bf16", *EXACT)),
+    Workload("3200x8 -> 10x16, 3 it., B 128", plan.Sizes(128, 3200, 10, 1, 8, 16), 3, ("fp32",)),
+    Workload("2048x8 -> 100x16, 3 it., B 128", plan.Sizes(128, 2048, 100, 1, 8, 16), 3, ("fp32", "bf16")),
+    Workload("attention 288x4x4 -> 32x4x4, B 6272", plan.Sizes(6272, 288, 32, 4, 4, 4), 0, ("fp32", "bf16")),
+]
+FORWARD = ("log_sum_exp", "weighted_sum", "pose_gradient")
+BLOCKS: list[dict[str, plan.Block]] = [
+    {**{kernel: plan.Block(*block) for kernel in FORWARD}, "parent_gradient": plan.Block(*parent)}
+    for block, parent in [((64, 128, 8), (128, 64, 8)), ((32, 64, 2), (32, 64, 2)), ((64, 64, 8), (64, 32, 4))]
+]
+
+
+def set_precision(precision: str) -> None:
+    torch.set_float32_matmul_precision("highest" if precision in EXACT else "high")
+    if precision in EXACT:
+        _attend_launch.EXACT = precision
+
+
+def draw(n: plan.Sizes, dtype: torch.dtype) -> list[Tensor]:
+    """u, weight and a query."""
+    def normal(*size: int, std: float) -> Tensor:
+        return (std * torch.randn(size, device="cuda")).to(dtype).requires_grad_()
+
+    return [normal(n.b, n.g, 1, n.c, n.d, std=0.3), normal(n.j, n.d, n.g, n.h, std=0.3),
+            normal(n.b, n.j, n.c * n.h, std=(n.c * n.h) ** -0.5)]  # fmt: skip
+
+
+def layer(iterations: int) -> Callable[..., Tensor]:
+    """The fused layer; 0 iterations: one step with a query."""
+    if iterations == 0:
+        return lambda u, weight, query: TritonAttend(Votes(u, weight))(query)
+    return lambda u, weight, query: dynamic_poses(Votes(u, weight), iterations)
+
+
+def matrix(iterations: int) -> Callable[..., Tensor]:
+    """The same in the matrix form."""
+
+    def run(u: Tensor, weight: Tensor, query: Tensor) -> Tensor:
+        step = Attend(Votes(u, weight))
+        if iterations == 0:
+            return step(query)
+        total = None
+        for _ in range(iterations):
+            v = squash(step(total))
+            total = v if total is None else total + v
+        return v
+
+    return run
+
+
+def explicit(u: Tensor, weight: Tensor, query: Tensor) -> Tensor:
+    v = Votes(u, weight).explicit()
+    return torch.einsum("bij,bijd->bjd", torch.einsum("bijd,bjd->bij", v, query).softmax(-1), v)
+
+
+def gradients(run: Callable[..., Tensor], inputs: list[Tensor], grad: Tensor) -> list[Tensor]:
+    out = run(*inputs)
+    return [out.detach(), *torch.autograd.grad(out, inputs, grad.to(out.dtype))]
+
+
+def check(n: plan.Sizes, dtype: torch.dtype) -> dict[str, Any]:
+    """Relative errors of one step, and whether two runs give the same bits."""
+    n = n._replace(b=min(n.b, 1001))
+    inputs = draw(n, dtype)
+    grad = torch.randn(n.b, n.j, n.c * n.h, device="cuda").to(dtype)
+    step = layer(0)
+    actual, again = gradients(step, inputs, grad), gradients(step, inputs, grad)
+    double = [x.detach().double().requires_grad_() for x in inputs]
+    expected = gradients(explicit, double, grad.double())
+    far = [float((x.double() - y).norm() / y.norm()) for x, y in zip(actual, expected, strict=True)]
+    same = all(torch.equal(x, y) for x, y in zip(actual, again, strict=True))
+    return {**dict(zip(ERRORS, far, strict=True)), "same_bits": same}
+
+
+def time_graph(run: Callable[..., Tensor], n: plan.Sizes, iterations: int, dtype: torch.dtype) -> tuple[float, float]:
+    """Median ms of forward + backward replayed from graphs, and the peak MB of one, inputs and gradients included."""
+    graphs = []
+    for _ in range(2):
+        inputs = draw(n, dtype)
+        wanted = inputs if iterations == 0 else inputs[:2]
+        grad = torch.randn(n.b, n.j, n.c * n.h, device="cuda").to(dtype)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated() - sum(x.nbytes for x in (*inputs, grad))
+        torch.cuda.reset_peak_memory_stats()
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                torch.autograd.grad(run(*inputs), wanted, grad)
+        torch.cuda.current_stream().wait_stream(stream)
+        peak = (torch.cuda.max_memory_allocated() - before) / 1e6
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept = torch.autograd.grad(run(*inputs), wanted, grad)
+        graphs.append((graph, inputs, grad, kept))
+    times = []
+    for k in range(60):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graphs[k % 2][0].replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times[10:]), peak
+
+
+def by_kernel(run: Callable[..., Tensor], n: plan.Sizes, iterations: int, dtype: torch.dtype) -> dict[str, list[float]]:
+    """Kernel -> [calls, us in all] of one forward + backward."""
+    inputs = draw(n, dtype)
+    wanted = inputs if iterations == 0 else inputs[:2]
+    grad = torch.randn(n.b, n.j, n.c * n.h, device="cuda").to(dtype)
+    torch.autograd.grad(run(*inputs), wanted, grad)
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        torch.autograd.grad(run(*inputs), wanted, grad)
+        torch.cuda.synchronize()
+    rows = {e.key[-70:]: [e.count, round(e.self_device_time_total, 1)] for e in profile.key_averages()}
+    return dict(sorted(((k, v) for k, v in rows.items() if v[1] > 0), key=lambda row: -row[1][1])[:12])
+
+
+def floor_ms(work: Workload, precision: str) -> float:
+    """Passes forward 1, backward 2 (gu and gq; gW) per step; dynamic's first step has no agreement."""
+    n, steps = work.sizes, max(work.iterations, 1)
+    coupled = steps - 1 if work.iterations else 1
+    products = 2.0 * n.b * n.g * n.j * n.c * n.d * n.h  # of one product with the votes' factors
+    operations = products * (3 * (steps - coupled) + 6 * coupled)  # s, gu, gW; y, s, z, gq, 2 gW
+    u, w = n.b * n.g * n.c * n.d, n.j * n.d * n.g * n.h
+    moved = DTYPE[precision].itemsize * (3 * u + 3 * w)  # each once forward, once backward, its gradient once
+    return 1e3 * max(operations / RATE[precision], moved / BANDWIDTH)
+
+
+def warm(index: int) -> None:
+    """Compile what one workload needs under one choice of blocks, so that compilers run side by side."""
+    work = WORKLOADS[index % len(WORKLOADS)]
+    variant = index // len(WORKLOADS)
+    plan.BLOCKS.update(BLOCKS[variant - 1] if variant else {})
+    for precision in work.precisions[: 2 if variant else None]:
+        set_precision(precision)
+        n = work.sizes
+        grad = torch.randn(n.b, n.j, n.c * n.h, device="cuda").to(DTYPE[precision])
+        try:
+            for iterations in (2, 0) if work.iterations and not variant else (0,):
+                run = layer(iterations)
+                inputs = draw(n, DTYPE[precision])
+                torch.autograd.grad(run(*inputs), inputs[: 2 if iterations else 3], grad)
+        except Exception as error:  # shown here, met again where it matters
+            print("warm", index, precision, repr(error)[:300])
+
+
+def measure(work: Workload, precision: str) -> dict[str, Any]:
+    set_precision(precision)
+    n, dtype = work.sizes, DTYPE[precision]
+    fused = layer(work.iterations)
+    row: dict[str, Any] = {"workload": work.name, "precision": precision, "floor_ms": floor_ms(work, precision)}
+    row.update(check(n, dtype))
+    torch.cuda.empty_cache()
+    row["triton_ms"], row["triton_mb"] = time_graph(fused, n, work.iterations, dtype)
+    row["again_ms"], _ = time_graph(fused, n, work.iterations, dtype)
+    row["kernels"] = by_kernel(fused, n, work.iterations, dtype)
+    if precision in ("fp32", "bf16") and n.b <= 128:
+        row["matrix_ms"], row["matrix_mb"] = time_graph(matrix(work.iterations), n, work.iterations, dtype)
+    torch.cuda.empty_cache()
+    return row
+
+
+def sweep() -> list[dict[str, Any]]:
+    """us of each kernel under other blocks, at the first, third and fourth workload."""
+    rows = []
+    for blocks in BLOCKS:
+        plan.BLOCKS.update(blocks)
+        plan.cut.cache_clear()
+        for work in (WORKLOADS[0], WORKLOADS[2], WORKLOADS[3]):
+            for precision in work.precisions[:2]:
+                set_precision(precision)
+                block = [*blocks["weighted_sum"], *blocks["parent_gradient"]]
+                row: dict[str, Any] = {"block": block, "workload": work.name, "precision": precision}
+                try:
+                    found = by_kernel(layer(0), work.sizes, 0, DTYPE[precision])
+                    row.update({k: found.get(k, [0, 0])[1] for k in blocks})
+                except Exception as error:  # a block too large for this device is a row of its own
+                    row["error"] = repr(error)[:120]
+                rows.append(row)
+                torch.cuda.empty_cache()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", help="write all numbers as JSON here")
+    parser.add_argument("--blocks", action="store_true", help="time other blocks, too")
+    parser.add_argument("--warm", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    if args.warm is not None:
+        return warm(args.warm)
+    command = [sys.executable, "-m", "benchmarks.attend_gpu", "--warm"]
+    tasks = len(WORKLOADS) * (1 + (len(BLOCKS) if args.blocks else 0))
+    for process in [subprocess.Popen([*command, str(k)]) for k in range(tasks)]:
+        process.wait()
+    report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
+    for work in WORKLOADS:
+        for precision in work.precisions:
+            report["rows"].append(measure(work, precision))
+            if args.save:
+                with open(args.save, "w") as file:
+                    json.dump(report, file, indent=1)
+    if args.blocks:
+        report["blocks"] = sweep()
+        for row in report["blocks"]:
+            print(*row.values())
+    if args.save:
+        with open(args.save, "w") as file:
+            json.dump(report, file, indent=1)
+    for row in report["rows"]:
+        print(row["workload"], row["precision"], row["kernels"])
+    head = f"{'workload':<37}{'':>7}{'floor':>8}{'triton':>8}{'again':>8}{'matrix':>8}{'MB':>7}{'':>7}"
+    print(f"{head}  errors, same bits")
+    for r in report["rows"]:
+        times = "".join(f"{r.get(k, 0):>8.3f}" for k in ("floor_ms", "triton_ms", "again_ms", "matrix_ms"))
+        memory = "".join(f"{r.get(k, 0):>7.0f}" for k in ("triton_mb", "matrix_mb"))
+        far = " ".join(f"{r[k]:.0e}" for k in ERRORS)
+        print(f"{r['workload']:<37}{r['precision']:>7}{times}{memory}  {far} {r['same_bits']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The command line. Everything it does is a function of the library; only this package imports typer and rich."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+from rich.console import Console
+
+from ..workers import Stopped, leave_workers
+from ._lists import checks, data, models, recipes, results
+from ._train import evaluate, train
+
+EXAMPLES = """\
+flashcaps: capsule networks at the speed of the hardware. Five things to try:
+
+  flashcaps train tiny                                  a small network on 4,000 digits, a minute on a laptop
+  flashcaps evaluate runs/tiny-0                        its error, interval and confusion table again
+  flashcaps recipes attention                           what can be trained, and what the papers claim
+  flashcaps data mnist                                  get a data set (or take it: --from DIR)
+  flashcaps train capsnet_mnist epochs=10 --seed 1      any field of a recipe can be overridden
+
+flashcaps COMMAND --help says more.
+"""
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", no_args_is_help=False,
+                  help="Capsule networks at the speed of the hardware.")
+
+
+@app.callback(invoke_without_command=True)
+def examples(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(EXAMPLES, nl=False)
+
+
+for command in (models, recipes, train, evaluate, data, results, checks):
+    app.command(name=command.__name__)(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command line; leaves with exit code 0, or with one line that says what to do."""
+    errors = Console(stderr=True, highlight=False)
+    code = 0
+    try:
+        code = app(args=None if arguments is None else list(arguments), standalone_mode=False) or 0
+    except Stopped as stopped:
+        errors.print(str(stopped), markup=False, soft_wrap=True)
+        code = stopped.code
+    except KeyboardInterrupt:
+        code = 130
+    except typer.Exit as leave:
+        code = leave.exit_code
+    except typer.Abort:
+        code = 1
+    except Exception as error:
+        if os.environ.get("FLASHCAPS_TRACEBACK"):
+            raise
+        code = _explain(error, errors)
+    finally:
+        leave_workers()
+    sys.exit(code)
+
+
+def _explain(error: Exception, errors: Console) -> int:
+    """One line; the exit code. click's own errors know theirs."""
+    message = getattr(error, "format_message", lambda: str(error))()
+    ours = ValueError | TypeError | OSError | ImportError | RuntimeError
+    expected = isinstance(error, ours) or hasattr(error, "exit_code")
+    line = " ".join(message.split()) or type(error).__name__
+    prefix = "" if expected else f"{type(error).__name__}: "
+    errors.print(f"error: {prefix}{line}", markup=False, soft_wrap=True)
+    if not expected:
+        errors.print("FLASHCAPS_TRACEBACK=1 shows where it came from", markup=False, soft_wrap=True)
+    return int(getattr(error, "exit_code", 1))

@@ -1,0 +1,170 @@
+"""flashcaps train, flashcaps evaluate."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from .. import train as training
+from ..checkpoint import load
+from ..evaluate import Evaluation, confusion_text, score_threshold
+from ..evaluate import evaluate as measure
+from ..recipe import Recipe, make_recipe, read_recipe
+from ..results import duration
+from ..sources import open_sources
+from ..workers import find_device
+from ._console import DATA_ROOT, console
+
+QUIET_S = 30  # between two lines of progress where there is no terminal for a bar
+
+
+class Bar(training.Watch):
+    """A progress bar with loss, error, images a second and time left, gone when training is."""
+
+    begun = False
+
+    def begin(self, title: str, total: int, at: int) -> None:
+        console.print(title, markup=False)
+        self.told = time.monotonic()
+        self.progress_bar = Progress(
+            BarColumn(None), MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn(),
+            TextColumn("left"), TimeRemainingColumn(), console=console, transient=True,
+        )
+        self.task = self.progress_bar.add_task("", total=total, completed=at, text="")
+        self.progress_bar.start()
+        self.begun = True
+
+    def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
+        text = f"loss {loss:.4f}  error {error:.2f} %  {images_s:,.0f} images/s"
+        self.progress_bar.update(self.task, completed=at, text=text)
+        if not console.is_terminal and time.monotonic() - self.told > QUIET_S:
+            self.told = time.monotonic()
+            console.print(f"step {at:,}  {text}", markup=False)
+
+    def say(self, text: str) -> None:
+        console.print(text, markup=False)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self.begun:
+            self.progress_bar.stop()
+
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="key=value: epochs=3, train.batch=64, iterations=1")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")]
+DataRoot = Annotated[str | None, typer.Option(help=f"where data sets lie ({DATA_ROOT})")]
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="a name `flashcaps recipes` lists, or a .toml file")],
+    overrides: Overrides = None,
+    seed: Annotated[int | None, typer.Option(help="of weights, order and augmentation")] = None,
+    device: Device = "auto",
+    out: Annotated[str | None, typer.Option(help="the run's folder (default runs/RECIPE-SEED)")] = None,
+    data: DataRoot = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with an unfinished run")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="overwrite an unfinished run")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="write TensorBoard events, too")] = False,
+    dev: Annotated[bool, typer.Option("--dev", help="a few steps on a few hundred examples, as a trial")] = False,
+) -> None:
+    """Train a recipe, evaluate it, keep weights, curve and pictures.
+
+    \b
+    flashcaps train tiny
+    flashcaps train capsnet_mnist epochs=10 model.iterations=1 --seed 1
+    flashcaps train capsnet_mnist --resume
+    torchrun --nproc_per_node=2 -m flashcaps train tiny batch=25
+    """
+    fields = read_recipe(recipe, overrides or [])
+    if seed is not None:
+        fields = with_seed(fields, seed)
+    place = training.Place(device, out, data, resume, fresh, tensorboard, dev, recipe)
+    with Bar() as bar:
+        outcome = training.train(fields, place, bar)
+    if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:
+        return
+    report(fields, outcome)
+
+
+def with_seed(recipe: Recipe, seed: int) -> Recipe:
+    return replace(recipe, train=replace(recipe.train, seed=seed))
+
+
+def report(recipe: Recipe, outcome: training.Outcome) -> None:
+    """The table at the end: what came out, where it is, what to try next."""
+    result, folder = outcome.result, outcome.folder
+    table = Table(show_header=False, box=None, pad_edge=False)
+    claim = f"{recipe.claim} ({recipe.claim.paper})" if recipe.claim.value is not None else ""
+    trained = f"{result['epochs']:g} epochs, {result['images']:,} images in {duration(result['wall_s'])}"
+    weights = folder / f"{result['weights']}.safetensors"
+    rows = {"test": describe(outcome.test), "the paper's": claim, "parameters": f"{result['parameters']:,}",
+            "trained": f"{trained} on {result['hardware']}", "weights": str(weights),
+            "metrics": str(folder / "metrics.jsonl")}
+    rows |= {Path(p).stem: str(folder / p) for p in ("curve.png", "reconstructions.png") if (folder / p).is_file()}
+    for key, text in rows.items():
+        if text:
+            table.add_row(key, text)
+    console.print(table)
+    for line in ("", f"next:  flashcaps evaluate {folder}", "       flashcaps recipes",
+                 f"       python -c \"import flashcaps; print(flashcaps.load('{folder}'))\""):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def describe(evaluation: Evaluation) -> str:
+    low, high = evaluation.interval
+    text = f"error {evaluation.error:.2f} % (95 % interval {low:.2f} to {high:.2f}), "
+    text += f"{evaluation.wrong:,} of {evaluation.examples:,}"
+    if evaluation.digits:
+        text = f"all digits right {evaluation.accuracy:.2f} %, digit by digit {evaluation.digit_accuracy:.2f} %; {text}"
+    return text
+
+
+def evaluate(
+    run: Annotated[str, typer.Argument(help="a run folder, a weights file, or a shipped name")],
+    overrides: Overrides = None,
+    weights: Annotated[str | None, typer.Option(help="last, best or ema (default: those the run tested)")] = None,
+    split: Annotated[str, typer.Option(help="test or validation")] = "test",
+    device: Device = "auto",
+    data: DataRoot = None,
+    batch: Annotated[int, typer.Option(help="images at once")] = 500,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Error with its 95 % interval and a confusion table; for several digits, both right and digit by digit.
+
+    \b
+    flashcaps evaluate runs/tiny-0
+    flashcaps evaluate runs/capsnet_affnist-0 data.name=translated_mnist
+    flashcaps evaluate runs/tiny-0/last.safetensors --json
+    """
+    evaluation, names = evaluate_run(run, overrides or [], weights, split, device, data, batch)
+    if as_json:
+        typer.echo(json.dumps(evaluation.to_dict()))
+        return
+    console.print(describe(evaluation), markup=False, soft_wrap=True)
+    if evaluation.confusion:
+        console.print(confusion_text(evaluation, names), markup=False, soft_wrap=True)
+
+
+def evaluate_run(
+    run: str, overrides: list[str], weights: str | None, split: str, device: str, data: str | None, batch: int
+) -> tuple[Evaluation, tuple[str, ...]]:
+    """Any checkpoint, on the data of its recipe (or of the overrides); and the names of its classes."""
+    chosen = find_device(device)
+    model: Any = load(run, weights=weights, device=chosen)
+    recipe = make_recipe(model.config["recipe"], overrides)
+    sources = open_sources(recipe, data, chosen, None)
+    held = {"test": sources.test, "validation": sources.validation}.get(split)
+    if held is None:
+        raise ValueError(f"--split: expected test, or validation where the recipe holds some out, got {split!r}")
+    found = measure(model, held, batch=batch, threshold=score_threshold(recipe.loss.kind))
+    return found, sources.dataset.class_names

@@ -1,0 +1,384 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from flashcaps.data import synthetic_norb as module
+from flashcaps.data._render import (
+    FAR,
+    Part,
+    Toy,
+    Views,
+    blocked,
+    camera_rays,
+    cast,
+    intersect,
+    render,
+    scattered,
+    shade,
+    sphere_pattern,
+    unit,
+)
+from flashcaps.data._toys import CATEGORIES, assemble, ball, box, tube
+from flashcaps.data._types import Dataset
+from flashcaps.data.norb import smallnorb
+from flashcaps.data.synthetic_norb import contact_sheet, split_viewpoints, synthetic_norb, write_norb_files
+
+SUBSET = {"size": 16, "azimuths": [0, 5], "elevations": [0, 8], "lightings": [1, 3]}
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    return synthetic_norb(seed=3, cache=False, **SUBSET)
+
+
+def column(*xyz: float) -> Tensor:
+    return torch.tensor(xyz, dtype=torch.float32)[:, None]
+
+
+def views(azimuth: float = 0.0, elevation: float = 45.0, lighting: int = 0, key: int = 7) -> Views:
+    return Views(torch.tensor([azimuth]), torch.tensor([elevation]), torch.tensor([lighting]), torch.tensor([key]))
+
+
+def plain_toy(*parts: Part) -> Toy:
+    return Toy(parts, 0.5, torch.zeros(2, 3), torch.zeros(2), 0.0).to("cpu")
+
+
+CYLINDER = tube((0, 0, 0.5), (0, 0, 1.5), 0.5)
+CONE = tube((0, 0, 0), (0, 0, 1), 0.5, taper=0.0)
+KNOWN = {
+    "sphere": (ball((0, 0, 1), (0.5, 0.5, 0.5)), (6, 0, 1), (-1, 0, 0), 5.5, (1, 0, 0)),
+    "sphere, off centre": (ball((0, 0, 1), (0.5, 0.5, 0.5)), (6, 0.3, 1), (-1, 0, 0), 5.6, (0.8, 0.6, 0)),
+    "ellipsoid": (ball((0, 0, 1), (0.5, 0.2, 0.1)), (0, 6, 1), (0, -1, 0), 5.8, (0, 1, 0)),
+    "box, front": (box((0, 0, 1), (0.5, 0.2, 0.1)), (6, 0.1, 1.05), (-1, 0, 0), 5.5, (1, 0, 0)),
+    "box, top": (box((0, 0, 1), (0.5, 0.2, 0.1)), (0.4, 0.1, 6), (0, 0, -1), 4.9, (0, 0, 1)),
+    "box, turned": (box((0, 0, 1), (0.5, 0.2, 0.5), pitch=45), (6, 0, 1), (-1, 0, 0), 6 - math.sqrt(0.5), None),
+    "cylinder, side": (CYLINDER, (6, 0.3, 1), (-1, 0, 0), 5.6, (0.8, 0.6, 0)),
+    "cylinder, cap": (CYLINDER, (0.2, 0.1, 6), (0, 0, -1), 4.5, (0, 0, 1)),
+    "cone, side": (CONE, (6, 0, 0.5), (-1, 0, 0), 5.75, (1 / math.sqrt(1.25), 0, 0.5 / math.sqrt(1.25))),
+    "cone, base": (CONE, (0.4, 0, -2), (0, 0, 1), 2.0, (0, 0, -1)),
+    "frustum that widens": (tube((0, 0, 0), (0, 0, 1), 0.2, taper=3.0), (6, 0, 0.5), (-1, 0, 0), 5.6, None),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_ray_meets_solid_at_the_analytic_distance(name):
+    part, o, d, expected, direction = KNOWN[name]
+    t, n, _ = cast([part.to("cpu")], column(*o), column(*d))
+    assert t.item() == pytest.approx(expected, abs=2e-5)
+    if direction is not None:
+        torch.testing.assert_close(n[:, 0], torch.tensor(direction, dtype=torch.float32), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("part", [KNOWN["sphere"][0], KNOWN["box, top"][0], CYLINDER, CONE], ids=lambda p: p.kind)
+def test_ray_beside_a_solid_misses(part):
+    part = part.to("cpu")
+    assert intersect(part, column(6, 0.6, 1), column(-1, 0, 0))[0].item() == FAR
+    assert not blocked([part], column(6, 0, 0.9), column(1, 0, 0)).item()       # behind the start
+
+
+def inside(part: Part, p: Tensor) -> Tensor:
+    x, y, z = ((part.axes.T @ (p - part.centre[:, None])) / part.half[:, None])
+    if part.kind == "ball":
+        return x * x + y * y + z * z <= 1
+    if part.kind == "box":
+        return torch.stack([x, y, z]).abs().amax(0) <= 1
+    return (z.abs() <= 1) & (torch.hypot(x, y) <= 1 + (part.taper - 1) * (z + 1) / 2)
+
+
+@pytest.mark.parametrize("part", [
+    ball((0.1, 0, 0.2), (0.9, 0.4, 0.3), pitch=30), box((0, 0.1, 0), (0.6, 0.3, 0.4), pitch=-20),
+    tube((-0.5, 0.2, 0), (0.6, -0.3, 0.4), 0.4, flat=0.5), tube((0, 0, -0.5), (0.3, 0.2, 0.7), 0.6, taper=0.0),
+    tube((0, 0, 0), (0.2, 0.5, 0.3), 0.3, taper=1.8)], ids=["ball", "box", "cylinder", "cone", "widening"])
+def test_entry_agrees_with_marching_along_the_ray(part):
+    generator = torch.Generator().manual_seed(0)
+    o = 3 * unit(torch.randn(3, 300, generator=generator))
+    d = unit(0.6 * torch.randn(3, 300, generator=generator) - o)
+    steps = torch.arange(0, 6, 2e-3, dtype=torch.float64)
+    points = o[:, :, None].double() + steps * d[:, :, None].double()
+    within = inside(part, points.view(3, -1)).view(300, -1)
+    marched = torch.where(within.any(1), steps[within.int().argmax(1)], FAR).float()
+    t, _ = intersect(part.to("cpu"), o, d)
+    grazing = within.sum(1) < 5
+    assert (~grazing).sum() > 60
+    assert (marched - t)[~grazing].abs().max() < 2.1e-3
+    assert (t[~within.any(1)] == FAR).float().mean() > 0.98                      # marching may step over a corner
+
+
+def test_nearest_part_wins_and_far_origins_keep_their_digits():
+    near, far = ball((1, 0, 0), (0.2, 0.2, 0.2), shade=0.3).to("cpu"), ball((0, 0, 0), (0.5, 0.5, 0.5)).to("cpu")
+    for parts in ([near, far], [far, near]):
+        t, _, shades = cast(parts, column(6, 0, 0), column(-1, 0, 0))
+        assert t.item() == pytest.approx(4.8, abs=1e-5)
+        assert shades.item() == pytest.approx(0.3)
+    thin = box((0, 0, 0), (0.5, 0.5, 0.01)).to("cpu")
+    t, _, _ = cast([thin], column(0, 0, 100), column(0, 0, -1))
+    assert t.item() == pytest.approx(99.99, abs=2e-5)
+
+
+def hits(part: Part, view: Views, size: int = 64) -> Tensor:
+    """Where each camera, aimed at the origin, sees the part: (2, size, size) bool."""
+    o, d = camera_rays(torch.zeros(3), view, size)
+    return (cast([part.to("cpu")], o.flatten(1), d.flatten(1))[0] < FAR).view(2, size, size)
+
+
+def centroid(mask: Tensor) -> tuple[float, float]:
+    rows, columns = mask.nonzero().double().mean(0).tolist()
+    return columns, rows
+
+
+def test_near_things_have_positive_disparity_and_far_ones_negative():
+    near, far = (hits(ball((x, 0, 0), (0.2, 0.2, 0.2)), views(elevation=30)) for x in (0.9, -0.9))
+    shift = [centroid(left)[0] - centroid(right)[0] for left, right in (near, far)]
+    assert shift[0] > 1
+    assert shift[1] < -1
+
+
+def test_azimuth_turns_the_toy_against_the_clock():
+    marker = ball((0.9, 0, 0), (0.15, 0.15, 0.15))
+    front, side, back = (centroid(hits(marker, views(azimuth=a))[0]) for a in (0.0, 90.0, 180.0))
+    assert front[1] > back[1] + 10                                               # towards the camera is lower
+    assert side[0] > front[0] + 10                                               # a quarter turn: to the right
+    high, low = (centroid(hits(ball((0, 0, z), (0.1,) * 3), views())[0]) for z in (0.6, -0.6))
+    assert high[1] < low[1] - 10
+
+
+def radiance(toy: Toy, view: Views, size: int = 32) -> Tensor:
+    o, d = camera_rays(toy.sphere[0], view, size)
+    return shade(toy, view, o, d, torch.zeros(3, d[0].numel()))[0]
+
+
+def test_toy_throws_a_shadow_on_the_ground():
+    view = views(lighting=0)
+    toy = plain_toy(ball((0, 0, 0.8), (0.4, 0.4, 0.4)))
+    o, d = camera_rays(toy.sphere[0], view, 32)
+    ground = ~(cast(toy.parts, o.flatten(1), d.flatten(1))[0] < FAR)
+    away = Toy((ball((0, 50, 0.8), (0.4, 0.4, 0.4)).to("cpu"),), 0.5, toy.waves, toy.phases, 0.0)
+    empty = shade(away, view, o, d, torch.zeros(3, d[0].numel()))[0]
+    dimmed = (radiance(toy, view) < 0.6 * empty) & ground
+    assert dimmed.sum() > 20
+    assert (radiance(toy, view) > 0.999 * empty)[ground].float().mean() > 0.5     # and most of the ground is lit
+
+
+def test_lighting_changes_the_image_and_turns_the_shadow():
+    toy = plain_toy(ball((0, 0, 0.8), (0.4, 0.4, 0.4)))
+    images = [render(toy, views(lighting=i), 32).float() for i in range(6)]
+    for i in range(6):
+        for j in range(i):
+            assert (images[i] - images[j]).abs().mean() > 4
+    left, right = (radiance(toy, views(lighting=i)).view(2, 32, 32)[0] for i in (0, 1))   # key light from each side
+    assert left[:, :16].mean() / left[:, 16:].mean() > right[:, :16].mean() / right[:, 16:].mean()
+
+
+def test_the_scatter_of_shadow_rays_is_even_in_a_block_and_moves_from_image_to_image():
+    pattern = sphere_pattern(32, torch.device("cpu"))
+    torch.testing.assert_close(pattern.norm(dim=0), torch.ones(32 * 32), atol=1e-5, rtol=0)
+    pairs = Views(torch.zeros(3), torch.full((3,), 40.0), torch.zeros(3, dtype=torch.int64), torch.arange(3))
+    images = scattered(pattern, pairs).view(3, 6, 32, 32)
+    upper = (images[2] > 0).view(6, 16, 2, 16, 2).sum((2, 4))
+    assert (upper == 2).all()
+    for i in range(6):
+        for j in range(i):
+            assert (images[:, i] * images[:, j]).sum(0).mean() < 0.5          # the same pattern would give 1
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_toys_stand_on_the_ground_and_fill_the_frame(category):
+    for instance in range(10):
+        toy = assemble(category, instance, seed=0).to("cpu")
+        lowest = min(float(part.centre[2] - part.extent[2]) for part in toy.parts)
+        assert lowest == pytest.approx(0, abs=1e-5)
+        o, d = camera_rays(toy.sphere[0], views(azimuth=30.0 * instance, key=instance), 40)
+        seen = (cast(toy.parts, o.flatten(1), d.flatten(1))[0] < FAR).view(2, 40, 40)
+        assert 0.03 < seen.float().mean() < 0.6
+        assert seen[:, 1:-1, 1:-1].sum() == seen.sum()
+    assert len({len(assemble(category, i, seed=0).parts) for i in range(10)}) > 1
+
+
+def test_labels_and_info_are_smallnorbs(dataset):
+    assert dataset.class_names == ("animal", "human", "airplane", "truck", "car")
+    assert dataset.shape == (2, 16, 16)
+    for split, instances in ((dataset.train, [4, 6, 7, 8, 9]), (dataset.test, [0, 1, 2, 3, 5])):
+        assert split.images.shape == (5 * 5 * 8, 2, 16, 16)
+        assert split.labels.bincount().tolist() == [40] * 5
+        assert split.labels[:6].tolist() == [0, 1, 2, 3, 4, 0]
+        wanted = {"instance": instances, "elevation": [0, 8], "azimuth": [0, 10], "lighting": [1, 3]}
+        assert list(split.info) == list(wanted)
+        assert {name: split.info[name].unique().tolist() for name in wanted} == wanted
+        assert all(column.dtype == torch.int64 for column in (split.labels, *split.info.values()))
+        rows = torch.stack([split.labels, *split.info.values()], dim=1)
+        assert len(rows.unique(dim=0)) == len(split)
+
+
+def test_whole_set_has_24300_pairs_a_split(monkeypatch):
+    monkeypatch.setattr(module, "_images", lambda c, i, seed, size, grid, device: torch.zeros(
+        grid.shape[1], 2, size, size, dtype=torch.uint8))
+    whole = synthetic_norb(size=8, cache=False)
+    assert (len(whole.train), len(whole.test)) == (24_300, 24_300)
+    assert whole.test.info["azimuth"].unique().tolist() == list(range(0, 36, 2))
+
+
+def test_seed_decides_everything(dataset):
+    again = synthetic_norb(seed=3, cache=False, **SUBSET)
+    assert torch.equal(again.train.images, dataset.train.images)
+    assert torch.equal(again.test.images, dataset.test.images)
+    other = synthetic_norb(seed=4, cache=False, **{**SUBSET, "elevations": [0], "azimuths": [0]})
+    same_views = (dataset.train.info["elevation"] == 0) & (dataset.train.info["azimuth"] == 0)
+    difference = other.train.images.float() - dataset.train.images[same_views].float()
+    assert (difference.abs().mean((1, 2, 3)) > 2).all()
+
+
+def test_a_pair_is_the_same_in_any_subset_and_chunk(dataset):
+    part = synthetic_norb(seed=3, cache=False, **{**SUBSET, "azimuths": [5], "lightings": [3]})
+    rows = (dataset.test.info["azimuth"] == 10) & (dataset.test.info["lighting"] == 3)
+    assert torch.equal(part.test.images, dataset.test.images[rows])
+    toy = assemble("car", 1, 0)
+    many = Views(torch.arange(3.0), torch.full((3,), 40.0), torch.arange(3), torch.arange(3))
+    assert torch.equal(render(toy, many, 16), render(toy, many, 16, rays=1))
+
+
+def test_progress_counts_the_toys():
+    seen = []
+    synthetic_norb(cache=False, size=8, azimuths=[0], elevations=[0], lightings=[0],
+                   progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(i, 50) for i in range(1, 51)]
+
+
+def test_cache_is_read_back_and_keyed_by_options(dataset, tmp_path, monkeypatch):
+    rendered = synthetic_norb(tmp_path, seed=3, **SUBSET)
+    files = list((tmp_path / "synthetic_norb").iterdir())
+    assert len(files) == 1
+    assert files[0].name.startswith("v1-seed3-16px-")
+    monkeypatch.setattr(module, "_render_all", lambda *_: pytest.fail("rendered although cached"))
+    cached = synthetic_norb(tmp_path, seed=3, **SUBSET)
+    for a, b in ((cached.train, rendered.train), (cached.test, rendered.test), (cached.test, dataset.test)):
+        assert torch.equal(a.images, b.images)
+        assert torch.equal(a.labels, b.labels)
+        assert all(torch.equal(a.info[name], b.info[name]) for name in b.info)
+    for other in ({"seed": 4}, {"size": 18}, {"lightings": [1, 2]}):
+        with pytest.raises(pytest.fail.Exception, match="although cached"):
+            synthetic_norb(tmp_path, **{"seed": 3, **SUBSET, **other})
+
+
+@pytest.mark.parametrize("damage", ["flipped byte", "truncated", "not a cache file"])
+def test_damaged_cache_is_noticed_and_replaced(dataset, tmp_path, monkeypatch, damage):
+    tensors = {f"{name}.{key}": value for name, split in (("train", dataset.train), ("test", dataset.test))
+               for key, value in {"images": split.images, "labels": split.labels, **split.info}.items()}
+    monkeypatch.setattr(module, "_render_all", lambda *_: tensors)
+    synthetic_norb(tmp_path, seed=3, **SUBSET)
+    (path,) = (tmp_path / "synthetic_norb").iterdir()
+    whole = path.read_bytes()
+    flipped = whole[:-1000] + bytes([whole[-1000] ^ 1]) + whole[-999:]
+    path.write_bytes({"flipped byte": flipped, "truncated": whole[:-100], "not a cache file": b"?" * 100}[damage])
+    with pytest.warns(UserWarning, match="damaged cache file"):
+        again = synthetic_norb(tmp_path, seed=3, **SUBSET)
+    assert torch.equal(again.train.images, dataset.train.images)
+    assert path.read_bytes() == whole
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_failed_write_leaves_no_file(dataset, tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+    monkeypatch.setattr(module, "_write_matrix", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_norb_files(dataset, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_norb_files_round_trip(dataset, tmp_path):
+    paths = write_norb_files(dataset, tmp_path / "smallnorb")
+    assert len(paths) == 6
+    header = np.fromfile(next(p for p in paths if p.name.endswith("training-cat.mat")), "<i4", 5)
+    assert header.tolist() == [0x1E3D4C54, 1, len(dataset.train), 1, 1]
+    header = np.fromfile(next(p for p in paths if p.name.endswith("testing-dat.mat")), "<i4", 6)
+    assert header.tolist() == [0x1E3D4C55, 4, len(dataset.test), 2, 16, 16]
+    read = smallnorb(tmp_path)
+    for a, b in ((read.train, dataset.train), (read.test, dataset.test)):
+        assert torch.equal(a.images, b.images)
+        assert torch.equal(a.labels, b.labels)
+        assert all(torch.equal(a.info[name], b.info[name]) for name in b.info)
+
+
+def test_split_viewpoints(dataset):
+    by_azimuth = split_viewpoints(dataset, held_out_azimuths=[5])
+    assert by_azimuth.train.info["azimuth"].unique().tolist() == [0]
+    assert by_azimuth.familiar.info["azimuth"].unique().tolist() == [0]
+    assert by_azimuth.novel.info["azimuth"].unique().tolist() == [10]
+    assert len(by_azimuth.familiar) + len(by_azimuth.novel) == len(dataset.test)
+    both = split_viewpoints(dataset, held_out_azimuths=[5], held_out_elevations=[8])
+    assert [len(split) for split in both] == [50, 50, 150]
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda d: synthetic_norb(cache=False, azimuths=[18]), "azimuths: expected steps from 0 to 17"),
+    (lambda d: synthetic_norb(cache=False, lightings=[]), "lightings: .* at least one"),
+    (lambda d: synthetic_norb(cache=False, size=4), "size: expected at least 8"),
+    (lambda d: split_viewpoints(d), "expected at least one step to hold out"),
+    (lambda d: split_viewpoints(d, held_out_elevations=[9]), "held_out_elevations: expected steps from 0 to 8"),
+])
+def test_wrong_arguments_are_named(dataset, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(dataset)
+
+
+def test_contact_sheet_has_a_row_per_category(tmp_path):
+    from PIL import Image
+
+    contact_sheet(tmp_path / "sheet.png", size=12)
+    assert Image.open(tmp_path / "sheet.png").size == (120, 60)
+
+
+@pytest.mark.gpu
+def test_cuda_gives_the_same_images(dataset):
+    on_cuda = synthetic_norb(seed=3, cache=False, device="cuda", **SUBSET)
+    difference = (on_cuda.test.images.int() - dataset.test.images.int()).abs()
+    assert (difference > 1).float().mean() < 1e-3                                # rays that graze an edge
+
+
+def logistic_regression(x: Tensor, y: Tensor, decay: float) -> tuple[Tensor, Tensor]:
+    weight, bias = torch.zeros(5, x.shape[1], requires_grad=True), torch.zeros(5, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weight, bias], max_iter=60, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        value = functional.cross_entropy(x @ weight.T + bias, y) + decay / 2 * weight.square().sum()
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    return weight.detach(), bias.detach()
+
+
+def small_cnn(x: Tensor, y: Tensor, epochs: int) -> nn.Module:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(2, 32, 5, stride=2), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.Conv2d(32, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, 3), nn.BatchNorm2d(128), nn.ReLU(), nn.Flatten(), nn.Linear(128 * 4 * 4, 5))
+    optimiser = torch.optim.AdamW(net.parameters(), 1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x)).split(64):
+            optimiser.zero_grad()
+            functional.cross_entropy(net(x[rows]), y[rows]).backward()
+            optimiser.step()
+        schedule.step()
+    return net.eval()
+
+
+@pytest.mark.slow
+def test_unseen_instances_are_hard_for_a_linear_model_and_not_trivial_for_a_cnn():
+    data = synthetic_norb(cache=False, size=32, azimuths=range(0, 18, 3), elevations=[0, 4, 8], lightings=[0, 2, 4])
+    (x, y), (x_test, y_test) = ((split.images.float() / 255, split.labels) for split in (data.train, data.test))
+    mean, deviation = x.mean(0), x.std(0)
+    x, x_test = (x - mean) / deviation, (x_test - mean) / deviation
+    for decay in (1e-2, 1e-1):
+        weight, bias = logistic_regression(x.flatten(1), y, decay)
+        accuracy = ((x_test.flatten(1) @ weight.T + bias).argmax(1) == y_test).float().mean().item()
+        assert 0.25 < accuracy < 0.6
+    predicted = small_cnn(x, y, epochs=10)(x_test).argmax(1)
+    assert 0.65 < (predicted == y_test).float().mean().item() < 0.995

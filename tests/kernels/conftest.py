@@ -1,0 +1,24 @@
+"""Runs `Twins` over the cases of the algorithm a test class names."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..layer_cases import cases, ids
+from .twins import BIG
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    routing = getattr(metafunc.cls, "routing", None)
+    if routing is None:
+        return
+    plain = cases(routing, options=False)
+    values = {
+        "case": cases(routing),
+        "plain": plain,
+        "placed": [case for case in plain if len(case.children) == 3],
+        "form": [form for form in BIG if not (routing == "discriminative" and form == "any")],
+    }
+    for name, chosen in values.items():
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, chosen, ids=ids)

@@ -1,0 +1,37 @@
+"""Pictures on disk for tests of own data: three shapes, any size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+SHAPES = ("bar", "disc", "ring")
+
+
+def picture(shape: str, height: int, width: int, generator: np.random.Generator) -> np.ndarray:
+    """uint8 (H, W, 3): one shape, bright, somewhere, in its own colour, on dark noise."""
+    y, x = np.mgrid[:height, :width]
+    cy, cx = (generator.uniform(0.35, 0.65) * n for n in (height, width))
+    r = 0.22 * min(height, width)
+    distance = np.hypot(y - cy, x - cx)
+    mask = {
+        "bar": (abs(y - cy) < 0.25 * r) & (abs(x - cx) < 1.4 * r),
+        "disc": distance < r,
+        "ring": abs(distance - r) < 0.25 * r,
+    }[shape]
+    pixels = generator.integers(0, 60, (height, width, 3))
+    pixels[mask] = generator.integers(150, 255, 3)
+    return pixels.astype(np.uint8)
+
+
+def write_pictures(folder: Path, count: int, height: int = 50, width: int = 70, seed: int = 0) -> Path:
+    """`count` .png files in a folder per shape."""
+    generator = np.random.default_rng(seed)
+    for k in range(count):
+        shape = SHAPES[k % len(SHAPES)]
+        path = folder / shape / f"{k:04d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture(shape, height, width, generator)).save(path)
+    return folder

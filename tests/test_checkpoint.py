@@ -1,0 +1,123 @@
+"""Files of a run: whole or not at all, checked on the way back."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flashcaps import checkpoint
+from flashcaps.checkpoint import find_weights, load, load_state, save_state, save_weights, write_atomic
+from flashcaps.models import create_model
+
+OVERRIDES: dict[str, Any] = {"backbone": {"channels": 4}, "primary": {"types": 2}, "decoder": [16]}
+
+
+@pytest.fixture
+def model() -> Any:
+    torch.manual_seed(1)
+    return create_model("capsnet_tiny", **OVERRIDES).eval()
+
+
+def test_a_file_builds_its_model_again(tmp_path: Path, model: Any) -> None:
+    save_weights(tmp_path / "last.safetensors", model, {"step": 7})
+    again: Any = load(tmp_path / "last.safetensors")
+    images = torch.rand(3, 1, 28, 28)
+    assert torch.equal(again(images).scores, model(images).scores)
+    assert not again.training
+    assert again.config["step"] == 7
+    assert (again.name, again.overrides) == (model.name, model.overrides)
+
+
+def test_a_folder_gives_the_weights_it_was_tested_with(tmp_path: Path, model: Any) -> None:
+    for which in ("last", "ema", "best"):
+        save_weights(tmp_path / f"{which}.safetensors", model, {"which": which})
+    assert load(tmp_path).config["which"] == "ema"
+    (tmp_path / "result.json").write_text(json.dumps({"weights": "best"}))
+    assert load(tmp_path).config["which"] == "best"
+    assert load(tmp_path, weights="last").config["which"] == "last"
+
+
+def test_shipped_names_are_found(tmp_path: Path, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_weights(tmp_path / "tiny.safetensors", model, {})
+    monkeypatch.setattr(checkpoint, "_shipped", lambda: [tmp_path / "tiny.safetensors"])
+    assert load("tiny").name == "capsnet_tiny"
+    with pytest.raises(FileNotFoundError, match=r"neither a run folder.*did you mean tiny"):
+        load("tinny")
+
+
+def test_wrong_files_are_named(tmp_path: Path, model: Any) -> None:
+    with pytest.raises(FileNotFoundError, match="no ema, last or best"):
+        find_weights(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no best\.safetensors"):
+        find_weights(tmp_path, "best")
+    path = tmp_path / "last.safetensors"
+    save_weights(path, model, {})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        load(path)
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(2)}, path)
+    with pytest.raises(ValueError, match="without its config"):
+        load(path)
+    with torch.no_grad():
+        model.decoder.layers[0].bias[3] = float("nan")
+    save_weights(path, model, {})
+    with pytest.raises(ValueError, match=r"decoder\.layers\.0\.bias: expected finite weights, got 1"):
+        load(path)
+
+
+def test_writing_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "config.json"
+    write_atomic(path, "old")
+
+    def full(*_: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomic(path, "new")
+    assert path.read_text() == "old"
+
+
+def test_two_states_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        save_state(tmp_path, {"at": step, "x": torch.full((3,), float(step))}, step)
+    assert sorted(p.name for p in tmp_path.glob("state-*")) == ["state-00000020.pt", "state-00000030.pt"]
+    assert load_state(tmp_path)["at"] == 30
+
+
+@pytest.mark.parametrize("damage", ["truncated", "changed", "gone"])
+def test_a_damaged_state_falls_back_to_the_one_before(tmp_path: Path, damage: str) -> None:
+    for step in (10, 20):
+        save_state(tmp_path, {"at": step}, step)
+    path = tmp_path / "state-00000020.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-9] if damage == "truncated" else content)
+    with pytest.warns(UserWarning, match="state-00000020.pt is damaged or gone"):
+        assert load_state(tmp_path)["at"] == 10
+
+
+def test_no_state_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no whole state"):
+        load_state(tmp_path)
+
+
+def test_a_state_runs_no_code(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.system, ("true",)
+
+    save_state(tmp_path, {"at": 1, "x": Evil()}, 1)
+    with pytest.raises(Exception, match=r"[Ww]eights.only"):
+        load_state(tmp_path)

@@ -1,0 +1,229 @@
+"""Folders, tables and hub data sets become the pictures and labels they hold."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from flashcaps.data import load_data
+from flashcaps.own_data import list_folder, list_hub, list_table, read_listing, read_picture, survey
+from tests.own_pictures import SHAPES, write_pictures
+
+
+def test_a_folder_per_class(tmp_path: Path) -> None:
+    data = load_data("images", path=str(write_pictures(tmp_path, 60, 12, 20)))
+    assert data.class_names == SHAPES
+    assert (data.classes, data.shape, data.multilabel) == (3, (3, 12, 20), False)
+    assert data.validation is not None
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [42, 6, 12]
+    for split, each in ((data.train, 14), (data.validation, 2), (data.test, 4)):
+        assert torch.bincount(split.labels).tolist() == [each] * 3
+    pixels = {x.numpy().tobytes() for s in (data.train, data.validation, data.test) for x in s.images}
+    assert len(pixels) == 60  # every picture once
+    for path in tmp_path.rglob("*.png"):
+        assert read_picture(path).numpy().tobytes() in pixels
+    again = load_data("images", path=str(tmp_path))
+    assert torch.equal(again.train.images, data.train.images)
+    assert not torch.equal(load_data("images", path=str(tmp_path), seed=1).train.images, data.train.images)
+
+
+def test_labels_belong_to_their_pictures(tmp_path: Path) -> None:
+    for k, name in enumerate(("10", "9", "x")):
+        (tmp_path / name).mkdir()
+        for n in range(5):
+            Image.new("L", (8, 8), 40 * k + n).save(tmp_path / name / f"{n}.png")
+    data = load_data("images", path=str(tmp_path))
+    assert data.class_names == ("9", "10", "x")  # numbers in their order
+    for split in (data.train, data.test):
+        values = split.images[:, 0, 0, 0] // 40
+        assert values.tolist() == [(1, 0, 2)[label] for label in split.labels.tolist()]
+
+
+def test_folders_train_val_test_are_kept(tmp_path: Path) -> None:
+    for part, count in (("train", 9), ("val", 3), ("test", 6)):
+        write_pictures(tmp_path / part, count, 10, 10, seed=count)
+    data = load_data("images", path=str(tmp_path))
+    assert data.validation is not None
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [9, 3, 6]
+    (tmp_path / "test" / "square").mkdir()
+    (tmp_path / "test" / "bar" / "0000.png").rename(tmp_path / "test" / "square" / "0.png")
+    with pytest.raises(ValueError, match="no class 'square' among those of training"):
+        load_data("images", path=str(tmp_path))
+
+
+def test_sizes_and_channels_are_found(tmp_path: Path) -> None:
+    for k, (mode, size) in enumerate((("L", (30, 20)), ("L", (34, 24)), ("L", (300, 200)))):
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir(exist_ok=True)
+            Image.new(mode, size, 77).save(tmp_path / name / f"{k}.png")
+    assert survey(list_folder(tmp_path)).image == (1, 24, 34)
+    assert survey(list_folder(tmp_path), size=(16, 18)).image == (1, 16, 18)
+    Image.new("RGB", (512, 256)).save(tmp_path / "a" / "colour.png")
+    assert survey(list_folder(tmp_path)).image[0] == 3
+    data = read_listing(list_folder(tmp_path), "mine", size=(16, 18), channels=1)
+    assert data.shape == (1, 16, 18)
+    for name in ("a", "b"):
+        for k in range(3):
+            Image.new("L", (512, 256)).save(tmp_path / name / f"{k}.png")
+    assert survey(list_folder(tmp_path), channels=1).image == (1, 64, 128)  # 128 is the longest side unasked
+
+
+def test_pictures_of_all_kinds(tmp_path: Path) -> None:
+    grey = np.arange(48, dtype=np.uint8).reshape(6, 8)
+    colour = np.stack([grey, grey + 50, grey + 100], -1)
+    Image.fromarray(grey).save(tmp_path / "g.png")
+    Image.fromarray(colour).save(tmp_path / "c.png")
+    Image.fromarray((grey.astype(np.uint16) * 257)).save(tmp_path / "deep.png")
+    expected = torch.from_numpy(colour).permute(2, 0, 1)
+    assert torch.equal(read_picture(tmp_path / "g.png"), torch.from_numpy(grey)[None])
+    assert torch.equal(read_picture(tmp_path / "c.png"), expected)
+    assert torch.equal(read_picture(tmp_path / "deep.png", 1), torch.from_numpy(grey)[None])
+    assert torch.equal(read_picture((tmp_path / "c.png").read_bytes()), expected)
+    assert read_picture(tmp_path / "g.png", 3).shape == (3, 6, 8)
+    assert read_picture(tmp_path / "c.png", 4)[3].eq(255).all()
+    for array in (colour, colour.transpose(2, 0, 1), colour / 255.0):
+        np.save(tmp_path / "a.npy", array)
+        assert torch.equal(read_picture(tmp_path / "a.npy", 3), expected)
+    np.save(tmp_path / "two.npy", np.stack([grey, grey]))
+    assert read_picture(tmp_path / "two.npy", 2).shape == (2, 6, 8)
+
+
+@pytest.mark.parametrize(
+    ("array", "channels", "message"),
+    [
+        (np.zeros((2, 8, 8), np.uint8), 3, "expected 3 channels, got 2"),
+        (np.full((8, 8), 7.0), 1, "expected numbers from 0 to 1"),
+        (np.zeros(8, np.uint8), 1, r"expected \(H, W\)"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(array: Any, channels: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_picture(array, channels)
+
+
+def write_table(folder: Path, header: str, rows: list[str], name: str = "t.csv") -> Path:
+    for k in range(len(rows)):
+        Image.new("RGB", (10, 8), (20 * k, 0, 0)).save(folder / f"{k}.png")
+    (folder / name).write_text("\n".join([header, *(f"{k}.png{row}" for k, row in enumerate(rows))]) + "\n")
+    return folder / name
+
+
+def test_a_table_of_labels(tmp_path: Path) -> None:
+    rows = [f",{c},{s}" for c, s in (("cat", "train"), ("dog", "train"), ("cat", "val"), ("dog", "test"))]
+    data = load_data("table", path=str(write_table(tmp_path, "file,label,split", rows)))
+    assert data.class_names == ("cat", "dog")
+    assert data.validation is not None
+    assert [s.labels.tolist() for s in (data.train, data.validation, data.test)] == [[0, 1], [0], [1]]
+    assert data.test.images[0, 0, 0, 0] == 60
+    tabs = write_table(tmp_path, "label\timage", [], "t.tsv")
+    tabs.write_text("label\timage\n" + "".join(f"{'ab'[k % 2]}\t{k}.png\n" for k in range(4)))
+    assert list_table(tabs).labels.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("header", "rows"),
+    [
+        ("file,sea,sky", [",1,0", ",0,1", ",1,1", ",0,0"] * 3),
+        ("file,labels", [",sea", ",sky", ",sea|sky", ","] * 3),
+        ("file,labels", [",sea", ",sky", ",sky; sea", ","] * 3),
+    ],
+)
+def test_several_labels_at_once(tmp_path: Path, header: str, rows: list[str]) -> None:
+    table = write_table(tmp_path, header, rows)
+    data = load_data("table", path=str(table))
+    assert data.multilabel
+    assert data.class_names == ("sea", "sky")
+    assert list_table(table).labels[:4].tolist() == [[1, 0], [0, 1], [1, 1], [0, 0]]
+    assert data.train.labels.shape == (len(data.train), 2)
+    with pytest.raises(ValueError, match="expected one label a picture"):
+        load_data("table", path=str(table), multilabel=False)
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "message"),
+    [
+        ("file,label", [], "no rows"),
+        ("file,label", [",a", ",a"], "at least two classes, got a"),
+        ("file", ["", ""], "expected a column label"),
+        ("file,x,y", [",1,2", ",0,1"], "expected a column label, or 0 and 1"),
+        ("file,label,split", [",a,train", ",b,later"], "split: expected train, val or test"),
+    ],
+)
+def test_tables_that_say_too_little(tmp_path: Path, header: str, rows: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        list_table(write_table(tmp_path, header, rows))
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="--images: no folder"):
+        list_folder(tmp_path / "none")
+    with pytest.raises(ValueError, match="no pictures in folders; expected one folder per class"):
+        list_folder(tmp_path)
+    with pytest.raises(FileNotFoundError, match="--table: no file"):
+        list_table(tmp_path / "none.csv")
+    (tmp_path / "t.csv").write_text("file,label\nx.png,a\n")
+    with pytest.raises(FileNotFoundError, match=r"no file .*x\.png; paths in column 'file' are relative"):
+        list_table(tmp_path / "t.csv")
+    write_pictures(tmp_path / "p" / "train", 6, 8, 8)
+    with pytest.raises(ValueError, match="none of 6 pictures is held out"):
+        load_data("images", path=str(tmp_path / "p"))
+
+
+class Rows(list):  # type: ignore[type-arg]
+    """What `datasets` gives of one split."""
+
+    features: dict[str, Any]
+
+    def __getitem__(self, key: Any) -> Any:
+        return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
+
+
+class Names:
+    names = ("no", "yes")
+
+
+def stand_in(parts: dict[str, int], features: dict[str, Any]) -> Any:
+    class Datasets:
+        @staticmethod
+        def load_dataset(path: str) -> dict[str, Rows]:
+            assert path == "someone/pictures"
+            splits = {}
+            for part, count in parts.items():
+                rows = Rows({"image": Image.new("L", (8, 6), k), "label": k % 2} for k in range(count))
+                rows.features = features
+                splits[part] = rows
+            return splits
+
+    return Datasets
+
+
+def test_a_data_set_of_the_hub() -> None:
+    features = {"image": None, "label": Names()}
+    listing = list_hub("someone/pictures", datasets=stand_in({"train": 6, "validation": 2, "test": 4}, features))
+    assert listing.class_names == ("no", "yes")
+    data = read_listing(listing, "hub")
+    assert data.validation is not None
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [6, 2, 4]
+    assert data.test.images[:, 0, 0, 0].tolist() == [0, 1, 2, 3]
+    assert data.test.labels.tolist() == [0, 1, 0, 1]
+    alone = list_hub("someone/pictures", datasets=stand_in({"train": 20}, features))
+    assert Counter(alone.parts) == {"": 20}
+    with pytest.raises(ValueError, match="expected columns image and label, got text"):
+        list_hub("someone/pictures", datasets=stand_in({"train": 2}, {"text": None}))
+    with pytest.raises(ValueError, match="no split train"):
+        list_hub("someone/pictures", datasets=stand_in({"other": 2}, features))
+
+
+def test_bytes_that_are_no_picture() -> None:
+    content = io.BytesIO()
+    Image.new("L", (8, 8)).save(content, "png")
+    assert read_picture(content.getvalue()).shape == (1, 8, 8)
+    with pytest.raises(ValueError, match="stdin: not a whole picture"):
+        read_picture(b"\x89PNG nothing")

@@ -1,0 +1,357 @@
+"""The loop: it learns, stops and goes on bit for bit, and shares its work among processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from flashcaps import sources
+from flashcaps import train as module
+from flashcaps.batches import Augmentation, HeldImages, ImageStream, PairStream, Share
+from flashcaps.checkpoint import load
+from flashcaps.data import MultiMNIST
+from flashcaps.models import create_model
+from flashcaps.recipe import Augment
+from flashcaps.step import WARM_UP, CapturedStep, Step
+from flashcaps.train import Place, Watch, train
+from flashcaps.workers import Stopped, Workers, find_device
+
+from .fake_data import SMALL_TOML, fake_load_data, fake_split, small_recipe, write_idx
+
+CPU = torch.device("cpu")
+# everything that could be forgotten on the way: averaging, accumulation, clipping, mixup, random contrast, momentum
+MIXED = ("accumulate=2", "clip=1", "mixup=0.2", "contrast=[0.5, 1.5]", "loss.kind=cross_entropy", "evaluate_every=2",
+         "optimiser.kind=radam", "schedule.kind=one_cycle", "schedule.momentum=[0.999, 0.8991]")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "load_data", fake_load_data)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pictures."""
+    monkeypatch.setattr(module, "draw_curve", lambda *_: "")
+    monkeypatch.setattr(module, "draw_reconstructions", lambda *_: "")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As many as the processes that tests start have: sums over threads depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def place(path: Path, **more: Any) -> Place:
+    return Place("cpu", str(path), **more)
+
+
+def metrics(folder: Path, kind: str = "train") -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [m for m in map(json.loads, lines) if m["kind"] == kind]
+
+
+def assert_same_weights(a: Path, b: Path, names: tuple[str, ...] = ("last", "ema")) -> None:
+    for name in names:
+        first, second = (load_file(p / f"{name}.safetensors") for p in (a, b))
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[k], second[k]) for k in first), name
+
+
+def test_a_run_learns_and_leaves_everything(tmp_path: Path) -> None:
+    outcome = train(small_recipe("epochs=12"), place(tmp_path / "run"))
+    assert outcome.test.error < 50  # chance is 90
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    assert names == {"config.json", "metrics.jsonl", "last.safetensors", "ema.safetensors", "best.safetensors",
+                     "result.json", "curve.png", "reconstructions.png"}  # fmt: skip
+    lines = metrics(tmp_path / "run")
+    assert [m["step"] for m in lines] == list(range(1, 97))
+    assert lines[-1]["loss"] < lines[0]["loss"] / 2
+    assert [m["step"] for m in metrics(tmp_path / "run", "evaluation")] == list(range(8, 97, 8))
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result == outcome.result
+    assert (result["images"], result["epochs"], result["weights"]) == (768, 12, "ema")
+    assert result["variant"] == "epochs=12"
+    assert load(tmp_path / "run").name == "capsnet_tiny"
+
+
+def test_twice_the_same_seed_gives_the_same_and_another_another(tmp_path: Path, quick: None) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(small_recipe(f"seed={seed}"), place(tmp_path / name))
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
+    a, c = (load_file(tmp_path / n / "last.safetensors") for n in "ac")
+    assert not torch.equal(a["capsules.layers.0.weight"], c["capsules.layers.0.weight"])
+
+
+class StopAt(Watch):
+    def __init__(self, step: int, number: int) -> None:
+        self.step, self.number = step, number
+
+    def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
+        if at == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize(
+    ("step", "number", "overrides"),
+    [(1, signal.SIGINT, ()), (8, signal.SIGTERM, ()), (11, signal.SIGTERM, MIXED), (23, signal.SIGINT, MIXED)],
+)
+def test_stopped_and_resumed_is_bit_for_bit(
+    tmp_path: Path, quick: None, step: int, number: int, overrides: tuple[str, ...]
+) -> None:
+    recipe = small_recipe(*overrides)
+    train(recipe, place(tmp_path / "whole"))
+    with pytest.raises(Stopped, match=r"go on with: flashcaps train small .*--resume") as stopped:
+        train(recipe, place(tmp_path / "parts"), StopAt(step, number))
+    assert stopped.value.code == 128 + number
+    with pytest.raises(FileExistsError, match=r"unfinished run.*--resume"):
+        train(recipe, place(tmp_path / "parts"))
+    torch.manual_seed(99)  # whatever the process was doing before
+    train(recipe, place(tmp_path / "parts", resume=True))
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts", ("last", "ema", "best"))
+    curves = [[(m["step"], m["loss"], m["error"]) for m in metrics(tmp_path / n)] for n in ("whole", "parts")]
+    assert curves[0] == curves[1]
+
+
+def test_resumed_with_dropout_is_bit_for_bit(tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_dropout(name: str, **overrides: Any) -> Any:
+        model = create_model(name, **overrides)
+        model.backbone.append(torch.nn.Dropout(0.5))
+        return model
+
+    monkeypatch.setattr(module, "create_model", with_dropout)
+    train(small_recipe(), place(tmp_path / "whole"))
+    with pytest.raises(Stopped):
+        train(small_recipe(), place(tmp_path / "parts"), StopAt(13, signal.SIGTERM))
+    torch.manual_seed(99)
+    train(small_recipe(), place(tmp_path / "parts", resume=True))
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_finished_run_is_replaced_and_another_recipe_is_not_resumed(tmp_path: Path, quick: None) -> None:
+    train(small_recipe("epochs=1"), place(tmp_path))
+    train(small_recipe("epochs=1"), place(tmp_path))
+    with pytest.raises(Stopped):
+        train(small_recipe(), place(tmp_path), StopAt(2, signal.SIGTERM))
+    with pytest.raises(ValueError, match=r"other values of optimiser\.lr"):
+        train(small_recipe("lr=0.1"), place(tmp_path, resume=True))
+    train(small_recipe("epochs=1"), place(tmp_path, fresh=True))
+    with pytest.raises(FileNotFoundError, match="no whole state"):
+        train(small_recipe(), place(tmp_path / "nothing", resume=True))
+
+
+def command(tmp_path: Path, out: str, *more: str) -> list[str]:
+    (tmp_path / "small.toml").write_text(SMALL_TOML)
+    write_idx(tmp_path / "data")
+    return ["train", str(tmp_path / "small.toml"), "--device", "cpu", "--data", str(tmp_path / "data"),
+            "--out", str(tmp_path / out), *more]  # fmt: skip
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+
+
+def lines_of(path: Path) -> int:
+    return path.read_text().count("\n") if path.is_file() else 0
+
+
+def test_killed_at_any_step_and_resumed_is_bit_for_bit(tmp_path: Path, quick: None, one_thread: None) -> None:
+    train(small_recipe("epochs=6", "save_seconds=0"), place(tmp_path / "whole"))
+    start = [sys.executable, "-m", "flashcaps", *command(tmp_path, "parts", "epochs=6", "save_seconds=0")]
+    kills = 0
+    for lines in (3, 17, 31):
+        flags = ["--resume"] if kills else []
+        with subprocess.Popen([*start, *flags], env=ENVIRONMENT, stdout=subprocess.DEVNULL) as run:
+            while run.poll() is None and lines_of(tmp_path / "parts" / "metrics.jsonl") < lines:
+                time.sleep(0.002)
+            kills += run.poll() is None
+            run.kill()
+        assert run.returncode in (0, -signal.SIGKILL)
+    assert kills >= 2
+    train(small_recipe("epochs=6", "save_seconds=0"), place(tmp_path / "parts", resume=True))
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts", ("last", "ema", "best"))
+
+
+def test_two_processes_follow_one_with_the_doubled_batch(tmp_path: Path, quick: None) -> None:
+    train(small_recipe("batch=16"), place(tmp_path / "one"))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "flashcaps"]
+    start = [*launch, *command(tmp_path, "two", "batch=8")]
+    done = subprocess.run(start, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    one, two = ([m["loss"] for m in metrics(tmp_path / name)] for name in ("one", "two"))
+    assert len(one) == len(two) == 12
+    # sums are taken in another order, and Adam divides by small numbers: 0.1 % after twelve steps
+    assert two == pytest.approx(one, rel=1e-3)
+    assert two[0] == pytest.approx(one[0], rel=1e-6)
+    a, b = (load_file(tmp_path / n / "last.safetensors") for n in ("one", "two"))
+    for name in a:
+        torch.testing.assert_close(b[name], a[name], rtol=0.02, atol=2e-3)
+
+
+def test_validation_is_held_out_of_training_and_test_is_touched_once(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    measure = module.measure
+
+    def spy(step: Any, model: Any, held: Any) -> Any:
+        seen.append(len(held))
+        return measure(step, model, held)
+
+    monkeypatch.setattr(module, "measure", spy)
+    train(small_recipe("ema=0"), place(tmp_path / "a"))
+    assert seen == [16, 16, 16, 40]
+    seen.clear()
+    train(small_recipe("ema=0", "validation=0"), place(tmp_path / "b"))
+    assert seen == [40]
+    assert metrics(tmp_path / "b")[-1]["step"] == 30  # all 80 examples
+    seen.clear()
+    outcome = train(small_recipe("ema=0", "select=test"), place(tmp_path / "c"))
+    assert seen == [40, 40, 40, 40]
+    assert outcome.result["split"] == "test, best epoch chosen on it"
+    errors = [m["error"] for m in metrics(tmp_path / "c", "evaluation")]
+    assert outcome.test.error == min(errors)
+
+
+def test_stop_error_ends_a_run_early(tmp_path: Path, quick: None) -> None:
+    outcome = train(small_recipe("epochs=50", "stop_error=60"), place(tmp_path))
+    errors = [m["error"] for m in metrics(tmp_path, "evaluation")]
+    assert errors[-1] <= 60 < min(errors[:-1])
+    assert outcome.result["epochs"] == len(errors) < 50
+
+
+def test_dev_runs_a_few_steps(tmp_path: Path, quick: None) -> None:
+    outcome = train(small_recipe("epochs=100"), place(tmp_path, dev=True))
+    assert outcome.result["images"] == 20 * 8
+
+
+def test_accumulated_parts_make_the_same_step() -> None:
+    split = fake_split(16, 10, (1, 28, 28))
+    losses, weights = [], []
+    for accumulate in (1, 4):
+        recipe = small_recipe("batch=16", f"accumulate={accumulate}", "optimiser.kind=sgd", "schedule.kind=constant")
+        stream = ImageStream(split, recipe.augment, Share(16), 10, 0)
+        torch.manual_seed(0)
+        model = create_model(recipe.model.name, **recipe.model.overrides)
+        step = Step(model, stream, recipe, "top1", Workers(CPU))
+        plan = stream.plan(0)
+        step(plan.index[0], plan.noise[0], 0)
+        losses.append(step.read()[0])
+        weights.append(model.capsules.layers[0].weight.detach().clone())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-6)
+
+
+def test_average_by_hand() -> None:
+    recipe = small_recipe("ema=0.75")
+    stream = ImageStream(fake_split(16, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
+    model = create_model(recipe.model.name, **recipe.model.overrides)
+    step = Step(model, stream, recipe, "top1", Workers(CPU))
+    before = model.capsules.layers[0].weight.detach().clone()
+    plan = stream.plan(0)
+    step(plan.index[0], plan.noise[0], 0)
+    after = model.capsules.layers[0].weight.detach()
+    torch.testing.assert_close(step.tested.capsules.layers[0].weight, 0.75 * before + 0.25 * after)
+
+
+def test_an_epoch_shows_each_example_once_and_processes_share_it() -> None:
+    split = fake_split(40, 10, (1, 28, 28))
+    whole = ImageStream(split, Augment(shift=1), Share(8), 10, 5)
+    parts = [ImageStream(split, Augment(shift=1), Share(4, rank, 2), 10, 5) for rank in (0, 1)]
+    for epoch in (0, 1):
+        plan = whole.plan(epoch)
+        assert sorted(plan.index.flatten().tolist()) == list(range(40))
+        both = [p.plan(epoch) for p in parts]
+        assert torch.equal(torch.cat([p.index for p in both], 1), plan.index)
+        assert torch.equal(torch.cat([p.noise for p in both], 1), plan.noise)
+    assert not torch.equal(whole.plan(0).index, whole.plan(1).index)
+    assert not torch.equal(whole.plan(0).noise, whole.plan(1).noise)
+
+
+def test_pairs_are_new_in_every_epoch_and_shared() -> None:
+    pairs = MultiMNIST(fake_split(40, 10, (1, 28, 28)))
+    whole = PairStream(pairs, Share(8), 3)
+    parts = [PairStream(pairs, Share(4, rank, 2), 3) for rank in (0, 1)]
+    first, second = whole.plan(0).index, whole.plan(1).index
+    assert not set(first.flatten().tolist()) & set(second.flatten().tolist())
+    assert torch.equal(torch.cat([p.plan(1).index for p in parts], 1), second)
+    batch = whole.batch(first[0], whole.plan(0).noise[0])
+    assert batch.inputs.shape == (8, 1, 36, 36)
+    assert batch.pictures is not None
+    assert batch.pictures.shape == (8, 2, 1, 36, 36)
+    assert (batch.targets.sum(1) == 2).all()
+
+
+def test_augmentation_uses_each_number_for_one_thing() -> None:
+    spec = Augment(shift=1, crop=24, padding=2, flip=True, brightness=0.2, contrast=(0.5, 1.5), mixup=0.2)
+    augment = Augmentation(spec)
+    assert augment.columns == 9
+    images, labels = fake_split(6, 10, (1, 28, 28)).images, torch.arange(6)
+    noise = torch.rand(6, 9)
+    out, targets = augment(images, labels, noise, 10)
+    assert out.shape == (6, 1, 24, 24)
+    assert 0 <= float(out.min()) <= float(out.max()) <= 1
+    torch.testing.assert_close(targets.sum(1), torch.ones(6))
+    for column in range(9):
+        other = noise.clone()
+        other[:, column] = (other[:, column] + 0.5) % 1
+        assert not torch.equal(augment(images, labels, other, 10)[0], out), column
+
+
+def test_evaluation_takes_the_centre_of_what_training_crops() -> None:
+    split = fake_split(10, 10, (1, 28, 28))
+    (batch,) = HeldImages(split, 24, 10).batches(10)
+    torch.testing.assert_close(batch.inputs, split.images[:, :, 2:26, 2:26].float() / 255)
+
+
+def test_wrong_settings_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"train\.batch: expected at most 64"):
+        train(small_recipe("batch=65"), place(tmp_path))
+    with pytest.raises(ValueError, match=r"loss\.reconstruction: capsnet_tiny has no decoder"):
+        train(small_recipe("model.decoder=false"), place(tmp_path))
+    with pytest.raises(ValueError, match="device: expected auto, cpu"):
+        find_device("gpu")
+
+
+def test_a_capture_that_fails_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = small_recipe()
+    stream = ImageStream(fake_split(16, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
+    step = Step(create_model(recipe.model.name, **recipe.model.overrides), stream, recipe, "top1", Workers(CPU))
+
+    class NoGraph:
+        def __enter__(self) -> None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", lambda _: NoGraph())
+    captured = CapturedStep(step)
+    captured.warm = WARM_UP
+    plan = stream.plan(0)
+    captured.index, captured.noise = plan.index[0], plan.noise[0]
+    with pytest.raises(RuntimeError, match=r"could not be captured.*not permitted.*train\.capture=false"):
+        captured(plan.index[0], plan.noise[0], 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("overrides", [(), MIXED, ("precision=bf16",), ("optimiser.kind=sgd", "momentum=0.9")])
+def test_a_captured_run_is_the_eager_one(tmp_path: Path, quick: None, overrides: tuple[str, ...]) -> None:
+    for name in ("true", "false"):
+        train(small_recipe(*overrides, f"capture={name}"), Place("cuda", str(tmp_path / name)))
+    captured, eager = ([m["loss"] for m in metrics(tmp_path / n)] for n in ("true", "false"))
+    assert captured == pytest.approx(eager, rel=2e-2 if "precision=bf16" in overrides else 1e-3)
