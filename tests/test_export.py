@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 
 import flashcaps
 from flashcaps import export
-from flashcaps.export import SUFFIX, difference, export_model, open_exported, outputs, quantise
+from flashcaps.export import SUFFIX, Report, difference, export_model, open_exported, outputs, quantise
 from flashcaps.routing import ROUTING
 
 BUILT_IN = ("attention", "discriminative", "dynamic", "em", "heinsen")
@@ -40,13 +42,19 @@ def test_every_algorithm_is_here() -> None:
     assert set(BUILT_IN) <= set(ROUTING)
 
 
+@pytest.fixture(scope="module")
+def onnx_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Report]:
+    """The report of an exported network, made once for each algorithm: exporting takes seconds."""
+    folder = tmp_path_factory.mktemp("onnx")
+    return cache(lambda routing: export_model(network(routing), folder / f"{routing}.onnx", real=images(3)))
+
+
 @pytest.mark.parametrize("routing", BUILT_IN)
-def test_onnx_agrees_with_pytorch(routing: str, tmp_path: Path) -> None:
-    model = network(routing)
-    report = export_model(model, tmp_path / "m.onnx", real=images(3))
+def test_onnx_agrees_with_pytorch(routing: str, onnx_file: Callable[[str], Report]) -> None:
+    model, report = network(routing), onnx_file(routing)
     assert report.difference <= 1e-4
-    assert report.size == (tmp_path / "m.onnx").stat().st_size
-    run = open_exported(tmp_path / "m.onnx")
+    assert report.size == report.path.stat().st_size
+    run = open_exported(report.path)
     for batch in (1, 7):
         with torch.no_grad():
             scores, pose = outputs(model(images(batch)))
@@ -139,15 +147,14 @@ def test_logistic_functions_stay_exact_in_the_tails(tmp_path: Path) -> None:
     assert report.difference <= 1e-6
 
 
-def test_int8_says_what_it_costs(tmp_path: Path) -> None:
-    model = network()
-    export_model(model, tmp_path / "m.onnx")
+def test_int8_says_what_it_costs(onnx_file: Callable[[str], Report]) -> None:
+    model, path = network(), onnx_file("dynamic").path
     x = images(40)
     with torch.no_grad():
         labels = model(x).scores.argmax(1)
     wrong = (labels + (torch.arange(40) < 10)) % 4
-    cost = quantise(tmp_path / "m.onnx", x, wrong)
-    assert cost.path.name == "m.int8.onnx"
+    cost = quantise(path, x, wrong)
+    assert cost.path.name == "dynamic.int8.onnx"
     assert cost.error == 25.0
     assert cost.error_int8 is not None
     assert cost.agreement >= 90
@@ -155,9 +162,9 @@ def test_int8_says_what_it_costs(tmp_path: Path) -> None:
     onnx = importlib.import_module("onnx")
     kinds = {node.op_type for node in onnx.load(cost.path).graph.node}
     assert "ConvInteger" in kinds
-    assert quantise(tmp_path / "m.onnx", x).error is None
+    assert quantise(path, x).error is None
     with pytest.raises(ValueError, match="--to onnx"):
-        quantise(tmp_path / "m.pt2", x)
+        quantise(path.with_suffix(".pt2"), x)
 
 
 def test_what_cannot_be_exported_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

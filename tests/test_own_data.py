@@ -12,8 +12,14 @@ import pytest
 import torch
 from PIL import Image
 
+from flashcaps.batches import ImageStream, Share
 from flashcaps.data import load_data
-from flashcaps.own_data import list_folder, list_hub, list_table, read_listing, read_picture, survey
+from flashcaps.evaluate import evaluate
+from flashcaps.models import create_model
+from flashcaps.own_data import held_images, list_folder, list_hub, list_table, read_listing, read_picture, survey
+from flashcaps.step import Step
+from flashcaps.workers import Workers
+from tests.fake_data import small_recipe
 from tests.own_pictures import SHAPES, write_pictures
 
 
@@ -80,7 +86,7 @@ def test_pictures_of_all_kinds(tmp_path: Path) -> None:
     colour = np.stack([grey, grey + 50, grey + 100], -1)
     Image.fromarray(grey).save(tmp_path / "g.png")
     Image.fromarray(colour).save(tmp_path / "c.png")
-    Image.fromarray((grey.astype(np.uint16) * 257)).save(tmp_path / "deep.png")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "deep.png")
     expected = torch.from_numpy(colour).permute(2, 0, 1)
     assert torch.equal(read_picture(tmp_path / "g.png"), torch.from_numpy(grey)[None])
     assert torch.equal(read_picture(tmp_path / "c.png"), expected)
@@ -227,3 +233,36 @@ def test_bytes_that_are_no_picture() -> None:
     assert read_picture(content.getvalue()).shape == (1, 8, 8)
     with pytest.raises(ValueError, match="stdin: not a whole picture"):
         read_picture(b"\x89PNG nothing")
+
+
+def write_halves(folder: Path, count: int) -> Path:
+    """A table of pictures whose upper half is bright, whose lower half is, both or neither."""
+    rows = []
+    for k in range(count):
+        pixels = np.random.default_rng(k).integers(0, 60, (28, 28), dtype=np.uint8)
+        up, down = k % 2, k // 2 % 2
+        pixels[4:10] += 180 * up
+        pixels[18:24] += 180 * down
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{k}.png")
+        rows.append(f"{k}.png,{up},{down}")
+    (folder / "halves.csv").write_text("\n".join(["file,up,down", *rows]) + "\n")
+    return folder / "halves.csv"
+
+
+def test_several_labels_train_and_are_counted(tmp_path: Path) -> None:
+    data = load_data("table", path=str(write_halves(tmp_path, 80)))
+    recipe = small_recipe("model.classes=2", "model.decoder=false", "loss.reconstruction=0", "lr=0.02", "batch=28")
+    model = create_model(recipe.model.name, **recipe.model.overrides)
+    held = held_images(data.test, 0, data)
+    assert held.rule == "threshold"
+    stream = ImageStream(data.train, recipe.augment, Share(28), 2, 0)
+    step = Step(model, stream, recipe, held.rule, Workers(torch.device("cpu")))
+    before = evaluate(model, held).error
+    for epoch in range(20):
+        plan = stream.plan(epoch)
+        for k in range(stream.steps):
+            step(plan.index[k], plan.noise[k], 0)
+    found = evaluate(model, held)
+    assert before >= 50
+    assert found.error <= 15
+    assert found.digits == int(data.test.labels.sum())

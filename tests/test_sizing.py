@@ -6,9 +6,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from flashcaps.models import create_model
-from flashcaps.sizing import LONGEST, LOSSES, PIXELS, WEIGHTS, memory_needed, memory_warning, own_recipe, size_model
+from flashcaps.recipe import read_recipe
+from flashcaps.sizing import (
+    LONGEST,
+    LOSSES,
+    PIXELS,
+    WEIGHTS,
+    memory_needed,
+    memory_warning,
+    own_command,
+    own_recipe,
+    size_model,
+    timm_backbone,
+)
 from flashcaps.sources import open_sources
 from flashcaps.train import Place, train
 from tests.own_pictures import write_pictures
@@ -71,6 +84,47 @@ def test_a_recipe_for_a_folder(tmp_path: Path) -> None:
     assert sources.dataset.shape == (3, 20, 24)
     smaller, _ = own_recipe("images", str(folder), routing="attention", size=(16, 16))
     assert (smaller.loss.kind, smaller.model.overrides["image"]) == ("cross_entropy", [3, 16, 16])
+
+
+def test_the_command_that_makes_a_recipe_again(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "shapes", 12, 20, 24)
+    recipe, _ = own_recipe("images", str(folder), routing="em", size=(10, 12))
+    assert own_command(recipe) == ["--images", str(folder.resolve()), "--size", "10", "12", "--routing", "em"]
+    assert own_command(read_recipe("tiny")) == ["tiny"]
+
+
+class Maps(nn.Module):
+    """What timm gives: several feature maps, the deepest last."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(channels, 8, 7, 8), nn.Conv2d(8, 16, 3, 2)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        y = self.first(x)
+        return [y, self.second(y)]
+
+
+def test_a_backbone_of_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Timm:
+        @staticmethod
+        def create_model(name: str, *, pretrained: bool, features_only: bool, in_chans: int) -> nn.Module:
+            assert (name, pretrained, features_only) == ("resnet18", True, True)
+            return Maps(in_chans)
+
+    backbone = timm_backbone("resnet18", timm=Timm)
+    model = create_model(
+        "capsnet_tiny", image=(3, 224, 224), classes=5, backbone=backbone, primary={"kernel": 3}, decoder=False
+    )
+    model(torch.rand(1, 3, 224, 224)).scores.sum().backward()
+    assert backbone.network.second.weight.grad.abs().sum() > 0
+
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr("importlib.import_module", missing)
+    with pytest.raises(ImportError, match=r"or give any nn\.Module"):
+        timm_backbone("resnet18")
 
 
 def test_it_trains(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .kernels import MATRIX
+from .kernels import MATRIX, TRITON
 from .routing import ROUTING, Routed, Routing, Sizes, Step
 from .routing._checks import check_choice, check_floating, check_shape, nearest
 from .routing._math import Softmax, over_parents
@@ -155,6 +156,8 @@ class CapsuleLayer(FiniteModule):
             if self.backend == "reference":
                 routed = routing.run(function, votes.explicit(), activation, learned, **common)
             else:
+                if self.backend == "triton":
+                    common["triton"] = True
                 routed = routing.run(function, votes, activation, learned, coupling=coupling, **common)
             if "coefficients" in learned and self.training and torch.is_grad_enabled():
                 self.seen.votes = votes
@@ -229,11 +232,16 @@ def pose_shape(name: str, dim: Dim, pose: str) -> tuple[int, int]:
 
 
 def choose_backend(routing: str, backend: str) -> str:
-    """The rule of "auto": `matrix` where the algorithm has that form, else `reference`."""
+    """The rule of "auto": `matrix` where the algorithm has that form, else `reference`.
+
+    `triton` is asked for by name; votes it cannot take (fp64, not on CUDA, ...) are an error when they come.
+    """
     if backend == "auto":
         return "matrix" if routing in MATRIX else "reference"
-    if backend == "triton":
-        raise ValueError(f"backend: no 'triton' kernel for {routing!r} yet; use 'auto', 'matrix' or 'reference'")
+    if backend == "triton" and routing not in TRITON:
+        raise ValueError(f"backend: {routing!r} has no 'triton' kernel; use 'auto', 'matrix' or 'reference'")
+    if backend == "triton" and importlib.util.find_spec("triton") is None:
+        raise ValueError("backend: 'triton' is not installed; pip install flashcaps[triton], or use 'auto'")
     if backend == "matrix" and routing not in MATRIX:
         raise ValueError(f"backend: {routing!r} has no 'matrix' form; use 'auto' or 'reference'")
     return backend

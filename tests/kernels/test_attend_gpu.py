@@ -23,15 +23,15 @@ REAL = {
     "8x8": (64, 129, 10, 8, 8, 8),
     "vote bias": (37, 67, 5, 1, 9, 16),
 }
-TOLERANCE = {"ieee": 1e-5, "tf32": 2e-3, "bf16": 2e-2, "fp16": 4e-3}
-DTYPE = {"ieee": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TOLERANCE = {"exact": 1e-5, "tf32": 2e-3, "bf16": 2e-2, "fp16": 4e-3}
+DTYPE = {"exact": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @pytest.fixture(params=list(TOLERANCE))
 def numbers(request: pytest.FixtureRequest) -> Any:
     """How numbers are kept and multiplied."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest" if request.param == "ieee" else "high")
+    torch.set_float32_matmul_precision("highest" if request.param == "exact" else "high")
     yield request.param
     torch.set_float32_matmul_precision(before)
 

@@ -151,15 +151,18 @@ class TestInterpreted:
         torch.manual_seed(0)
         poison(monkeypatch)
 
-    @pytest.mark.parametrize("leaky", [False, True])
     @pytest.mark.parametrize("given", GIVEN)
     @pytest.mark.parametrize("shape", SHAPES)
-    def test_output_and_gradients(self, shape: tuple[int, ...], given: str, leaky: bool) -> None:
-        assert_close(draw(shape, given, torch.float32), leaky)
+    def test_output_and_gradients(self, shape: tuple[int, ...], given: str) -> None:
+        assert_close(draw(shape, given, torch.float32))
 
-    @pytest.mark.parametrize("full", [1, 9, 1000])
+    @pytest.mark.parametrize("given", GIVEN)
+    def test_leaky(self, given: str) -> None:
+        assert_close(draw(SHAPES[1], given, torch.float32), leaky=True)
+
+    @pytest.mark.parametrize("full", [1, 5, 1000])
     @pytest.mark.parametrize("given", ["nothing", "both"])
-    @pytest.mark.parametrize("shape", SHAPES[:3])
+    @pytest.mark.parametrize("shape", [(3, 5, 3, 1, 3, 5), (3, 5, 2, 2, 3, 3)])
     def test_many_tiles(self, shape: tuple[int, ...], given: str, full: int, monkeypatch: pytest.MonkeyPatch) -> None:
         small_tiles(monkeypatch, full)
         assert_close(draw(shape, given, torch.float32))
@@ -227,13 +230,13 @@ class TestInterpreted:
         torch.testing.assert_close(c.sum(-1), torch.ones(v.shape[:2]))
 
     def test_same_bits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        small_tiles(monkeypatch, 9)
-        drawn = draw((5, 7, 3, 1, 3, 5), "both", torch.float32)
-        grad = torch.randn(5, 3, 5)
+        small_tiles(monkeypatch, 5)
+        drawn = draw((3, 5, 2, 1, 3, 5), "both", torch.float32)
+        grad = torch.randn(3, 2, 5)
         for x, y in zip(*(with_gradients(fused, drawn, grad, False) for _ in range(2)), strict=True):
             assert torch.equal(x, y)
 
-    @pytest.mark.parametrize("given", GIVEN)
+    @pytest.mark.parametrize("given", ["nothing", "query", "both"])
     def test_opcheck(self, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
         u, weight, query, logits = draw((3, 4, 2, 1, 3, 4), given, torch.float32)
@@ -256,15 +259,15 @@ class TestInterpreted:
             torch.testing.assert_close(x, y)
 
     @pytest.mark.parametrize(("leaky", "detach"), [(False, False), (True, False), (False, True)])
-    @pytest.mark.parametrize("given", ["nothing", "query", "logits", "shared logits", "both"])
+    @pytest.mark.parametrize("given", ["nothing", "query", "shared logits", "both"])
     def test_dynamic(self, given: str, leaky: bool, detach: bool) -> None:
         """Here a query stands for a bias."""
         far = dynamic_errors((3, 5, 4, 1, 3, 5), given, torch.float32, leaky=leaky, detach=detach)
         assert max(far) < 1e-4, far
 
     def test_dynamic_of_many_tiles(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        small_tiles(monkeypatch, 9)
-        far = dynamic_errors((5, 7, 3, 2, 2, 3), "both", torch.float32)
+        small_tiles(monkeypatch, 5)
+        far = dynamic_errors((3, 5, 2, 2, 2, 3), "both", torch.float32)
         assert max(far) < 1e-4, far
 
     def test_dynamic_in_fp16(self) -> None:
@@ -297,7 +300,7 @@ class TestInterpreted:
         bias = bias.detach()[0].requires_grad_()
         torch.library.opcheck(route, (u, weight, bias, logits, False, 2, detach), test_utils=STATIC)
         v, *kept = (x.detach() for x in route(u, weight, bias, logits, False, 2, detach))
-        inputs = [None if x is None else x.detach() for x in (u, weight, logits)]
+        inputs = [None if x is None else x.detach() for x in (u, weight, bias, logits)]
         backward = torch.ops.flashcaps.route_dynamic_backward.default
         torch.library.opcheck(backward, (torch.randn_like(v), *inputs, kept, False, detach))
 
@@ -317,7 +320,7 @@ class TestInterpreted:
         assert "2**31" in str(supported(huge))
 
     def test_precision_follows_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for setting, expected in {"highest": "ieee", "high": "tf32", "medium": "tf32"}.items():
+        for setting, expected in {"highest": "tf32x3", "high": "tf32", "medium": "tf32"}.items():
             monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda setting=setting: setting)
             assert precision(torch.float32) == expected
 

@@ -23,7 +23,12 @@ def votes(groups: int, repeats: int) -> Votes:
 
 def test_children_fit_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_blocks, "BUDGET", {"cpu": 100, "cuda": 1})
-    assert children_per_block(votes(500, 1), 10, over_parents) == 10
+    assert children_per_block(votes(50, 1), 10, over_parents) == 10
+
+
+def test_blocks_are_never_so_many_that_merging_them_takes_more_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_blocks, "BUDGET", {"cpu": 100, "cuda": 1})
+    assert children_per_block(votes(500, 1), 10, over_parents) == 22  # the square root of 500
 
 
 def test_a_block_has_a_child_whatever_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ BUDGET = {"cpu": 3 << 18, "cuda": 1 << 26}
 def children_per_block(votes: Votes, per_child: int, softmax: Softmax) -> int:
     """How many children fit the budget when each needs `per_child` elements.
 
-    At least the square root of all: what blocks leave behind to be merged then stays as small as a block. Children of a convolution that share their parents' softmax over positions stay together.
+    At least the square root of all: what blocks leave behind to be merged then stays as small as a block.
+    Children of a convolution that share their parents' softmax over positions stay together.
     """
     if torch.compiler.is_exporting():  # one block, so that the exported batch size stays free
         return votes.shape[1]

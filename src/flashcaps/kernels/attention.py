@@ -9,8 +9,8 @@ from ..routing._types import Routed, Step
 from ..routing.attention import finish
 from ..routing.em import activation_logit
 from ..votes import Votes
-from ._attend import Attend
 from ._fit import spread_of_attended
+from ._steps import attend_step
 
 
 def attention_routing(
@@ -27,6 +27,7 @@ def attention_routing(
     record: bool = False,
     coupling: bool = False,
     softmax: Softmax = over_parents,
+    triton: bool = False,
 ) -> Routed:
     """The routing file's `attention_routing` on votes that stay u and W."""
     u, w = votes
@@ -34,7 +35,7 @@ def attention_routing(
         u = u * activation.to(u.dtype).view(*u.shape[:3], 1, 1)
     votes = Votes(u, w)
     query = None if pose is None else scale * pose.to(u.dtype)
-    attend = Attend(votes, softmax=softmax)
+    attend = attend_step(triton)(votes, softmax=softmax)
     p = finish(attend(query), norm, weight, bias)
     c = attend.couplings(query) if record or coupling else None
     active = variance = None

@@ -12,7 +12,7 @@ from ..routing._checks import check_iterations
 from ..routing._math import Softmax, length, over_parents, squash
 from ..routing._types import Routed, Step
 from ..votes import Votes
-from ._attend import Attend
+from ._steps import attend_step
 
 
 def dynamic_routing(
@@ -26,13 +26,22 @@ def dynamic_routing(
     record: bool = False,
     coupling: bool = False,
     softmax: Softmax = over_parents,
+    triton: bool = False,
 ) -> Routed:
     """The routing file's `dynamic_routing` on votes that stay u and W."""
     check_iterations(iterations)
-    attend = Attend(votes, logits, leaky, softmax, detach)
+    attend_with = attend_step(triton)
+    if triton and not (record or coupling):
+        from ._attend_triton import dynamic_poses  # all iterations in one operator
+
+        v = dynamic_poses(votes, iterations, logits, bias, leaky, detach)
+        return Routed(v, length(v))
+    last = attend_with(votes, logits, leaky, softmax, detach)
+    early = attend_with(Votes(votes.u.detach(), votes.weight.detach()), logits, leaky, softmax) if detach else last
     query: Tensor | None = None
     history: list[Step] = []
     for t in range(iterations):
+        attend = early if t < iterations - 1 else last
         s = attend(query)
         v = squash(s if bias is None else s + bias)
         if record:

@@ -12,7 +12,7 @@ from ..routing._math import Softmax, over_parents
 from ..routing._types import Routed, Step
 from ..routing.em import activation_logit, temperatures
 from ..votes import Votes
-from ._fit import Fit
+from ._steps import fit_step
 
 
 def em_routing(
@@ -27,10 +27,11 @@ def em_routing(
     record: bool = False,
     coupling: bool = False,
     softmax: Softmax = over_parents,
+    triton: bool = False,
 ) -> Routed:
     """The routing file's `em_routing` on votes that stay u and W."""
     check_iterations(iterations)
-    fit = Fit(votes, activation, softmax=softmax)
+    fit = fit_step(triton)(votes, activation, softmax=softmax)
     parents: tuple[Tensor, ...] = ()
     history: list[Step] = []
     for inverse in temperatures(inverse_temperature, iterations):

@@ -9,7 +9,7 @@ from ..routing._checks import check_iterations
 from ..routing._math import Softmax, over_parents
 from ..routing._types import Routed, Step
 from ..votes import Votes
-from ._fit import Fit
+from ._steps import fit_step
 
 
 def heinsen_routing(
@@ -24,10 +24,11 @@ def heinsen_routing(
     record: bool = False,
     coupling: bool = False,
     softmax: Softmax = over_parents,
+    triton: bool = False,
 ) -> Routed:
     """The routing file's `heinsen_routing` on votes that stay u and W."""
     check_iterations(iterations)
-    fit = Fit(votes, score.sigmoid(), start=start, betas=(beta_use, beta_ignore), softmax=softmax)
+    fit = fit_step(triton)(votes, score.sigmoid(), start=start, betas=(beta_use, beta_ignore), softmax=softmax)
     parents: tuple[Tensor, ...] = ()
     history: list[Step] = []
     for _ in range(iterations):

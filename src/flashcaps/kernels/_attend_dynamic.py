@@ -1,0 +1,114 @@
+r"""All iterations of dynamic routing as one custom operator.
+
+    q_t = v_1 + ... + v_(t-1),   s_t = attend(q_t) + bias,   v_t = squash(s_t)
+
+Gradients of poses and weights of all iterations are added up where they are made, and each squash is one kernel with
+the sums around it: little else than `attend` itself is left. Saved for the backward pass: poses, weights, and per
+iteration s, q (B, J, D) and one log-sum-exp per child. Outputs and gradients are bitwise reproducible.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _attend_plan as plan
+from ._attend_launch import Step, added_up, empty, sizes
+
+
+def _rows(x: Tensor) -> tuple[tuple[int], dict[str, int]]:
+    """Grid and constants of a kernel over the rows (b, j) of x (B, J, D)."""
+    d = x.shape[-1]
+    dp = plan.power_of_two(d)
+    rt = max(64 // dp, 1)
+    constants = {"D": d, "DP": dp, "RT": rt, "CT": max(4096 // (rt * dp), 1), "num_warps": 4}
+    return (plan.ceil_div(x.shape[0] * x.shape[1], rt),), constants
+
+
+@torch.library.custom_op("flashcaps::route_dynamic", mutates_args=())
+def route_dynamic(
+    u: Tensor, weight: Tensor, bias: Tensor | None, logits: Tensor | None, leaky: bool, iterations: int, detach: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """v (B, J, D) of the last iteration; s, q (T, B, J, D) and lse (T, B, G) of all."""
+    from . import _attend_kernels as kernels
+
+    n = sizes(u, weight)
+    s = empty(u, iterations, n.b, n.j, n.c * n.h)
+    q = torch.empty(s.shape, dtype=u.dtype, device=u.device)
+    lse = empty(u, iterations, n.b, n.g)
+    if s.numel() == 0:
+        return u.new_zeros(s.shape[1:]), s, q, lse
+    v = torch.empty(s.shape[1:], dtype=u.dtype, device=u.device)
+    grid, constants = _rows(v)
+    for t in range(iterations):
+        parts = Step(u, weight, q[t - 1] if t else None, logits, leaky).forward(lse[t])
+        kernels.settle[grid](
+            parts, u if bias is None else bias.contiguous(), q[t - 1], s[t], v, q[t], parts.shape[0], n.b * n.j, n.j,
+            BIAS=bias is not None, SEEN=t > 0, **constants,
+        )  # fmt: skip
+    return v, s, q, lse
+
+
+@route_dynamic.register_fake
+def _(u, weight, bias, logits, leaky, iterations, detach):
+    n = sizes(u, weight)
+    shape = (iterations, n.b, n.j, n.c * n.h)
+    lse = u.new_empty((iterations, n.b, n.g), dtype=torch.float32)
+    return u.new_empty(shape[1:]), u.new_empty(shape, dtype=torch.float32), u.new_empty(shape), lse
+
+
+@torch.library.custom_op("flashcaps::route_dynamic_backward", mutates_args=())
+def route_dynamic_backward(
+    grad: Tensor,
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    logits: Tensor | None,
+    kept: list[Tensor],
+    leaky: bool,
+    detach: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """gu, gW, gbias and gl; what has no gradient comes back empty."""
+    from . import _attend_kernels as kernels
+
+    s, q, lse = kept
+    if s.numel() == 0:
+        gu, gw, gbias, gl = (torch.zeros_like(empty(u, 0) if x is None else x) for x in (u, weight, bias, logits))
+        return gu, gw, gbias, gl
+    n, last = sizes(u, weight), s.shape[0] - 1
+    into = Step(u, weight, q[0], logits, leaky).gradients(torch.float32)
+    total = torch.zeros(s.shape[1:], dtype=torch.float32, device=u.device)
+    gs = torch.empty(q.shape, dtype=u.dtype, device=u.device)
+    grid, constants = _rows(total)
+    gq, first = grad, last if detach else 0
+    for t in range(last, first - 1, -1):
+        kernels.unsettle[grid](
+            grad.contiguous(), gq, s[t], total, gs[t], gq.shape[0], n.b * n.j, LAST=t == last, **constants
+        )
+        step = Step(u, weight, q[t - 1] if t else None, logits, leaky, detach)
+        gq = step.backward(gs[t], lse[t], into, again=t < last)
+    gu, gw, gl = into
+    gbias = empty(gs, 0) if bias is None else gs[first:].sum((0, 1), dtype=torch.float32)
+    return gu.to(u.dtype), added_up(gw, weight.dtype), gbias, added_up(gl, torch.float32)
+
+
+@route_dynamic_backward.register_fake
+def _(grad, u, weight, bias, logits, kept, leaky, detach):
+    gbias, gl = (u.new_empty(0 if x is None else x.shape, dtype=torch.float32) for x in (bias, logits))
+    return u.new_empty(u.shape), u.new_empty(weight.shape), gbias, gl
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    u, weight, bias, logits, ctx.leaky, _, ctx.detach = inputs
+    ctx.save_for_backward(u, weight, bias, logits, *output[1:])
+
+
+def _backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    u, weight, bias, logits, *kept = ctx.saved_tensors
+    gu, gw, gbias, gl = route_dynamic_backward(grad, u, weight, bias, logits, kept, ctx.leaky, ctx.detach)
+    return gu, gw, None if bias is None else gbias, None if logits is None else gl, None, None, None
+
+
+route_dynamic.register_autograd(_backward, setup_context=_keep)

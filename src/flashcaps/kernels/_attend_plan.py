@@ -1,0 +1,116 @@
+"""How `attend`'s kernels cut their work, from the shapes alone: no search, no surprise."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+FULL = {"weighted_sum": 396, "parent_gradient": 264}  # programs a large GPU of 132 multiprocessors holds at a time
+ROOM = 12 << 20  # elements of partial sums
+
+
+class Block(NamedTuple):
+    """What a program of a kernel holds: rows (examples x pose rows), columns (pose columns x children), warps."""
+
+    rows: int
+    columns: int
+    warps: int
+
+
+BLOCKS = {
+    "log_sum_exp": Block(64, 64, 4),
+    "weighted_sum": Block(64, 64, 4),
+    "pose_gradient": Block(64, 64, 4),
+    "parent_gradient": Block(64, 64, 4),
+}
+
+
+class Sizes(NamedTuple):
+    """u (B, G, 1, C, d), weight (J, d, G, h)."""
+
+    b: int
+    g: int
+    j: int
+    c: int
+    d: int
+    h: int
+
+
+class Tile(NamedTuple):
+    """BT examples x IC children; CP, DP, HP: C, d, h rounded up."""
+
+    bt: int
+    ic: int
+    cp: int
+    dp: int
+    hp: int
+    warps: int
+
+
+class Cut(NamedTuple):
+    """A grid whose programs add up: tiles of children, tiles of examples and parents of each program."""
+
+    tiles: int
+    batches: int
+    parents: int
+    grid: tuple[int, int, int]  # chunks of children, chunks of examples, groups of parents
+
+
+def power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def too_large(n: Sizes) -> str | None:
+    """Why a tile of these poses would not fit a program's registers, or None."""
+    if n.d > 32 or n.h > 64 or n.c > 16:
+        return f"poses of {n.c} rows, {n.d} columns in and {n.h} out; the kernel takes at most 16, 32 and 64"
+    elements = max(n.b * n.g * n.c * n.d, n.j * n.d * n.g * n.h, n.b * n.j * n.c * n.h)
+    return f"a tensor of {elements} elements; the kernel's addresses take 2**31" if elements >= 1 << 31 else None
+
+
+def tile(n: Sizes, kernel: str) -> Tile:
+    """The kernel's block in examples and children; the matrix units take no fewer than 16 columns of a vote."""
+    block = BLOCKS[kernel]
+    cp, dp, hp = power_of_two(n.c), power_of_two(n.d), max(power_of_two(n.h), 16)
+    bt = max(min(block.rows // cp, power_of_two(n.b)), 16 // cp, 1)
+    warps = block.warps if bt * cp == block.rows else min(block.warps, 4)
+    return Tile(bt, max(block.columns // dp, 8), cp, dp, hp, warps)
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _rows(batches: int, others: int, full: int) -> set[int]:
+    """Tiles of examples per program that could be best beside `others` programs for each chunk of them."""
+    fill = max(full // others, 1)
+    return {1, batches, *(ceil_div(batches, min(k, batches)) for k in (fill, fill + 1))}
+
+
+@lru_cache(maxsize=256)
+def cut(n: Sizes, t: Tile, kernel: str) -> Cut:
+    """The cut of least estimated time whose partial sums stay under ROOM.
+
+    A wave of programs takes as long as one: its tiles of children and examples, each with its parents and the poses
+    to load. gW (`parent_gradient`) has a copy per chunk of examples, s or gq one per chunk of children, and a million
+    elements of copies take as long to add up as two parents.
+    """
+    batches, tiles = ceil_div(n.b, t.bt), ceil_div(n.g, t.ic)
+    weight, query = n.j * n.d * n.g * n.h, n.b * n.j * n.c * n.h
+    full, both = FULL[kernel], kernel == "parent_gradient"
+    best: tuple[float, Cut] | None = None
+    for groups in sorted({ceil_div(n.j, p) for p in (4, 5, 8, 10, 16, 32)}):
+        parents = ceil_div(n.j, groups)
+        for per in range(1, tiles + 1):
+            chunks = ceil_div(tiles, per)
+            for rows in sorted(_rows(batches, chunks * groups, full)) if both else [1]:
+                grid = (chunks, ceil_div(batches, rows), ceil_div(n.j, parents))
+                copies = (grid[1] - 1) * weight * both + (chunks - 1) * query
+                if copies > ROOM:
+                    continue
+                waves = ceil_div(grid[0] * grid[1] * grid[2], full)
+                time = waves * per * rows * (parents + 1.0) + 2e-6 * copies
+                if best is None or time < best[0]:
+                    best = time, Cut(per, rows, parents, grid)
+    assert best is not None  # one chunk of each has no copies
+    return best[1]

@@ -1,0 +1,228 @@
+r"""The step em and heinsen share, on a GPU: the Triton twin of `_fit`, same interface, same numbers.
+
+A step is one operator. It stores Z_i = log sum_j exp a_ij (B, I) and the parents (B, J, D), never a vote nor a
+coupling. A softmax over positions is one over parents times the share of the child that its row of parents gets,
+which depends on Z alone:  r_ij = exp(a_ij - Z_i) q_i,  q = softmax of Z over the rows that see the child.
+
+Poses much wider than all the votes made of them (J h <= 4 d) are transformed once, by a matrix product, and their
+votes stored: less to read at every iteration, and of the size of the poses.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..routing._math import OverPositions, Softmax, over_parents
+from ..votes import Votes
+from . import _fit_gradients as backward
+from ._fit import Fit
+from ._fit_forward import Source, describe, moments, normaliser
+
+UNROLLED = 256  # multiply-adds of one vote that kernels unroll
+WIDEST = 64  # pose elements held in registers
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def supported(votes: Votes, softmax: Softmax = over_parents) -> str | None:
+    """None where `TritonFit` can run, else the reason why not."""
+    (b, i, j, dim), (_, _, _, c, d), h = votes.shape, votes.u.shape, votes.weight.shape[3]
+    if votes.u.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"votes on {votes.u.device}: the kernels run on CUDA devices"
+    if votes.u.dtype not in DTYPES or votes.weight.dtype not in DTYPES:
+        return f"{votes.u.dtype}: the kernels compute in float32"
+    if softmax is not over_parents and not isinstance(softmax, OverPositions):
+        return "softmax: only over parents, or parents and positions"
+    if min(b, i, j, dim, d) == 0:
+        return "empty votes"
+    if dim > WIDEST:
+        return f"votes of {dim} elements: at most {WIDEST} fit the registers"
+    if not stored(votes) and c * d * h > UNROLLED:
+        return f"transforms of {c} x {d} by {d} x {h}: more than {UNROLLED} multiply-adds a vote"
+    return None
+
+
+def stored(votes: Votes) -> bool:
+    """Whether votes, being few, are stored."""
+    _, d, _, h = votes.weight.shape
+    return votes.weight.shape[0] * h <= 4 * d
+
+
+def source_of(votes: Votes) -> Source:
+    """Votes in the layouts that kernels read. The gradient goes through `by_parent`, and u."""
+    u, weight = votes
+    b, i, j, d = votes.shape
+    if stored(votes):
+        by_parent = torch.einsum("bgrck,jkgh->bgrjch", u.float(), weight.float()).reshape(b, i, j, d).contiguous()
+        return Source(None, by_parent, by_parent.detach().transpose(1, 2).contiguous())
+    return Source(u.contiguous(), weight.permute(2, 1, 0, 3).contiguous(), weight.detach().contiguous())
+
+
+def positions(child: Tensor | None, places: int) -> OverPositions | None:
+    return None if child is None else OverPositions(child, places)
+
+
+def share_of(z: Tensor, softmax: OverPositions) -> Tensor:
+    """q (B, I): the share of a child that this row of parents gets, from Z (B, I)."""
+    return softmax(z[..., None])[..., 0]
+
+
+def share_gradient(share: Tensor, g: Tensor, softmax: OverPositions) -> Tensor:
+    """dL/dZ = q (g - sum over the child's rows of q g)."""
+    (n, i), (p, k) = share.shape, softmax.child.shape
+    x = (share * g).view(n // p, p, i // k, k).transpose(1, 2).reshape(n // p, i // k, p * k)
+    index = softmax.child.reshape(1, 1, p * k).expand(x.shape)
+    total = x.new_zeros(*x.shape[:2], softmax.places).scatter_add(2, index, x).gather(2, index)
+    return share * (g - total.view(n // p, i // k, p, k).transpose(1, 2).reshape(n, i))
+
+
+@torch.library.custom_op("flashcaps::fit", mutates_args=())
+def fit_step(
+    u: Tensor | None, by_parent: Tensor, by_child: Tensor, gate: Tensor, beta: Tensor | None, parents: list[Tensor],
+    child: Tensor | None, places: int, eps: float,
+) -> list[Tensor]:  # fmt: skip
+    """E-step and M-step: weight (B, J), mean and variance (B, D, J), score (B, J); and Z and q, (B, I) or empty.
+
+    parents: none (couplings 1 / J), the first coupling (I, J), or prior (B, J), mean and variance (B, D, J).
+    """
+    source = Source(u, by_parent, by_child)
+    z = share = None
+    table, first = None, parents[0] if len(parents) == 1 else None
+    if len(parents) == 3:
+        table = describe(source, *parents)
+        z = normaliser(source, table)
+        softmax = positions(child, places)
+        if softmax is not None:
+            share = share_of(z, softmax)
+    out = moments(source, (table, z, first), gate if share is None else gate * share, beta, eps)
+    return [*out, *(gate.new_empty(0) if x is None else x for x in (z, share))]
+
+
+@fit_step.register_fake
+def _(
+    u: Tensor | None, by_parent: Tensor, by_child: Tensor, gate: Tensor, beta: Tensor | None, parents: list[Tensor],
+    child: Tensor | None, places: int, eps: float,
+) -> list[Tensor]:  # fmt: skip
+    b, i, j, _ = Source(u, by_parent, by_child).sizes
+    d = Source(u, by_parent, by_child).dim
+    z = (b, i) if len(parents) == 3 else (0,)
+    shapes = ((b, j), (b, d, j), (b, d, j), (b, j), z, z if child is not None else (0,))
+    return [gate.new_empty(s) for s in shapes]
+
+
+@torch.library.custom_op("flashcaps::fit_backward", mutates_args=())
+def fit_step_backward(
+    u: Tensor | None, by_parent: Tensor, by_child: Tensor, gate: Tensor, beta: Tensor | None, parents: list[Tensor],
+    child: Tensor | None, places: int, eps: float, outputs: list[Tensor], gradients: list[Tensor],
+) -> list[Tensor]:  # fmt: skip
+    """Gradients of u, by_parent, gate, beta and parents, those that there are."""
+    source = Source(u, by_parent, by_child)
+    density = len(parents) == 3
+    softmax = positions(child, places) if density else None
+    weight, mean, variance, _, z, share = outputs
+    prior, centre, scale = parents if density else (None, None, None)
+    fitted = backward.Fitted(
+        prior, centre, scale, parents[0] if len(parents) == 1 else None, z if density else None,
+        gate if softmax is None else gate * share, beta, weight, mean, variance,
+    )  # fmt: skip
+    g_weight, g_mean, g_variance, g_score = gradients
+    context = backward.context(source, fitted, (g_weight, g_mean, g_variance, g_score), eps)
+    alone = u is None or softmax is not None  # s is needed before, or without, the gradient of poses
+    s = backward.child_sums(context) if alone else torch.empty_like(gate)
+    g_z = None if softmax is None else share_gradient(share, gate * s, softmax)
+    out = [] if u is None else [backward.child_gradients(context, s, g_z, sums=not alone)]
+    of_parents, of_source = backward.parent_gradients(context, s, g_z)
+    of_beta, of_first = backward.pair_gradients(context)
+    if of_source is None:
+        of_source = backward.weight_gradients(context, s, g_z)
+    out += [of_source, s if softmax is None else share * s]
+    return out + [x for x in (of_beta, of_first) if x is not None] + of_parents
+
+
+@fit_step_backward.register_fake
+def _(
+    u: Tensor | None, by_parent: Tensor, by_child: Tensor, gate: Tensor, beta: Tensor | None, parents: list[Tensor],
+    child: Tensor | None, places: int, eps: float, outputs: list[Tensor], gradients: list[Tensor],
+) -> list[Tensor]:  # fmt: skip
+    inputs = (u, by_parent, gate, beta, *parents)
+    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs if x is not None]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    u, by_parent, by_child, gate, beta, parents, child, ctx.places, ctx.eps = inputs
+    ctx.parents = len(parents)
+    ctx.save_for_backward(u, by_parent, by_child, gate, beta, child, *parents, *output)
+
+
+def _differentiate(ctx: Any, gradients: list[Tensor]) -> tuple[Any, ...]:
+    u, by_parent, by_child, gate, beta, child, *rest = ctx.saved_tensors
+    parents, outputs = rest[: ctx.parents], rest[ctx.parents :]
+    found = fit_step_backward(
+        u, by_parent, by_child, gate, beta, parents, child, ctx.places, ctx.eps, outputs, gradients[:4]
+    )
+    found = iter(found)
+    g_u = None if u is None else next(found)
+    g_source, g_gate = next(found), next(found)
+    g_beta = None if beta is None else next(found)
+    return g_u, g_source, None, g_gate, g_beta, list(found), None, None, None
+
+
+fit_step.register_autograd(_differentiate, setup_context=_keep)
+
+
+class TritonFit:
+    """`Fit` on a GPU: same arguments, same results, in float32."""
+
+    def __init__(
+        self,
+        votes: Votes,
+        gate: Tensor,
+        *,
+        start: Tensor | None = None,
+        betas: tuple[Tensor, Tensor] | None = None,
+        softmax: Softmax = over_parents,
+    ) -> None:
+        reason = supported(votes, softmax)
+        if reason is not None:
+            raise ValueError(f"votes: expected what the Triton kernels can route, got {reason}; use backend='matrix'")
+        b, i, j, _ = votes.shape
+        self.votes, self.start, self.softmax = votes, start, softmax
+        self.source = source_of(votes)
+        self.gate = gate.float().contiguous()
+        self.cover = softmax if isinstance(softmax, OverPositions) else None
+        self.first = [] if start is None else [start.float().softmax(-1).contiguous()]
+        self.first_gate = self.gate
+        if self.cover is not None:
+            z = self.gate.new_zeros(b, i) if start is None else start.float().logsumexp(-1).expand(b, i)
+            self.first_gate = (self.gate * share_of(z, self.cover)).contiguous()
+        self.betas = tuple(x.float() for x in betas or ())
+        self.beta = None  # per child and parent: sum_i (beta_use + beta_ignore) w is summed where w is made
+        if any(x.ndim == 2 for x in self.betas):
+            self.beta = sum(self.betas, self.gate.new_zeros(i, j))
+
+    def _score(self, total: Tensor, benefit: Tensor) -> Tensor:
+        """sum_i beta_use w - beta_ignore (gate - w)"""
+        if not self.betas:
+            return torch.zeros_like(total)
+        use, ignore = self.betas
+        if self.beta is None:
+            return use * total - ignore * (self.gate.sum(1, keepdim=True) - total)
+        return benefit - (self.gate @ ignore if ignore.ndim == 2 else ignore * self.gate.sum(1, keepdim=True))
+
+    def __call__(self, eps: float, *parents: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """E-step (with parents) and M-step: total weight, mean, variance, and heinsen's score (B, J) or 0."""
+        given = self.first
+        if parents:
+            prior, mean, variance = (x.float() for x in parents)
+            given = [prior.contiguous(), *(x.transpose(1, 2).contiguous() for x in (mean, variance))]
+        gate = self.gate if parents else self.first_gate
+        cover = (self.cover.child, self.cover.places) if self.cover is not None and parents else (None, 0)
+        total, mean, variance, benefit, _, _ = fit_step(*self.source, gate, self.beta, given, *cover, eps)
+        return total, mean.transpose(1, 2), variance.transpose(1, 2), self._score(total, benefit)
+
+    def couplings(self, *parents: Tensor) -> Tensor:
+        """r (B, I, J), for those who ask."""
+        return Fit(self.votes, self.gate, start=self.start, softmax=self.softmax).couplings(*parents)

@@ -1,0 +1,37 @@
+"""One of --images, --table and --dataset makes a recipe, and says what was chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashcaps.cli import _own
+from flashcaps.cli._own import own_fields
+from tests.own_pictures import write_pictures
+
+
+def fields(*words: str, **given: str | None) -> Any:
+    flags = {f"--{name}": value for name, value in given.items()}
+    return own_fields(flags, words, routing="dynamic", size=(), device="cpu")
+
+
+def test_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = str(write_pictures(tmp_path, 12, 12, 12))
+    assert fields(images=None, table=None, dataset=None) is None
+    recipe = fields("epochs=2", images=folder, table=None, dataset=None)
+    assert recipe.train.epochs == 2
+    out = capsys.readouterr().out
+    assert "data: 9 pictures to train on" in out
+    assert "warning" not in out
+    monkeypatch.setattr(_own, "memory_warning", lambda recipe, device: "too much")
+    fields(images=folder)
+    assert "warning: too much" in capsys.readouterr().out
+
+
+def test_words_that_do_not_belong(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--images and --table: expected one of them"):
+        fields(images="a", table="b")
+    with pytest.raises(ValueError, match="tiny: --images makes the recipe itself"):
+        fields("tiny", images="a")

@@ -1,0 +1,65 @@
+"""`flashcaps predict` prints what the library finds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import typer
+from PIL import Image
+from typer.testing import CliRunner
+
+import flashcaps
+from flashcaps.checkpoint import save_weights
+from flashcaps.cli._predict import predict
+from tests.fake_data import small_recipe
+
+app = typer.Typer()
+app.command()(predict)
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> str:
+    torch.manual_seed(0)
+    recipe = small_recipe()
+    model = flashcaps.create_model(recipe.model.name, **recipe.model.overrides)
+    save_weights(tmp_path / "w.safetensors", model, {"recipe": recipe.to_dict()})
+    return str(tmp_path / "w.safetensors")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    for k in range(3):
+        pixels = np.random.default_rng(k).integers(0, 255, (28, 28), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "in" / f"{k}.png")
+    return tmp_path / "in"
+
+
+def test_json_is_one_object_a_line(weights: str, folder: Path, tmp_path: Path) -> None:
+    arguments = [weights, str(folder), "--json", "--top", "2", "--reconstruct", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [Path(row["file"]).name for row in rows] == ["0.png", "1.png", "2.png"]
+    for row in rows:
+        assert row["answer"] == [row["top"][0]["name"]]
+        assert len(row["top"]) == 2
+        assert Path(row["reconstruction"]).is_file()
+
+
+def test_the_table_names_files_and_answers(weights: str, folder: Path) -> None:
+    rows = CliRunner().invoke(app, [weights, str(folder), "--json"]).stdout.splitlines()
+    shown = CliRunner().invoke(app, [weights, str(folder / "1.png")], env={"COLUMNS": "200"}).stdout
+    found = json.loads(rows[1])
+    assert found["answer"][0] in shown.splitlines()[-1].split()
+    assert f"{found['top'][0]['name']} {found['top'][0]['score']:.3f}" in shown
+
+
+def test_names_on_stdin(weights: str, folder: Path) -> None:
+    names = f"{folder / '2.png'}\n{folder / '0.png'}\n"
+    result = CliRunner().invoke(app, [weights, "-", "--json"], input=names)
+    assert [Path(json.loads(line)["file"]).name for line in result.stdout.splitlines()] == ["2.png", "0.png"]
