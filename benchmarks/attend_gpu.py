@@ -28,6 +28,8 @@ from flashcaps.kernels._attend_triton import TritonAttend, dynamic_poses
 from flashcaps.routing._math import squash
 from flashcaps.votes import Votes
 
+from . import provenance
+
 BANDWIDTH = 4.3e12  # bytes / s, device to device copy of an H200
 RATE = {"fp32": 380e12, "bf16": 790e12, "ieee": 60e12, "tf32x3": 127e12}  # operations / s; ieee: without matrix units
 EXACT = ("ieee", "tf32x3")  # two ways to multiply fp32 without TF32's rounding
@@ -243,7 +245,7 @@ def main() -> None:
     tasks = len(WORKLOADS) * (1 + (len(BLOCKS) if args.blocks else 0))
     for process in [subprocess.Popen([*command, str(k)]) for k in range(tasks)]:
         process.wait()
-    report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
+    report: dict[str, Any] = {**provenance("cuda"), "rows": []}
     for work in WORKLOADS:
         for precision in work.precisions:
             report["rows"].append(measure(work, precision))

@@ -10,11 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
-import platform
 import resource
 import statistics
-import subprocess
 import time
 from typing import Any
 
@@ -23,6 +20,7 @@ from torch import Tensor
 
 import flashcaps
 
+from . import provenance
 from .public import PUBLIC
 
 # (batch, layer). The first is the one the README speaks of.
@@ -100,15 +98,8 @@ def main() -> None:
     print(f"forward + backward, fp32, {torch.get_num_threads()} threads, median of {args.repeats}")
     rows = [row for routing in ([args.only] if args.only else WORKLOADS) for row in run(routing, args.repeats)]
     if args.save:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
-        record = {
-            "workloads": {k: {"batch": b, "layer": o} for k, (b, o) in WORKLOADS.items()},
-            "rows": rows,
-            "hardware": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads",
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
-            "commit": commit,
-            "command": "python -m benchmarks.cpu",
-        }
+        workloads = {name: {"batch": batch, "layer": options} for name, (batch, options) in WORKLOADS.items()}
+        record = {"workloads": workloads, "rows": rows, **provenance()}
         with open(args.save, "w") as file:
             json.dump(record, file, indent=2)
             file.write("\n")

@@ -15,8 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 import flashcaps
-from flashcaps.kernels import em, heinsen
-from flashcaps.kernels._fit import Fit
 from flashcaps.routing import Routed
+
+from . import provenance
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MULTIPLY_ADDS, BYTES = 33.5e12, 4.3e12  # per second: fp32 outside the tensor cores, and a copy, on one H200
@@ -103,23 +102,6 @@ def floor_ms(workload: Workload, iterations: int = 3) -> float:
     return 1e3 * max(adds / MULTIPLY_ADDS, moved / BYTES)
 
 
-@contextmanager
-def fitting(kind: type) -> Iterator[None]:
-    """Route with this `Fit`."""
-    before = em.Fit, heinsen.Fit
-    em.Fit = heinsen.Fit = kind  # type: ignore[misc, assignment, attr-defined]
-    try:
-        yield
-    finally:
-        em.Fit, heinsen.Fit = before  # type: ignore[misc, attr-defined]
-
-
-def triton_fit() -> type:
-    from flashcaps.kernels._fit_triton import TritonFit
-
-    return TritonFit
-
-
 def draw(shape: tuple[int, ...], batch: int) -> tuple[Tensor, Tensor]:
     return torch.randn(batch, *shape, device="cuda"), torch.rand(batch, *shape[:-1], device="cuda")
 
@@ -136,43 +118,41 @@ def step(layers: nn.Module, pose: Tensor, activation: Tensor) -> list[Tensor]:
 def check(workload: Workload, dtype: torch.dtype) -> dict[str, float]:
     """||x - reference|| / ||reference|| of outputs and of the worst gradient, and whether twice gives the same bits."""
     torch.manual_seed(1)
-    layers = workload.build("matrix").cuda()
+    layers = workload.build("triton").cuda()
     exact = workload.build("reference").cuda().double()
     exact.load_state_dict(layers.state_dict())
     pose, activation = draw(workload.inputs[0], min(workload.batch, 32))
     pose, activation = pose.to(dtype), activation.to(dtype)
     expected = step(exact, pose.detach().double(), activation.detach().double())
-    with fitting(triton_fit()):
-        actual = step(layers, pose.detach(), activation.detach())
-        again = step(layers, pose.detach(), activation.detach())
+    actual = step(layers, pose.detach(), activation.detach())
+    again = step(layers, pose.detach(), activation.detach())
     pairs = zip(actual, expected, strict=True)
     errors = [((a.double() - e).norm() / e.norm().clamp(min=1e-12)).item() for a, e in pairs]
     same = all(torch.equal(a, b) for a, b in zip(actual, again, strict=True))
     return {"output": max(errors[:2]), "gradient": max(errors[2:]), "same_bits": same, "all": errors}
 
 
-def measure(workload: Workload, kind: type, replays: int = 30) -> dict[str, Any]:
+def measure(workload: Workload, backend: str, replays: int = 30) -> dict[str, Any]:
     """Median ms of a replayed step, and the peak of memory it adds, in MiB."""
     torch.manual_seed(0)
-    layers = workload.build("matrix").cuda()
+    layers = workload.build(backend).cuda()
     pose, activation = draw(workload.inputs[0], workload.batch)
     flush = torch.empty(1 << 26, device="cuda")
-    with fitting(kind):
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                step(layers, pose, activation)
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        begin = time.perf_counter()
-        step(layers, pose, activation)
-        torch.cuda.synchronize()
-        eager = 1e3 * (time.perf_counter() - begin)
-        peak = (torch.cuda.max_memory_allocated() - before) / 2**20
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(2):
             step(layers, pose, activation)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    begin = time.perf_counter()
+    step(layers, pose, activation)
+    torch.cuda.synchronize()
+    eager = 1e3 * (time.perf_counter() - begin)
+    peak = (torch.cuda.max_memory_allocated() - before) / 2**20
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(layers, pose, activation)
     times = []
     for _ in range(replays):
         flush.zero_()
@@ -198,8 +178,7 @@ def profile(graph: torch.cuda.CUDAGraph) -> list[tuple[str, int, float]]:
 
 def warm_one(name: str, layer: int) -> None:
     workload = WORKLOADS[name]
-    with fitting(triton_fit()):
-        step(workload.build("matrix").cuda().layers[layer], *draw(workload.inputs[layer], workload.batch))
+    step(workload.build("triton").cuda().layers[layer], *draw(workload.inputs[layer], workload.batch))
     torch.cuda.synchronize()
 
 
@@ -223,16 +202,16 @@ def main() -> None:
     warm(args.only)
     print(f"compiled in {time.perf_counter() - begin:.0f} s", flush=True)
     torch.backends.cuda.matmul.allow_tf32 = True
-    results: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
+    results: dict[str, Any] = {**provenance("cuda"), "rows": []}
     for name in args.only:
         workload = WORKLOADS[name]
         row: dict[str, Any] = {"workload": name, "floor_ms": floor_ms(workload), "goal_ms": workload.goal_ms}
         torch.backends.cuda.matmul.allow_tf32 = False
         row["errors"] = {str(dtype)[6:]: check(workload, dtype) for dtype in DTYPES}
         torch.backends.cuda.matmul.allow_tf32 = True
-        row["triton"] = measure(workload, triton_fit())
+        row["triton"] = measure(workload, "triton")
         if args.matrix:
-            row["matrix"] = measure(workload, Fit)
+            row["matrix"] = measure(workload, "matrix")
         results["rows"].append(row)
         if args.out:
             Path(args.out, "fit_gpu.json").write_text(json.dumps(results, indent=1))

@@ -228,7 +228,9 @@ def test_backend_is_visible() -> None:
             assert f"backend={backend!r}" in repr(layer(routing, backend=backend))
 
 
-def test_backend_that_cannot_run_is_an_error() -> None:
+def test_backend_that_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for routing in ROUTING:
         with pytest.raises(ValueError, match=r"^backend: .*triton.*use 'auto'"):
             layer(routing, backend="triton")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -242,6 +243,8 @@ def choose_backend(routing: str, backend: str) -> str:
         raise ValueError(f"backend: {routing!r} has no 'triton' kernel; use 'auto', 'matrix' or 'reference'")
     if backend == "triton" and importlib.util.find_spec("triton") is None:
         raise ValueError("backend: 'triton' is not installed; pip install flashcaps[triton], or use 'auto'")
+    if backend == "triton" and not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
+        raise ValueError("backend: 'triton' needs a CUDA device, and there is none; use 'auto'")
     if backend == "matrix" and routing not in MATRIX:
         raise ValueError(f"backend: {routing!r} has no 'matrix' form; use 'auto' or 'reference'")
     return backend

@@ -172,29 +172,29 @@ def test_couplings() -> None:
 
 
 @pytest.mark.parametrize("name", ["em", "heinsen"])
-def test_routing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routing(name: str) -> None:
     """Three iterations, with gradients through all of them."""
     torch.manual_seed(3)
     x = {"u": torch.randn(2, 3, 1, 2, 2), "weight": torch.randn(3, 2, 3, 2), "a": torch.rand(2, 3)}
     x |= {"first": torch.randn(3), "second": torch.randn(3)}
 
-    def route(dtype: torch.dtype) -> list[Tensor]:
+    def route(dtype: torch.dtype, triton: bool = False) -> list[Tensor]:
         y = {key: value.to(dtype).requires_grad_() for key, value in x.items()}
         votes = Votes(y["u"], y["weight"])
         if name == "em":
             routed = em.em_routing(
-                votes, y["a"], beta_u=y["first"], beta_a=y["second"], inverse_temperature=(0.2, 0.4, 0.6), eps=EPS
+                votes, y["a"], beta_u=y["first"], beta_a=y["second"], inverse_temperature=(0.2, 0.4, 0.6), eps=EPS,
+                triton=triton,
             )
         else:
-            routed = heinsen.heinsen_routing(votes, y["a"], beta_use=y["first"], beta_ignore=y["second"], eps=EPS)
+            betas = {"beta_use": y["first"], "beta_ignore": y["second"]}
+            routed = heinsen.heinsen_routing(votes, y["a"], **betas, eps=EPS, triton=triton)
         assert routed.activation is not None
         loss = (routed.pose * torch.linspace(-1, 1, 4, dtype=dtype)).sum() + routed.activation.square().sum()
         return [routed.pose, routed.activation, *torch.autograd.grad(loss, list(y.values()))]
 
     expected = route(torch.float64)
-    monkeypatch.setattr(em, "Fit", TritonFit)
-    monkeypatch.setattr(heinsen, "Fit", TritonFit)
-    for actual, value in zip(route(torch.float32), expected, strict=True):
+    for actual, value in zip(route(torch.float32, triton=True), expected, strict=True):
         assert_near(actual, value, TOLERANCE[torch.float32].gradient)
 
 
