@@ -62,7 +62,7 @@ class PrimaryCapsules(FiniteModule):
         if features.shape[1] != self.in_channels:
             raise ValueError(f"features: expected {self.in_channels} channels, got {tuple(features.shape)}")
         if min(features.shape[2:]) < self.reach:
-            raise ValueError(f"features: expected at least {self.reach} places for its kernel, got {tuple(features.shape)}")
+            raise ValueError(f"features: expected {self.reach} places for the kernel, got {tuple(features.shape)}")
         device = next(self.parameters()).device
         if features.device != device:
             raise ValueError(f"features: on {features.device}, but the layer is on {device}; move one with .to()")

@@ -69,8 +69,8 @@ class Part:
         return Part(self.kind, (self.centre + shift) * scale, self.axes, self.half * scale, self.shade, self.taper)
 
     def to(self, device: torch.device | str) -> Part:
-        tensors = (t.to(device, torch.float32) for t in (self.centre, self.axes, self.half))
-        return Part(self.kind, *tensors, self.shade, self.taper)
+        centre, axes, half = (t.to(device, torch.float32) for t in (self.centre, self.axes, self.half))
+        return Part(self.kind, centre, axes, half, self.shade, self.taper)
 
 
 @dataclass(frozen=True)
