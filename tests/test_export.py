@@ -147,6 +147,19 @@ def test_logistic_functions_stay_exact_in_the_tails(tmp_path: Path) -> None:
     assert report.difference <= 1e-6
 
 
+def test_small_numbers_are_not_taken_for_zero(tmp_path: Path) -> None:
+    class Floor(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(1e-8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (self.scale * x.flatten(1) + 1e-8).log()  # em's floor under sums and variances
+
+    report = export_model(Floor(), tmp_path / "f.onnx", image=(1, 16, 16))
+    assert report.difference <= 1e-6
+
+
 def test_int8_says_what_it_costs(onnx_file: Callable[[str], Report]) -> None:
     model, path = network(), onnx_file("dynamic").path
     x = images(40)

@@ -227,6 +227,21 @@ def test_a_data_set_of_the_hub() -> None:
         list_hub("someone/pictures", datasets=stand_in({"other": 2}, features))
 
 
+def test_a_picture_stands_as_the_camera_was_held(tmp_path: Path) -> None:
+    lying = Image.new("L", (8, 6))
+    orientation = lying.getexif()
+    orientation[0x0112] = 6  # turn by 90 degrees to see it upright
+    lying.save(tmp_path / "p.jpg", exif=orientation)
+    assert read_picture(tmp_path / "p.jpg").shape == (1, 8, 6)
+
+
+def test_arrays_cut_short_are_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((8, 8), np.uint8))
+    (tmp_path / "a.npy").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"a\.npy: not a whole array"):
+        read_picture(tmp_path / "a.npy")
+
+
 def test_bytes_that_are_no_picture() -> None:
     content = io.BytesIO()
     Image.new("L", (8, 8)).save(content, "png")

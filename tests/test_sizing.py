@@ -80,6 +80,7 @@ def test_a_recipe_for_a_folder(tmp_path: Path) -> None:
     assert (recipe.name, recipe.data.name, recipe.train.epochs) == ("my_shapes", "images", 3)
     assert recipe.data.options["class_names"] == ["bar", "disc", "ring"]
     assert why[0].startswith("data: 42 pictures to train on, brought to 3 x 20 x 24; 3 classes of 20 to 20")
+    assert why[-1].startswith("training: 3 epochs, batch 4, margin loss")
     sources = open_sources(recipe, None, torch.device("cpu"), None)
     assert sources.dataset.shape == (3, 20, 24)
     smaller, _ = own_recipe("images", str(folder), routing="attention", size=(16, 16))
@@ -144,6 +145,7 @@ def test_a_recipe_for_several_labels(tmp_path: Path) -> None:
         assert recipe.loss.reconstruction == 0
         assert recipe.model.overrides["decoder"] is False
         assert "several at once" in why[0]
+        assert "which of several classes" in why[4]
 
 
 def test_memory_is_counted_before_it_runs_out(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .kernels import MATRIX, TRITON
 from .routing import ROUTING, Routed, Routing, Sizes, Step
 from .routing._checks import check_choice, check_floating, check_shape, nearest
-from .routing._math import Softmax, over_parents
+from .routing._math import Softmax, no_autocast, over_parents
 from .routing._types import compute_dtype
 from .votes import Votes, add_bias, add_coordinates, group
 
@@ -144,7 +144,7 @@ class CapsuleLayer(FiniteModule):
         pose: Tensor | None = None,
     ) -> Routed:
         """Poses (B, I, D), activations (B, I) -> Routed. Under autocast, too, routing runs in fp32."""
-        with torch.autocast(u.device.type, enabled=False):
+        with no_autocast(u.device):
             votes = self._votes(u, yx)
             activation = self._gate(u, activation, votes.u.dtype)
             if activation is not None and self.routing.takes is None:

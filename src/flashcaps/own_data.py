@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .batches import HeldImages
 from .data import DATA, Dataset, Split
 from .data._files import Root
 from .data.augment import resize
@@ -69,7 +70,10 @@ def read_picture(source: Any, channels: int = 0) -> Tensor:
     Arrays (.npy) are (H, W), (H, W, C) or (C, H, W), of bytes or of numbers in [0, 1], and keep their channels.
     """
     if isinstance(source, str | Path) and Path(source).suffix == ".npy":
-        return _array(np.load(source), channels, str(source))
+        try:
+            return _array(np.load(source), channels, str(source))
+        except (EOFError, OSError) as error:
+            raise ValueError(f"{source}: not a whole array ({error}); remove or replace it") from None
     if isinstance(source, np.ndarray):
         return _array(source, channels, "array")
     image = _open(source)
@@ -89,6 +93,7 @@ def _open(source: Any) -> Any:
     try:
         opened = image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
         opened.load()
+        opened = importlib.import_module("PIL.ImageOps").exif_transpose(opened)  # as a camera was held
     except (OSError, SyntaxError, ValueError) as error:
         where = "stdin" if isinstance(source, bytes) else source
         raise ValueError(f"{where}: not a whole picture ({error}); remove or replace it") from None
@@ -321,6 +326,17 @@ def fit(picture: Tensor, shape: tuple[int, int, int]) -> Tensor:
     if tuple(picture.shape[1:]) == shape[1:]:
         return picture
     return resize(picture[None], (shape[1], shape[2]))[0]
+
+
+class HeldSeveral(HeldImages):
+    """Images of several classes each: the answer is every class above the threshold."""
+
+    rule = "threshold"
+
+
+def held_images(split: Split, crop: int, dataset: Dataset) -> HeldImages:
+    """Examples to evaluate on, with one class an image or several."""
+    return (HeldSeveral if dataset.multilabel else HeldImages)(split, crop, dataset.classes)
 
 
 def _reader(kind: str) -> Any:

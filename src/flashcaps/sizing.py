@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ class Sized(NamedTuple):
     why: tuple[str, ...]
 
 
-def size_model(image: Image, classes: int, routing: str = "dynamic") -> Sized:
+def size_model(image: Image, classes: int, routing: str = "dynamic", *, multilabel: bool = False) -> Sized:
     """Backbone, primary grid, capsule counts and decoder for images (C, H, W)."""
     c, h, w = image
     if min(h, w) < SMALLEST:
@@ -64,11 +65,14 @@ def size_model(image: Image, classes: int, routing: str = "dynamic") -> Sized:
         f"{classes} classes have {each * classes * DIM * CLASS_DIM:,} weights (at most {WEIGHTS:,})",
         f"class capsules: {classes} of {CLASS_DIM}, routed by {routing}",
     )
-    draws = c * h * w <= PIXELS
-    last = (
-        f"decoder: draws {c * h * w:,} pixels as a regulariser" if draws
-        else f"decoder: none, {c * h * w:,} pixels are more than {PIXELS:,}; model.decoder=true has one all the same"
-    )  # fmt: skip
+    pixels = c * h * w
+    draws = pixels <= PIXELS and not multilabel
+    if draws:
+        last = f"decoder: draws {pixels:,} pixels as a regulariser"
+    elif multilabel:
+        last = "decoder: none, for it would have to be told which of several classes to draw"
+    else:
+        last = f"decoder: none, {pixels:,} pixels are more than {PIXELS:,}; model.decoder=true has one all the same"
     overrides: dict[str, Any] = {
         "image": list(image),
         "classes": classes,
@@ -79,6 +83,27 @@ def size_model(image: Image, classes: int, routing: str = "dynamic") -> Sized:
     if routing != "dynamic":
         overrides["routing"] = routing
     return Sized(name, overrides, grid, (why, *more, last))
+
+
+class LastMap(nn.Module):
+    """The last of the feature maps a network gives, (B, C, H, W)."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network(images)[-1]
+
+
+def timm_backbone(name: str, *, channels: int = 3, pretrained: bool = True, timm: Any = None) -> nn.Module:
+    """A model of timm without its classifier, for `create_model(..., backbone=)`: images -> its last feature map."""
+    if timm is None:
+        try:
+            timm = importlib.import_module("timm")
+        except ImportError:
+            raise ImportError("timm is not here: pip install 'flashcaps[timm]', or give any nn.Module") from None
+    return LastMap(timm.create_model(name, pretrained=pretrained, features_only=True, in_chans=channels))
 
 
 class Stem(NamedTuple):
@@ -140,21 +165,30 @@ def own_recipe(
     check_choice("kind", kind, LISTS)
     listing = LISTS[kind](path)
     found = survey(listing, size)
-    sized = size_model(found.image, len(listing.class_names), routing)
+    sized = size_model(found.image, len(listing.class_names), routing, multilabel=listing.multilabel)
     where = path if kind == "hub" else str(Path(path).expanduser().resolve())
     options = {"path": where, "size": list(found.image[1:]), "channels": found.image[0],
                "class_names": list(listing.class_names)}  # fmt: skip
-    if listing.multilabel:  # a decoder would have to be told which of the classes to draw
-        options["multilabel"], sized.overrides["decoder"] = True, False
+    if listing.multilabel:
+        options["multilabel"] = True
     content = {
         "name": "".join(c if c.isalnum() else "_" for c in Path(path).stem) or kind,
-        "about": f"{sum(found.counts.values()):,} pictures of {len(listing.class_names)} classes",
+        "about": f"{len(listing.files):,} pictures of {len(listing.class_names)} classes",
         "model": {"name": sized.name, "overrides": sized.overrides},
         "data": {"name": kind, "options": options},
         **_training(found, routing, listing.multilabel, sized.overrides["decoder"]),
     }
-    about = _about(found, listing.multilabel)
-    return make_recipe(content, overrides), (about, *sized.why, _plan(content))
+    recipe = make_recipe(content, overrides)
+    return recipe, (_about(found, listing.multilabel), *sized.why, _plan(recipe))
+
+
+def own_command(recipe: Recipe) -> list[str]:
+    """What follows `flashcaps train` to make this recipe again: its name, or the pictures it was made for."""
+    if recipe.data.name not in LISTS:
+        return [recipe.name]
+    options, routing = recipe.data.options, recipe.model.overrides.get("routing")
+    flag = {"images": "--images", "table": "--table", "hub": "--dataset"}[recipe.data.name]
+    return [flag, options["path"], "--size", *map(str, options["size"]), *(["--routing", routing] if routing else [])]
 
 
 def _training(found: Survey, routing: str, multilabel: bool, decoder: Any) -> dict[str, Any]:
@@ -179,9 +213,9 @@ def _about(found: Survey, multilabel: bool) -> str:
             f"{several} of {least:,} to {most:,} pictures")  # fmt: skip
 
 
-def _plan(content: Mapping[str, Any]) -> str:
-    train, loss = content["train"], content["loss"]
-    return f"training: {train['epochs']} epochs, batch {train['batch']}, {loss['kind']} loss; key=value changes it"
+def _plan(recipe: Recipe) -> str:
+    length = f"{recipe.train.epochs} epochs, batch {recipe.train.batch}"
+    return f"training: {length}, {recipe.loss.kind} loss; key=value changes any of it"
 
 
 @torch.no_grad()

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from .batches import Held, HeldImages, HeldPairs, ImageStream, PairStream, Share, Stream, spread
+from .batches import Held, HeldPairs, ImageStream, PairStream, Share, Stream, spread
 from .data import Dataset, DiverseMultiMNIST, Split, holdout, load_data
 from .data._files import Root
 from .data.augment import resize
+from .own_data import held_images  # and adds "images", "table" and "hub" to the data sets there are
 from .recipe import Data, Recipe
 
 DEV_EXAMPLES = 512
@@ -48,10 +49,10 @@ def open_sources(
     assert train is not None
     assert test is not None
     crop = recipe.augment.crop
-    held = None if splits["validation"] is None else HeldImages(splits["validation"], crop, dataset.classes)
+    held = None if splits["validation"] is None else held_images(splits["validation"], crop, dataset)
     seed, classes = recipe.train.seed, dataset.classes
     stream = None if share is None else ImageStream(train, recipe.augment, share, classes, seed)
-    return Sources(dataset, stream, held, HeldImages(test, crop, classes), {})
+    return Sources(dataset, stream, held, held_images(test, crop, dataset), {})
 
 
 def load_splits(spec: Data, root: Root, device: torch.device) -> tuple[Dataset, Split | None]:

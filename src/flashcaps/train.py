@@ -21,6 +21,7 @@ from .pictures import draw_curve, draw_reconstructions
 from .recipe import Recipe
 from .results import make_result
 from .run_folder import RunFolder, run_name
+from .sizing import own_command
 from .sources import Sources, open_sources
 from .step import Step, make_step
 from .workers import Stopped, StopSignals, Workers, join_workers, set_precision
@@ -120,7 +121,8 @@ def convolutions_last(model: nn.Module) -> None:
 def open_run(recipe: Recipe, place: Place, workers: Workers) -> RunFolder:
     """The run's folder; the first process makes it ready, the others wait."""
     path = Path(place.out or Path("runs") / ("dev-" * place.dev + run_name(recipe)))
-    command = ["flashcaps", "train", place.named or recipe.name, *recipe.overrides]
+    named = [place.named] if place.named else own_command(recipe)
+    command = ["flashcaps", "train", *named, *recipe.overrides]
     flags = {"--seed": recipe.train.seed, "--device": place.device, "--out": place.out, "--data": place.data}
     for flag, value in flags.items():
         command += [] if value in (None, "auto", 0) else [flag, str(value)]

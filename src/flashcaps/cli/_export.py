@@ -7,15 +7,14 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from torch import Tensor
 
 from ..checkpoint import find_weights, load
 from ..export import SUFFIX, Quantised, Report, export_model, quantise
 from ..predict import answer_rule, find_pictures, prepare
 from ..routing._checks import check_choice
+from ._console import console
 
-console = Console(highlight=False)
 REAL = 1000  # images of the data to compare on
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from ..recipe import Recipe
 from ..sizing import memory_warning, own_recipe
 from ..workers import find_device
-
-console = Console(highlight=False)
+from ._console import console
 
 
 def own_fields(

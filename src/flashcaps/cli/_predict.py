@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from ..checkpoint import load
 from ..predict import Prediction, draw, find_pictures, looks
 from ..workers import find_device
-
-console = Console(highlight=False)
+from ._console import console
 
 
 def predict(

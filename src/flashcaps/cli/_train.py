@@ -22,6 +22,7 @@ from ..results import duration
 from ..sources import open_sources
 from ..workers import find_device
 from ._console import DATA_ROOT, console
+from ._own import own_fields
 
 QUIET_S = 30  # between two lines of progress where there is no terminal for a bar
 
@@ -66,8 +67,13 @@ DataRoot = Annotated[str | None, typer.Option(help=f"where data sets lie ({DATA_
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="a name `flashcaps recipes` lists, or a .toml file")],
+    recipe: Annotated[str | None, typer.Argument(help="a name `flashcaps recipes` lists, or a .toml file")] = None,
     overrides: Overrides = None,
+    images: Annotated[str | None, typer.Option(help="your pictures: a folder with a folder per class")] = None,
+    table: Annotated[str | None, typer.Option(help="your pictures: a .csv with columns file and label")] = None,
+    dataset: Annotated[str | None, typer.Option(help="your pictures: a Hugging Face data set")] = None,
+    routing: Annotated[str, typer.Option(help="for your pictures: the algorithm")] = "dynamic",
+    size: Annotated[tuple[int, int] | None, typer.Option(help="for your pictures: height and width")] = None,
     seed: Annotated[int | None, typer.Option(help="of weights, order and augmentation")] = None,
     device: Device = "auto",
     out: Annotated[str | None, typer.Option(help="the run's folder (default runs/RECIPE-SEED)")] = None,
@@ -83,12 +89,18 @@ def train(
     flashcaps train tiny
     flashcaps train capsnet_mnist epochs=10 model.iterations=1 --seed 1
     flashcaps train capsnet_mnist --resume
+    flashcaps train --images pets/ epochs=20
     torchrun --nproc_per_node=2 -m flashcaps train tiny batch=25
     """
-    fields = read_recipe(recipe, overrides or [])
+    words = [word for word in (recipe, *(overrides or [])) if word is not None]
+    given = {"--images": images, "--table": table, "--dataset": dataset}
+    own = own_fields(given, words, routing=routing, size=size or (), device=device)
+    if own is None and recipe is None:
+        raise ValueError("recipe: expected a name `flashcaps recipes` lists, or your pictures with --images DIR")
+    fields = own or read_recipe(words[0], words[1:])
     if seed is not None:
         fields = with_seed(fields, seed)
-    place = training.Place(device, out, data, resume, fresh, tensorboard, dev, recipe)
+    place = training.Place(device, out, data, resume, fresh, tensorboard, dev, "" if own else words[0])
     with Bar() as bar:
         outcome = training.train(fields, place, bar)
     if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:

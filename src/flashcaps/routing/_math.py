@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -18,15 +19,20 @@ T = TypeVar("T")
 Softmax = Callable[..., Tensor]  # (logits (B, I, J), leaky=False) -> couplings (B, I, J)
 
 
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """A context without autocast: products of half precision would reach softmax, exponentials and variances."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
 def full_precision(function: Callable[P, T]) -> Callable[P, T]:
-    """Switch autocast off inside: products of half precision would reach softmax, exponentials and variances."""
+    """Run without autocast, on the device of the first argument."""
 
     @functools.wraps(function)
     def inner(*args: P.args, **kwargs: P.kwargs) -> T:
         first = next(iter([*args, *kwargs.values()]), None)
-        if not isinstance(first, Tensor) or not torch.amp.is_autocast_available(first.device.type):
-            return function(*args, **kwargs)
-        with torch.autocast(first.device.type, enabled=False):
+        with no_autocast(first.device) if isinstance(first, Tensor) else nullcontext():
             return function(*args, **kwargs)
 
     return inner
