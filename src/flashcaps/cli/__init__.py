@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ..workers import Stopped, leave_workers
 from ._export import export
+from ._figures import figures
 from ._lists import checks, data, models, recipes, results
 from ._predict import predict
 from ._train import evaluate, train
@@ -37,7 +38,7 @@ def examples(context: typer.Context) -> None:
         typer.echo(EXAMPLES, nl=False)
 
 
-for command in (models, recipes, train, evaluate, predict, export, data, results, checks):
+for command in (models, recipes, train, evaluate, predict, figures, export, data, results, checks):
     app.command(name=command.__name__)(command)
 
 

@@ -1,0 +1,59 @@
+"""See inside a trained model: every figure of the papers, and some beyond them.
+
+    run = open_run("runs/tiny-0")
+    data, figure, caption = FIGURES["reconstructions"](run)
+
+Each figure is a function of a `Run` that gives its data, a matplotlib figure and a caption about this very model.
+"""
+
+from collections.abc import Callable
+
+from ._open import open_run
+from ._style import darken
+from ._types import DoesNotApply, Drawn, Run
+from .agreement import agreement
+from .architecture import architecture
+from .comparisons import ablation, diverse
+from .cost import cost, step_time
+from .credit import credit
+from .discriminative import borrowed_decoder, sparsity
+from .margin import margin
+from .parse_tree import animation, parse_tree
+from .perturbations import dimensions, perturbations
+from .reconstructions import reconstructions
+from .report import compare, write_figure, write_figures
+from .routing_logits import routing_logits
+from .segmentation import segmentation
+from .training import convergence, error_curves, iterations, training_loss
+from .viewpoints import pose_azimuth, pose_elevation, pose_trajectories
+from .vote_distances import vote_distances
+
+FIGURES: dict[str, Callable[..., Drawn]] = {
+    "architecture": architecture,
+    "reconstructions": reconstructions,
+    "perturbations": perturbations,
+    "dimensions": dimensions,
+    "segmentation": segmentation,
+    "parse_tree": parse_tree,
+    "animation": animation,
+    "agreement": agreement,
+    "vote_distances": vote_distances,
+    "routing_logits": routing_logits,
+    "margin": margin,
+    "iterations": iterations,
+    "training_loss": training_loss,
+    "convergence": convergence,
+    "error_curves": error_curves,
+    "cost": cost,
+    "step_time": step_time,
+    "ablation": ablation,
+    "diverse": diverse,
+    "pose_trajectories": pose_trajectories,
+    "pose_azimuth": pose_azimuth,
+    "pose_elevation": pose_elevation,
+    "credit": credit,
+    "sparsity": sparsity,
+    "borrowed_decoder": borrowed_decoder,
+}
+
+__all__ = ["FIGURES", "DoesNotApply", "Drawn", "Run", "compare", "darken", "open_run", "write_figure", "write_figures"]

@@ -1,0 +1,89 @@
+"""Bars over measured results: attention's ablations, and models on DiverseMultiMNIST."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from ._records import Facts, accuracy, facts
+from ._style import COLOURS, INK, MUTED, figure, grid, numbers, styled
+from ._types import DoesNotApply, Drawn, Run
+
+ABLATIONS = ("attention", "A: no LayerNorm", "B: sequential", "C: activations")
+
+
+@styled
+def ablation(run: Run) -> Drawn:
+    """Attention routing without LayerNorm, sequential, and with activations (attention, Fig. 4)."""
+    table: dict[str, dict[int, list[float]]] = {}
+    for record, f in known(run):
+        kind = ablated(f)
+        if kind:
+            table.setdefault(kind, {}).setdefault(f.iterations, []).append(accuracy(record))
+    if not set(table) - {ABLATIONS[0]}:
+        raise DoesNotApply("measured ablations are needed: flashcaps train attention_simple_cifar10 with "
+                           "model.options.norm=false (A), model.concurrent=false (B), model.options.activation=true")
+    kinds = [k for k in ABLATIONS if k in table]
+    counts = sorted({t for points in table.values() for t in points})
+    fig = figure(8, 3.8)
+    axis = fig.subplots()
+    width = 0.8 / len(kinds)
+    means = {k: {t: statistics.fmean(v) for t, v in table[k].items()} for k in kinds}
+    for j, kind in enumerate(kinds):
+        x = [counts.index(t) + (j - (len(kinds) - 1) / 2) * width for t in sorted(table[kind])]
+        bars = axis.bar(x, [means[kind][t] for t in sorted(table[kind])], width * 0.92, color=COLOURS[j], label=kind)
+        axis.bar_label(bars, fmt="%.1f", fontsize=10, padding=2, color=INK)
+    axis.set_xticks(range(len(counts)), [str(t) for t in counts])
+    axis.set(xlabel="routing iterations", ylabel="accuracy, %")
+    axis.legend(loc="lower center", ncols=2, bbox_to_anchor=(0.5, 1.0))
+    grid(axis)
+    best = {k: max(v.values()) for k, v in means.items()}
+    text = "Best accuracy over iterations: " + ", ".join(f"{k} {v:.2f} %" for k, v in best.items()) + "."
+    return Drawn({"accuracy": means}, fig, text)
+
+
+def known(run: Run) -> list[tuple[dict[str, Any], Facts]]:
+    pairs = ((record, facts(record)) for record in run.records)
+    return [(record, f) for record, f in pairs if f is not None]
+
+
+def ablated(f: Facts) -> str:
+    """Which bar a run of attention routing belongs to; "" for none of them."""
+    if f.algorithm != "attention" or "simple_cifar10" not in f.recipe.model.name or "cifar100" in f.recipe.model.name:
+        return ""
+    options = f.changed.get("options", {})
+    changes = {"norm": options.get("norm") is False, "concurrent": f.changed.get("concurrent") is False,
+               "activation": options.get("activation") is True}
+    if sum(changes.values()) > 1 or set(f.changed) - {"options", "concurrent"}:
+        return ""
+    return ABLATIONS[1 + list(changes.values()).index(True)] if any(changes.values()) else ABLATIONS[0]
+
+
+@styled
+def diverse(run: Run) -> Drawn:
+    """Models on DiverseMultiMNIST: accuracy and parameters beside the paper's (attention, Fig. 5)."""
+    rows: dict[str, dict[str, Any]] = {}
+    for record, f in known(run):
+        if f.recipe.data.name == "diverse_multimnist" and not f.changed:
+            row = rows.setdefault(record["recipe"], {"values": [], "parameters": record["parameters"],
+                                                     "paper": f.recipe.claim.value})
+            row["values"].append(accuracy(record))
+    if not rows:
+        raise DoesNotApply("measured runs on DiverseMultiMNIST are needed: flashcaps train attention_diverse_matrix, "
+                           "cnn_diverse_pool, dynamic_diverse, then flashcaps results")
+    names = sorted(rows, key=lambda n: statistics.fmean(rows[n]["values"]))
+    fig = figure(8, 0.6 * len(names) + 1.3)
+    axis = fig.subplots()
+    ours = [statistics.fmean(rows[n]["values"]) for n in names]
+    axis.barh(names, ours, color=COLOURS[0], height=0.6)
+    for k, (name, value) in enumerate(zip(names, ours, strict=True)):
+        axis.text(1.5, k, f"{value:.2f} %, {numbers(rows[name]['parameters'])} parameters", va="center",
+                  color="#fefefe", fontsize=10.5)
+    paper = [(rows[n]["paper"], k) for k, n in enumerate(names) if rows[n]["paper"] is not None]
+    if paper:
+        axis.plot(*zip(*paper, strict=True), "|", color=INK, markersize=22, markeredgewidth=2.5, label="the paper's")
+        axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    axis.set(xlabel="images with all digits right, %", xlim=(0, 100))
+    axis.tick_params(axis="y", length=0, color=MUTED)
+    said = ", ".join(f"{n} {v:.2f} %" for n, v in zip(names[::-1], ours[::-1], strict=True))
+    return Drawn({"rows": rows}, fig, f"All digits of a test image right, and no other: {said}.")

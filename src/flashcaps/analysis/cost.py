@@ -1,0 +1,179 @@
+"""What routing costs: memory and time against iterations, and time per 100 training steps, measured here and now."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..alternation import ascend_coefficients
+from ..batches import Batch
+from ..losses import margin_loss, reconstruction_loss
+from ..models import create_model
+from ..routing import ROUTING
+from ._inside import iterated, iterations_of
+from ._style import ALGORITHM, INK, MARKERS, figure, grid, styled, whole_ticks
+from ._types import DoesNotApply, Drawn, Run, take
+
+IMAGES = 16
+LIMIT_S = 30.0  # of measuring, about: a large model on a small machine gets fewer points
+
+
+@styled
+def cost(run: Run, iterations: tuple[int, ...] = (1, 2, 3, 5)) -> Drawn:
+    """Memory and time against iterations, all algorithms in this model (attention, Fig. 4).
+
+    Memory is what a forward pass keeps for the backward pass, parameters left out.
+    """
+    batch = take(run.examples(), torch.arange(min(IMAGES, len(run.examples().inputs))))
+    data = measured(run, batch, iterations)
+    fig = figure(9.5, 3.8)
+    axes = fig.subplots(1, 2)
+    for k, (name, points) in enumerate(data.items()):
+        for axis, which, scale in ((axes[0], 0, 1000 / len(batch.inputs)), (axes[1], 1, 1.0)):
+            axis.plot(list(points), [p[which] * scale for p in points.values()], marker=MARKERS[k],
+                      color=ALGORITHM.get(name, INK), label=name)
+    axes[0].set(xlabel="routing iterations", ylabel="ms per image, forward + backward", ylim=(0, None))
+    axes[1].set(xlabel="routing iterations", ylabel="MiB kept for backward", ylim=(0, None))
+    axes[0].legend(fontsize=10)
+    for axis in axes:
+        whole_ticks(axis, max(iterations))
+        grid(axis)
+    own = data[run.layer().name]
+    first, last = own[min(own)], own[max(own)]
+    device = next(run.model.parameters()).device.type
+    text = (f"{run.model.name} with each algorithm in its place, {len(batch.inputs)} images at once on this machine's "
+            f"{device}. Its own, {run.layer().name}: {first[0] * 1000:.0f} ms and {first[1]:.1f} MiB with {min(own)}, "
+            f"{last[0] * 1000:.0f} ms and {last[1]:.1f} MiB with {max(own)} iterations. "
+            f"Leanest with {max(own)}: {_leanest(data, max(own))}.")
+    return Drawn({"cost": data}, fig, text)
+
+
+def measured(run: Run, batch: Batch, iterations: tuple[int, ...]) -> dict[str, dict[int, tuple[float, float]]]:
+    """(seconds, MiB) of each algorithm and number of iterations, the model's own first, until the time is up."""
+    models, start = variants(run), time.perf_counter()
+    data: dict[str, dict[int, tuple[float, float]]] = {}
+    names = sorted(models, key=lambda n: n != run.layer().name)
+    for t in iterations:
+        for name in names:
+            if data and time.perf_counter() - start > LIMIT_S:
+                return data
+            if name == "discriminative" and t > 1:
+                continue
+            with iterated(models[name].capsules, t):
+                data.setdefault(name, {})[t] = (seconds(models[name], batch), kept_bytes(models[name], batch) / 2**20)
+    return data
+
+
+def _leanest(data: dict[str, dict[int, tuple[float, float]]], count: int) -> str:
+    sizes = {name: points[count][1] for name, points in data.items() if count in points}
+    best = min(sizes, key=lambda n: sizes[n])
+    return f"{best} ({sizes[best]:.1f} MiB)"
+
+
+@styled
+def step_time(run: Run, repeats: int = 2) -> Drawn:
+    """Training time per 100 steps, all algorithms in this model (discriminative, Fig. 4)."""
+    size = min(run.recipe.train.batch if run.recipe else IMAGES, 64, len(run.examples().inputs))
+    batch = take(run.examples(), torch.arange(size))
+    times: dict[str, float] = {}
+    counts, start = {}, time.perf_counter()
+    for name, model in variants(run).items():
+        if times and time.perf_counter() - start > LIMIT_S:
+            break
+        times[name], counts[name] = 100 * step_seconds(model, batch, repeats), iterations_of(model.capsules)
+    fig = figure(7.5, 0.5 * len(times) + 1.2)
+    axis = fig.subplots()
+    names = sorted(times, key=lambda n: -times[n])
+    bars = axis.barh([f"{n}, {counts[n]}" for n in names], [times[n] for n in names], height=0.6,
+                     color=[ALGORITHM.get(n, INK) for n in names])
+    axis.bar_label(bars, [f" {times[n]:.1f} s" for n in names], color=INK)
+    axis.set(xlabel=f"seconds per 100 steps of {size} images", ylabel="routing, iterations")
+    axis.margins(x=0.15)
+    fastest = min(times, key=lambda n: times[n])
+    text = (f"Whole training steps of {run.model.name} on {size} images, measured here ({repeats} steps, the faster "
+            f"counts). {fastest} is fastest with {times[fastest]:.1f} s; "
+            + ", ".join(f"{n} takes {times[n] / times[fastest]:.2f} times that" for n in names if n != fastest) + ".")
+    return Drawn({"seconds": times, "iterations": counts}, fig, text)
+
+
+def variants(run: Run) -> dict[str, Any]:
+    """The model with every algorithm that can take the place of its own, fresh weights."""
+    run.stack()
+    device = next(run.model.parameters()).device
+    found: dict[str, Any] = {}
+    kept = {k: v for k, v in run.model.overrides.items() if k not in ("routing", "options", "pose", "concurrent")}
+    with torch.random.fork_rng(devices=[]):
+        for name in ROUTING:
+            own = run.model.overrides if name == run.layer().name else kept | {"routing": name}
+            try:
+                found[name] = create_model(run.model.name, **own).to(device)
+            except (ValueError, TypeError):  # it cannot: a number per child, say, where any number may come
+                continue
+    if not found:
+        raise DoesNotApply(f"{run.model.name} cannot be built anew from its name")
+    return found
+
+
+def run_once(model: Any, batch: Batch) -> Tensor:
+    """A loss of the batch: margin, and reconstruction where there is a decoder."""
+    drawn = batch.chosen if model.decoder is not None else None
+    output = model(batch.inputs, batch.mask) if batch.mask is not None else model(batch.inputs, chosen=drawn)
+    loss = margin_loss(output.scores, batch.targets)
+    if output.reconstruction is not None and batch.pictures is not None:
+        loss = loss + reconstruction_loss(output.reconstruction, batch.pictures)
+    return loss
+
+
+def seconds(model: Any, batch: Batch) -> float:
+    """Forward and backward, the faster of two; one is enough where it takes seconds."""
+    def work() -> None:
+        run_once(model, batch).backward()
+
+    first = _timed(work, batch)
+    return first if first > 2 else min(first, _timed(work, batch))
+
+
+def step_seconds(model: Any, batch: Batch, repeats: int) -> float:
+    """One training step: forward, the coefficients' own, backward, optimiser."""
+    optimiser = torch.optim.Adam(model.parameters())
+
+    def step() -> None:
+        optimiser.zero_grad()
+        loss = run_once(model.train(), batch)
+        ascend_coefficients(model, batch.targets)
+        loss.backward()
+        optimiser.step()
+
+    first = _timed(step, batch)  # the optimiser's state is made in it
+    return first if first > 5 else min(_timed(step, batch) for _ in range(repeats))
+
+
+def _timed(work: Any, batch: Batch) -> float:
+    cuda = batch.inputs.device.type == "cuda"
+    with torch.enable_grad():
+        torch.cuda.synchronize() if cuda else None
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize() if cuda else None
+    return time.perf_counter() - start
+
+
+def kept_bytes(model: nn.Module, batch: Batch) -> int:
+    """Bytes a forward pass keeps for the backward pass, every storage once, parameters left out."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    seen: dict[int, int] = {}
+
+    def pack(x: Tensor) -> Tensor:
+        store = x.untyped_storage()
+        if store.data_ptr() not in own:
+            seen[store.data_ptr()] = store.nbytes()
+        return x
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        loss = run_once(model, batch)
+    total = sum(seen.values())
+    del loss  # until here, so that no storage is freed and its place counted twice
+    return total

@@ -1,0 +1,56 @@
+"""Which tokens and transformer layers a sentence's class capsule used (heinsen's credit assignment)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._inside import LayerTrace, presence, trace
+from ._style import bare, figure, styled
+from ._types import DoesNotApply, Drawn, Run, take
+
+
+@styled
+def credit(run: Run, sentences: int = 3) -> Drawn:
+    """Which tokens and transformer layers a sentence's class capsule used (heinsen)."""
+    if run.model.image is not None:
+        raise DoesNotApply("text is needed: hidden states of a transformer; this model reads images")
+    batch = run.examples()
+    batch = take(batch, torch.arange(min(sentences, len(batch.inputs))))
+    n, depth = batch.inputs.shape[1:3]
+    scores = run.model(batch.inputs, batch.mask).scores
+    answer = scores.argmax(1)
+    shares = credit_of(trace(run, batch))  # (B, n * l, K)
+    table = shares[torch.arange(len(answer)), :, answer].view(-1, n, depth)
+    fig = figure(10, 2.5 * len(table) + 0.2)
+    axes = fig.subplots(len(table), 1, squeeze=False)[:, 0]
+    said, words = [], []
+    for k, axis in enumerate(axes):
+        length = int(batch.mask[k].sum()) if batch.mask is not None else n
+        tokens = run.tokens[k][:length] if run.tokens else [f"token {t + 1}" for t in range(length)]
+        words.append(tokens)
+        axis.imshow(table[k, :length].T.cpu().numpy(), cmap="cividis", aspect="auto", origin="lower")
+        bare(axis)
+        axis.set_xticks(range(length), [t.strip("ĠÂ ") or "·" for t in tokens], rotation=50, ha="right", fontsize=10)
+        axis.set_yticks([0, depth - 1], ["first", "last"])
+        label = run.class_name(int(batch.targets[k]))
+        axis.set(ylabel="layer", title=f"answer {run.class_name(int(answer[k]))}, label {label}")
+        best = int(table[k, :length].sum(1).argmax())
+        layer = int(table[k].sum(0).argmax())
+        token_share, layer_share = 100 * float(table[k, best].sum()), 100 * float(table[k, :, layer].sum())
+        said.append(f"sentence {k + 1} leans most on “{tokens[best]}” ({token_share:.0f} % of its credit, where "
+                    f"{100 / length:.0f} % would be even) and on layer {layer} ({layer_share:.0f} %, even: "
+                    f"{100 / depth:.0f} %)")
+    axes[-1].set_xlabel("token")
+    return Drawn({"credit": table, "tokens": words, "answer": answer}, fig, f"Bright is used more; {'; '.join(said)}.")
+
+
+def credit_of(layers: list[LayerTrace]) -> Tensor:
+    """Of every primary capsule for every class: presence times coupling, layer upon layer, (B, I, K), sums to 1."""
+    total: Tensor | None = None
+    for layer in layers:
+        use = presence(layer).flatten(1)[..., None] * layer.steps[-1].coupling.abs()  # (B, I, J)
+        use = use / use.sum(1, keepdim=True).clamp(min=1e-12)
+        total = use if total is None else total @ use
+    assert total is not None
+    return total

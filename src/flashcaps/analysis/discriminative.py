@@ -1,0 +1,116 @@
+"""What discriminative routing leaves: sparse coefficients, and capsules that need no decoder to be trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checkpoint import load
+from ..routing import Routed
+from ._style import COLOURS, figure, grid, styled, tiles
+from ._types import DoesNotApply, Drawn, Run
+from .reconstructions import first_of_each
+
+SMALL = 0.01  # of the largest: what counts as nothing
+
+
+@styled
+def sparsity(run: Run) -> Drawn:
+    """Sparsity of discriminative routing's coefficients, l1 against l2."""
+    layer: Any = run.layer()
+    if layer.name != "discriminative":
+        raise DoesNotApply(f"coefficients of discriminative routing are needed; the class layer's is {layer.name}")
+    found = {layer.routing.penalty: layer.coefficients}
+    for model in others(run):
+        top: Any = model.capsules.layers[-1] if hasattr(model, "capsules") else None
+        if top is not None and top.name == "discriminative":
+            found.setdefault(top.routing.penalty, top.coefficients)
+    fig = figure(9, 3.7)
+    left, right = fig.subplots(1, 2)
+    data = {}
+    for k, (penalty, b) in enumerate(found.items()):
+        sizes, share = curve(b)
+        data[penalty] = {"coefficients": b, "size": sizes, "share": share, "small": small_share(b)}
+        look: dict[str, Any] = {"color": COLOURS[k], "linestyle": ("-", "--")[k % 2], "linewidth": 2}
+        left.plot(sizes.clamp(min=1e-5), share, label=f"{penalty} penalty", **look)
+        right.stairs(*torch.histogram(b.flatten().float().cpu(), 60), **look)
+    left.set(xscale="log", xlim=(1e-5, 1.2), xlabel="|b| over the largest", ylabel="% of coefficients below")
+    left.axvline(SMALL, color=COLOURS[3], linewidth=1, linestyle=":")
+    right.set(xlabel="coefficient b", ylabel="how many", yscale="log")
+    left.legend()
+    for axis in (left, right):
+        grid(axis)
+    negative = {p: float((d["coefficients"] < 0).float().mean()) for p, d in data.items()}
+    said = "; ".join(f"{p}: {d['small']:.1f} % are below {SMALL:.0%} of the largest, {negative[p]:.0%} are negative"
+                     for p, d in data.items())
+    i, j = layer.coefficients.shape
+    return Drawn(data, fig, f"The {i:,} x {j} coefficients of {run.model.name}. {said}.")
+
+
+def curve(b: Tensor) -> tuple[Tensor, Tensor]:
+    """|b| over its largest, in order, and the share of coefficients at or below each, in percent."""
+    sizes = (b.abs() / b.abs().max().clamp(min=1e-12)).flatten().float().cpu().sort().values
+    return sizes, torch.arange(1, len(sizes) + 1) * (100 / len(sizes))
+
+
+def small_share(b: Tensor) -> float:
+    """How many coefficients are next to nothing, in percent."""
+    return float((b.abs() < SMALL * b.abs().max()).float().mean() * 100)
+
+
+def others(run: Run) -> list[Any]:
+    """The models of other runs whose folders are known."""
+    device = next(run.model.parameters()).device
+    mine = str(run.folder.resolve()) if run.folder else ""
+    folders = [r["folder"] for r in run.records if "folder" in r]
+    return [load(f, device=device) for f in folders if str(Path(f).resolve()) != mine]
+
+
+@styled
+def borrowed_decoder(run: Run, count: int = 10) -> Drawn:
+    """Reconstructions fed with capsules that were trained without the decoder (discriminative, Fig. 2)."""
+    batch = run.single()
+    with_one, without = pair(run)
+    ok = with_one.right & without.right
+    rows = first_of_each(batch.targets, ok)[:count]
+    if not len(rows):
+        raise DoesNotApply("an image that both models answer rightly is needed; there is none among those looked at")
+    own, fed = (draw_from(with_one.model, r, rows) for r in (with_one, without))
+    fig = figure(0.92 * len(rows) + 1.5, 3.6)
+    axis = fig.subplots()
+    names = [run.class_name(int(k)) for k in batch.targets[rows]]
+    tiles(axis, torch.stack([batch.inputs[rows], own, fed]), names, ["input", "own", "borrowed"])
+    every = ok.nonzero()[:, 0]
+    errors = [float((draw_from(with_one.model, r, every) - batch.inputs[every]).square().flatten(1).sum(1).mean())
+              for r in (with_one, without)]
+    text = (f"Middle: the decoder of {with_one.model.name} fed with the capsules it was trained with "
+            f"({errors[0]:.1f}, sum of squares). Below: fed with those of {without.model.name} trained without any "
+            f"decoder ({errors[1]:.1f}), which answer {int(without.right.sum())} of {len(ok)} images rightly.")
+    return Drawn({"own": own, "borrowed": fed, "errors": errors, "rows": rows}, fig, text)
+
+
+def pair(run: Run) -> tuple[Run, Run]:
+    """(a run with a decoder, one without) whose class capsules have the same shape; this run is one of them."""
+    layer = run.layer()
+    for model in others(run):
+        top: Any = model.capsules.layers[-1] if hasattr(model, "capsules") else None
+        if top is None or model.image != run.model.image:
+            continue
+        if (top.parents, top.out_dim) != (layer.parents, layer.out_dim):
+            continue
+        if (model.decoder is None) != (run.model.decoder is None):
+            other = replace(run, model=model)
+            return (run, other) if run.model.decoder is not None else (other, run)
+    missing = "with" if run.model.decoder is None else "without"
+    raise DoesNotApply(f"a run {missing} a decoder is needed, too, of the same capsules: give its folder with --beside")
+
+
+def draw_from(model: Any, run: Run, rows: Tensor) -> Tensor:
+    """What `model`'s decoder draws from the class capsules of `run`."""
+    routed = run.output.routed
+    assert routed is not None
+    return model.reconstruct(Routed(routed.pose[rows]), run.single().targets[rows])

@@ -1,0 +1,143 @@
+"""The parse tree of one image, still and moving."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._inside import iterations_of
+from ._style import BLUE, FAINT, GREEN, INK, MUTED, RED, figure, rgba, styled
+from ._tree import Tree, grow
+from ._types import Drawn, Run
+
+ROOTS = (BLUE, RED, GREEN)
+WIDEST = 4.5  # of a line, points
+STEP = 1.3  # from one level to the next
+
+
+@styled
+def parse_tree(run: Run, row: int | None = None) -> Drawn:
+    """The parse tree of one image: which primary capsules go to which class, thickness = coupling, per iteration."""
+    row = clear_row(run) if row is None else row
+    tree = grow(run, row)
+    steps = len(tree.share)
+    shown = list(range(steps)) if steps <= 3 else [0, 1, steps - 1]
+    across = len(shown) if len(tree.levels) == 2 else 1
+    down = len(shown) // across
+    wide = 2.6 * (STEP * (len(tree.levels) - 1) + 0.6)
+    fig = figure(0.78 * wide * across, 0.78 * 3.35 * down)
+    axes = fig.subplots(down, across, squeeze=False).flatten()
+    for axis, t in zip(axes, shown, strict=True):
+        lines, dots, labels = plant(axis, run, tree, row)
+        set_mass(lines, dots, labels, run, tree, [m[t] for m in tree.mass], tree.share[t])
+        axis.set_title(f"iteration {t + 1}")
+    return Drawn(_data(tree, row), fig, _caption(run, tree, row))
+
+
+@styled
+def animation(run: Run, row: int | None = None, iterations: int = 5, between: int = 5) -> Drawn:
+    """Routing as it converges, on one image: a moving parse tree (GIF)."""
+    from PIL import Image
+
+    row = clear_row(run) if row is None else row
+    tree = grow(run, row, iterations=iterations)
+    fig = figure(2.6 * (STEP * (len(tree.levels) - 1) + 0.6), 3.2)
+    axis = fig.subplots()
+    artists = plant(axis, run, tree, row)
+    frames, waits = [], []
+    own, last = iterations_of(run.stack()), len(tree.share) - 1
+    for k in range(last * between + 1):
+        t, part = divmod(k, between)
+        share = part / between
+        mass = [m[t] + share * (m[min(t + 1, last)] - m[t]) for m in tree.mass]
+        set_mass(*artists, run, tree, mass, tree.share[t] + share * (tree.share[min(t + 1, last)] - tree.share[t]))
+        mark = " (where this model stops)" if t + 1 == own else ""
+        axis.set_title(f"iteration {t + 1}{mark}")
+        buffer = io.BytesIO()
+        fig.savefig(buffer, format="png", dpi=80)
+        if k == 0:
+            fig.set_layout_engine("none")
+        frames.append(Image.open(buffer).convert("RGB").quantize(64))
+        waits.append(900 if part == 0 else 90)
+    waits[-1] = 2000
+    out = io.BytesIO()
+    frames[0].save(out, "GIF", save_all=True, append_images=frames[1:], duration=waits, loop=0)
+    text = _caption(run, tree, row) + f" The model itself stops after {own}."
+    return Drawn({**_data(tree, row), "gif": out.getvalue(), "frames": len(frames)}, fig, text)
+
+
+def clear_row(run: Run) -> int:
+    """A rightly answered example whose best two scores are closest: routing has something to decide."""
+    best = run.output.scores.topk(min(2, run.output.scores.shape[1]), 1).values
+    gap = best[:, 0] - best[:, -1]
+    return int(torch.where(run.right, gap, gap.new_tensor(torch.inf)).argmin())
+
+
+def plant(axis: Any, run: Run, tree: Tree, row: int) -> tuple[list[Any], list[Any], list[Any]]:
+    """Image, nodes and lines of a tree. Line widths, dot sizes and labels are set by `set_mass`."""
+    from matplotlib.collections import LineCollection
+
+    image = run.images()[row]
+    axis.imshow(rgba(image).numpy(), extent=(0, 1, 0, 1), interpolation="nearest", aspect="auto", zorder=0)
+    axis.axis("off")
+    h, w = image.shape[1:]
+    axis.set(xlim=(-0.02, STEP * (len(tree.levels) - 1) + 0.62), ylim=(-0.02, 1.02))
+    axis.set_aspect(h / w)
+    points = [_spot(level, k) for k, level in enumerate(tree.levels)]
+    points[-1][tree.roots] = _column(len(tree.roots), len(points) - 1)
+    for k, xy in enumerate(points[:-1]):
+        used = tree.edges[k][:, 1].unique() if k == 0 and len(xy) > 200 else torch.arange(len(xy))
+        axis.scatter(xy[used, 0], xy[used, 1], s=12 if k else 7, color=FAINT, edgecolor=MUTED, linewidth=0.5, zorder=3)
+    lines = []
+    for k, edges in enumerate(tree.edges):
+        segments = torch.stack([points[k][edges[:, 1]], points[k + 1][edges[:, 2]]], 1)
+        colours = [ROOTS[int(r) % len(ROOTS)] for r in edges[:, 0]]
+        lines.append(LineCollection(list(segments.numpy()), colors=colours, alpha=0.7, capstyle="round", zorder=2))
+        axis.add_collection(lines[-1])
+    top = points[-1][tree.roots]
+    dots = [axis.scatter(*xy, color=ROOTS[r % len(ROOTS)], zorder=4) for r, xy in enumerate(top)]
+    labels = [axis.text(float(x) + 0.12, float(y), "", va="center", fontsize=12, color=INK) for x, y in top]
+    return lines, dots, labels
+
+
+def set_mass(
+    lines: list[Any], dots: list[Any], labels: list[Any], run: Run, tree: Tree, mass: list[Tensor], share: Tensor
+) -> None:
+    for line, now, all_of_them in zip(lines, mass, tree.mass, strict=True):
+        line.set_linewidth((WIDEST * now / all_of_them.max().clamp(min=1e-12)).tolist())
+    for r, (dot, label) in enumerate(zip(dots, labels, strict=True)):
+        dot.set_sizes([60 + 700 * float(share[r])])
+        label.set_text(f"{run.class_name(tree.roots[r])}  {100 * float(share[r]):.1f} %")
+
+
+def _spot(level: Tensor, k: int) -> Tensor:
+    """Places of level k in the drawing: the image, then one column or smaller grid after the other."""
+    x, y = level[:, 0], 1 - level[:, 1]
+    if k == 0:
+        return torch.stack([x, y], 1)
+    return torch.stack([STEP * k + 0.25 + 0.5 * (x - 0.5), y if bool((x == 0.5).all()) else 0.5 + 0.6 * (y - 0.5)], 1)
+
+
+def _column(count: int, k: int) -> Tensor:
+    """The roots, one above the other."""
+    y = 1 - (torch.arange(count) + 0.5) / count
+    return torch.stack([torch.full((count,), STEP * k + 0.1), y], 1)
+
+
+def _data(tree: Tree, row: int) -> dict[str, Any]:
+    return {"row": row, "roots": tree.roots, "levels": tree.levels, "edges": tree.edges, "mass": tree.mass,
+            "share": tree.share}
+
+
+def _caption(run: Run, tree: Tree, row: int) -> str:
+    names = [run.class_name(k) for k in tree.roots]
+    first, last = tree.share[0], tree.share[-1]
+    said = ", ".join(f"{n} from {100 * float(a):.1f} to {100 * float(b):.1f} %"
+                     for n, a, b in zip(names, first, last, strict=True))
+    return (f"Lines go from primary capsules, drawn where they look ({len(tree.levels[0])} of them, types in a ring "
+            f"around the middle of what they see), up to the {len(names)} classes with the largest scores. Thickness "
+            f"is coupling times presence; of each class the strongest lines are shown. Over {len(tree.share)} "
+            f"iterations the share of all that is routed changes: {said}.")

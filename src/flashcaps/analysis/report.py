@@ -1,0 +1,181 @@
+"""All figures of a checkpoint into a folder, and one page that shows them: images inside, no network."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from ._style import darken, numbers
+from ._types import DoesNotApply, Drawn, Run
+
+DPI = 110
+Tell = Callable[[str, str], None]  # (name, why not), "" where it was drawn
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title><style>
+:root {{ color-scheme: light dark; --ink: #1c1f24; --paper: #fff; --muted: #6b7280; --line: #e3e6eb }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --ink: #e7eaf0; --paper: #14171c; --muted: #9aa3b2; --line: #343a45 }} }}
+body {{ font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
+  max-width: {width}; padding: 2rem 1.2rem }}
+h1 {{ font-size: 1.6rem; margin: 0 }} h2 {{ font-size: 1.15rem; margin: 0 0 .6rem }}
+img {{ width: 100%; height: auto }} figure {{ margin: 0 }}
+section {{ border-top: 1px solid var(--line); padding: 1.6rem 0 }}
+.pair {{ display: grid; grid-template-columns: 1fr 1fr; gap: 1.5rem }}
+code, .muted {{ color: var(--muted) }} code {{ font-size: .85em }} nav a {{ margin-right: .8em }}
+table {{ border-collapse: collapse }}
+td, th {{ text-align: left; padding: .15rem 1.5rem .15rem 0; font-weight: normal }}
+th {{ color: var(--muted) }}
+</style></head><body>
+{body}
+</body></html>
+"""
+
+
+@dataclass(frozen=True)
+class Written:
+    """One figure of one run: its files, or why it was not drawn."""
+
+    name: str
+    title: str
+    caption: str = ""
+    light: bytes = b""
+    dark: bytes = b""
+    kind: str = "png"
+    why: str = ""
+
+
+def write_figures(run: Run, out: str | Path, names: Iterable[str] = (), tell: Tell = lambda name, why: None) -> Path:
+    """Draw `names` (all by default) into `out`: NAME.png, NAME-dark.png, the same as .svg, and report.html."""
+    folder, chosen = Path(out), choose(names)
+    found = [write_figure(run, name, folder, tell) for name in chosen]
+    body = header([run]) + contents(found) + "".join(section(w.name, [w], [run]) for w in found if not w.why)
+    return save_page(folder, f"{run.name}: inside", body + undrawn(found), "62rem")
+
+
+def compare(a: Run, b: Run, out: str | Path, names: Iterable[str] = (), tell: Tell = lambda name, why: None) -> Path:
+    """Two checkpoints side by side: the figures of each in a folder of its own, one report for both."""
+    folder, chosen = Path(out), choose(names)
+    places = [folder / "left", folder / "right"]
+    found = [[write_figure(run, name, place, tell) for run, place in zip((a, b), places, strict=True)]
+             for name in chosen]
+    shown = [pair for pair in found if not all(w.why for w in pair)]
+    body = header([a, b]) + contents([pair[0] if not pair[0].why else pair[1] for pair in shown])
+    body += "".join(section(pair[0].name, pair, [a, b]) for pair in shown)
+    hidden = [pair[0] for pair in found if all(w.why for w in pair)]
+    return save_page(folder, f"{a.name} beside {b.name}", body + undrawn(hidden), "100rem")
+
+
+def choose(names: Iterable[str]) -> list[str]:
+    from . import FIGURES
+
+    wanted = [names] if isinstance(names, str) else list(names) or list(FIGURES)
+    for name in wanted:
+        if name not in FIGURES:
+            close = get_close_matches(name, FIGURES, 1, 0.4)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(FIGURES)}"
+            raise ValueError(f"name: no figure {name!r}; {hint}")
+    return wanted
+
+
+def title_of(name: str) -> str:
+    """The first line of the figure function's docstring."""
+    from . import FIGURES
+
+    return (FIGURES[name].__doc__ or name).split("\n")[0].rstrip(".")
+
+
+def write_figure(run: Run, name: str, folder: Path, tell: Tell = lambda name, why: None) -> Written:
+    """The files of one figure; one that does not apply to this model says so, and leaves none."""
+    from . import FIGURES
+
+    try:
+        drawn = FIGURES[name](run)
+    except ImportError:
+        raise
+    except Exception as error:  # whatever goes wrong in one figure, the others still come
+        why = str(error) if isinstance(error, DoesNotApply) else f"failed: {type(error).__name__}: {error}"
+        tell(name, why)
+        return Written(name, title_of(name), why=why)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = save(drawn, name, folder)
+    tell(name, "")
+    return written
+
+
+def save(drawn: Drawn, name: str, folder: Path) -> Written:
+    moving = drawn.data.get("gif")
+    if moving is not None:
+        (folder / f"{name}.gif").write_bytes(moving)
+    plain: dict[str, Any] = {"metadata": {"Date": None}}
+    drawn.figure.savefig(folder / f"{name}.png", dpi=DPI)
+    drawn.figure.savefig(folder / f"{name}.svg", dpi=DPI, **plain)
+    darken(drawn.figure)
+    drawn.figure.savefig(folder / f"{name}-dark.png", dpi=DPI)
+    drawn.figure.savefig(folder / f"{name}-dark.svg", dpi=DPI, **plain)
+    (folder / f"{name}.txt").write_text(drawn.caption + "\n")
+    if moving is not None:
+        return Written(name, title_of(name), drawn.caption, moving, moving, "gif")
+    light, dark = ((folder / f"{name}{d}.png").read_bytes() for d in ("", "-dark"))
+    return Written(name, title_of(name), drawn.caption, light, dark)
+
+
+def header(runs: list[Run]) -> str:
+    """Names, and a table of what the runs are."""
+    rows = {
+        "model": [r.model.name for r in runs],
+        "changed": [", ".join(f"{k}={v}" for k, v in r.model.overrides.items()) for r in runs],
+        "parameters": [numbers(r.parameters) for r in runs],
+        "trained on": [r.recipe.data.name if r.recipe else "" for r in runs],
+        "test error": [test_error(r) for r in runs],
+        "figures look at": [f"{len(r.batch.inputs)} test examples" if r.batch else "no examples" for r in runs],
+    }
+    table = "".join(f"<tr><th>{k}</th>" + "".join(f"<td>{html.escape(x)}</td>" for x in row) + "</tr>"
+                    for k, row in rows.items() if any(row))
+    names = " beside ".join(html.escape(r.name) for r in runs)
+    return f"<h1>{names}</h1>\n<table>{table}</table>\n"
+
+
+def test_error(run: Run) -> str:
+    test = [m for m in run.metrics if m["kind"] == "test"]
+    return f"{test[-1]['error']:.2f} %" if test else ""
+
+
+def contents(found: list[Written]) -> str:
+    links = "".join(f'<a href="#{w.name}">{w.name}</a>' for w in found if not w.why)
+    return f"<nav><p>{links}</p></nav>\n"
+
+
+def section(name: str, found: list[Written], runs: list[Run]) -> str:
+    cells = []
+    for w, run in zip(found, runs, strict=True):
+        if w.why:
+            cells.append(f'<p class="muted">{html.escape(run.name)}: not drawn: {html.escape(w.why)}</p>')
+            continue
+        light, dark = (f"data:image/{w.kind};base64,{base64.b64encode(x).decode()}" for x in (w.light, w.dark))
+        source = f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">' if w.dark != w.light else ""
+        text = html.escape(w.caption)
+        cells.append(f'<figure><picture>{source}<img src="{light}" alt="{html.escape(w.title)}"></picture>'
+                     f"<figcaption>{text}</figcaption></figure>")
+    inner = cells[0] if len(cells) == 1 else f'<div class="pair">{"".join(f"<div>{c}</div>" for c in cells)}</div>'
+    command = "".join(f"<p><code>flashcaps figures {html.escape(str(r.folder or r.name))} {name}</code></p>"
+                      for r in runs[:1])
+    return f'<section id="{name}"><h2>{html.escape(found[0].title)}</h2>{inner}{command}</section>\n'
+
+
+def undrawn(found: list[Written]) -> str:
+    lines = "".join(f"<li>{w.name}: {html.escape(w.why)}</li>" for w in found if w.why)
+    return f'<section class="muted"><h2>Not drawn of this model</h2><ul>{lines}</ul></section>\n' if lines else ""
+
+
+def save_page(folder: Path, title: str, body: str, width: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "report.html"
+    path.write_text(PAGE.format(title=html.escape(title), body=body, width=width), encoding="utf-8")
+    return path

@@ -1,0 +1,85 @@
+"""Does routing settle? The change of its logits per iteration, over training (dynamic, Fig. A.1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batches import Batch
+from ..checkpoint import load, read_weights
+from ._inside import class_votes
+from ._open import untrained
+from ._style import COLOURS, MARKERS, figure, grid, styled, whole_ticks
+from ._types import DoesNotApply, Drawn, Run, take
+
+ITERATIONS = 6
+IMAGES = 16
+
+
+@styled
+def routing_logits(run: Run, iterations: int = ITERATIONS) -> Drawn:
+    """Change of the routing logits by each iteration, over training, on a log scale (dynamic, Fig. A.1)."""
+    if run.layer().name != "dynamic":
+        raise DoesNotApply(f"logits b_ij that add up are dynamic routing's; the class layer's is {run.layer().name}")
+    batch = run.examples()
+    batch = take(batch, torch.arange(min(IMAGES, len(batch.inputs))))
+    table = {step: logit_change(r, batch, iterations) for step, r in stages(run)}
+    fig = figure(9, 3.6)
+    left, right = fig.subplots(1, 2, sharey=True)
+    steps = list(table)
+    for t in range(iterations):
+        values = [float(table[s][t]) for s in steps]
+        left.plot(steps, values, marker=MARKERS[t % len(MARKERS)], color=COLOURS[t % len(COLOURS)], label=f"{t + 1}")
+    left.set(xlabel="training step", ylabel="mean change of a logit", yscale="log", title="over training")
+    left.legend(title="iteration", ncols=2)
+    last = table[steps[-1]]
+    right.plot(range(1, iterations + 1), last, "o-", color=COLOURS[0], label="this model")
+    if len(steps) > 1:
+        right.plot(range(1, iterations + 1), table[steps[0]], "s--", color=COLOURS[1], label="before training")
+    right.set(xlabel="iteration", title=f"at step {steps[-1]:,}")
+    right.legend()
+    whole_ticks(right, iterations)
+    for axis in (left, right):
+        grid(axis)
+    own = run.layer().routing.iterations
+    text = (f"After training, the {_ordinal(1)} iteration changes a logit by {float(last[0]):.2g} on average and the "
+            f"{_ordinal(iterations)} by {float(last[-1]):.2g}, over {len(batch.inputs)} test images; the model routes "
+            f"{own} times. {_trend(last)} Points over training: {', '.join(f'step {s:,}' for s in steps)}.")
+    return Drawn({"steps": steps, "change": torch.stack([table[s] for s in steps])}, fig, text)
+
+
+def logit_change(run: Run, batch: Batch, iterations: int) -> Tensor:
+    """mean |b_ij after - b_ij before| = mean |u_j|i . v_j|, for every iteration, (iterations,)."""
+    votes, top = class_votes(run, batch, iterations)
+    changes = [torch.einsum("bijd,bjd->bij", votes, step.pose.to(votes.dtype)).abs().mean() for step in top.steps]
+    return torch.stack(changes).cpu()
+
+
+def stages(run: Run) -> list[tuple[int, Run]]:
+    """The model before training and at every step its folder has weights of, in order."""
+    found: dict[int, Any] = {}
+    if run.recipe is not None:
+        found[0] = untrained(run)
+    files = sorted(run.folder.glob("*.safetensors")) if run.folder else []
+    device = next(run.model.parameters()).device
+    for path in files:
+        step = int(read_weights(path)[1].get("step", 0))
+        if step and step not in found:
+            found[step] = load(path, device=device)
+    own = int(getattr(run.model, "config", {}).get("step", 0))
+    found[own or max(found, default=0)] = run.model
+    return [(step, replace(run, model=found[step])) for step in sorted(found)]
+
+
+def _trend(change: Tensor) -> str:
+    ratio = float((change[-1] / change[0].clamp(min=1e-30)) ** (1 / max(len(change) - 1, 1)))
+    if ratio < 0.95:
+        return f"Each iteration changes {ratio:.2f} times what the one before did: routing settles."
+    return f"Each iteration changes {ratio:.2f} times what the one before did: within these, routing does not settle."
+
+
+def _ordinal(n: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(n, f"{n}th")

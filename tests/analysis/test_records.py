@@ -1,0 +1,106 @@
+"""Figures that read finished runs: what they find, group and say."""
+
+from __future__ import annotations
+
+import pytest
+
+from flashcaps.analysis import DoesNotApply, Run
+from flashcaps.analysis._records import accuracy, facts
+from flashcaps.analysis.comparisons import ablated, ablation, diverse
+from flashcaps.analysis.training import convergence, error_curves, iterations, reroute, training_loss
+from flashcaps.recipe import read_recipe
+from tests.analysis.conftest import small_run
+
+
+def record(recipe="tiny", overrides=(), value=2.0, metric="test_error_percent", seed=0, **more):
+    curve = [{"step": 10 * k, "epoch": k - 1, "error": 20.0 / k, "split": "validation"} for k in (1, 2, 3)]
+    return {"recipe": recipe, "variant": ",".join(overrides) or "default", "overrides": list(overrides), "seed": seed,
+            "metric": metric, "value": value, "parameters": 1000, "curve": curve, **more}
+
+
+def losses(first: float) -> list[dict]:
+    return [{"kind": "train", "step": k, "loss": first / k, "error": 1.0} for k in (1, 2, 4)]
+
+
+def tiny(records) -> Run:
+    run = small_run(12)
+    run.recipe, run.records = read_recipe("tiny"), records
+    run.model.overrides = {}
+    return run
+
+
+def test_facts_know_algorithm_and_iterations():
+    assert facts(record())[1:] == ("dynamic", 3, {})
+    assert facts(record(overrides=["model.iterations=1"]))[1:] == ("dynamic", 1, {})
+    assert facts(record(overrides=["model.routing=em"])).algorithm == "em"
+    assert facts(record("cnn_mnist")).algorithm == ""
+    assert facts(record("of another version")) is None
+    assert accuracy(record(value=3.0)) == 97
+    assert accuracy(record(value=83.0, metric="test_accuracy_percent")) == 83
+
+
+def test_training_loss_with_one_and_three_iterations():
+    run = tiny([record(metrics=losses(1.0)), record(overrides=["model.iterations=1"], metrics=losses(2.0))])
+    data, _, caption = training_loss(run)
+    assert data["last"] == pytest.approx({1: (2 + 1 + 0.5) / 3, 3: (1 + 0.5 + 0.25) / 3})
+    assert "lowest is with 3" in caption
+    with pytest.raises(DoesNotApply, match="iterations=1"):
+        training_loss(tiny([record(metrics=losses(1.0))]))
+
+
+def test_rerouted_accuracy_is_the_models_own_at_its_own_number():
+    run = tiny([record(value=4.0), record(value=2.0, seed=1), record(overrides=["model.routing=em"], value=10.0)])
+    data, _, _ = iterations(run, most=3)
+    assert data["rerouted"][3] == pytest.approx(100 * float(run.right.float().mean()))
+    assert data["trained"] == {"dynamic": {3: [96.0, 98.0]}, "em": {3: [90.0]}}
+    run.layer().set_iterations(1)
+    once = 100 * float(Run(run.model, run.batch).right.float().mean())
+    run.layer().set_iterations(3)
+    assert reroute(run, 1) == {1: pytest.approx(once)}
+
+
+def test_convergence_groups_by_algorithm_and_error_curves_take_the_best():
+    run = tiny([record(), record(value=1.0, seed=1), record(overrides=["model.routing=em"]), record("capsnet_mnist")])
+    data, figure, _ = convergence(run)
+    assert [axis.get_title() for axis in figure.axes] == ["dynamic", "em"]
+    assert len(data["curves"]) == 3  # mnist is other data
+    best, figure, caption = error_curves(run)
+    assert set(best["curves"]) == {"dynamic", "em"}
+    assert best["curves"]["em"] == ([10, 20, 30], [20.0, 10.0, 20 / 3])
+    assert figure.axes[0].get_yscale() == "log"
+    assert "6.67" in caption
+    for figure_of in (convergence, error_curves):
+        with pytest.raises(DoesNotApply, match="beside"):
+            figure_of(tiny([]))
+
+
+def test_ablations_by_what_was_changed():
+    def kind(*overrides):
+        return ablated(facts(record("attention_simple_cifar10", overrides)))
+
+    assert kind() == "attention"
+    assert kind("model.options.norm=false") == "A: no LayerNorm"
+    assert kind("model.concurrent=false", "model.iterations=3") == "B: sequential"
+    assert kind("model.options.activation=true") == "C: activations"
+    assert kind("model.options.norm=false", "model.concurrent=false") == ""
+    assert ablated(facts(record())) == ""
+
+
+def test_ablation_bars():
+    name = "attention_simple_cifar10"
+    runs = [record(name, [], 15.0), record(name, [], 17.0, seed=1), record(name, ["model.options.norm=false"], 60.0)]
+    data, _, caption = ablation(tiny(runs))
+    assert data["accuracy"] == {"attention": {2: 84.0}, "A: no LayerNorm": {2: 40.0}}
+    assert "84.00" in caption
+    with pytest.raises(DoesNotApply, match="ablations"):
+        ablation(tiny([]))
+
+
+def test_diverse_bars_beside_the_papers():
+    kind = "test_accuracy_percent"
+    run = tiny([record("dynamic_diverse", [], 80.0, kind), record("cnn_diverse_pool", [], 75.0, kind)])
+    data, _, caption = diverse(run)
+    assert data["rows"]["dynamic_diverse"]["paper"] == 83.39
+    assert caption.index("dynamic_diverse") < caption.index("cnn_diverse_pool")
+    with pytest.raises(DoesNotApply, match="DiverseMultiMNIST"):
+        diverse(tiny([]))

@@ -1,0 +1,127 @@
+"""Votes, logits, margin, agreement and the architecture, against loops and plain sums."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import flashcaps
+from flashcaps.analysis import DoesNotApply, Run
+from flashcaps.analysis._inside import class_votes
+from flashcaps.analysis.agreement import ALGORITHMS, agree, agreement, entropy
+from flashcaps.analysis.architecture import architecture
+from flashcaps.analysis.margin import margin
+from flashcaps.analysis.routing_logits import logit_change, routing_logits
+from flashcaps.analysis.vote_distances import spread_of, vote_distances, weighted_distances
+from flashcaps.batches import Batch
+from flashcaps.functional import squash
+from flashcaps.routing import ROUTING
+from tests.analysis.conftest import small_run
+
+
+def test_distances_to_the_weighted_mean():
+    votes, weights = torch.randn(5, 2, 3), torch.rand(2, 5, 2)
+    got = weighted_distances(votes, weights)
+    for t in range(2):
+        for j in range(2):
+            mean = sum(weights[t, i, j] * votes[i, j] for i in range(5)) / weights[t, :, j].sum()
+            for i in range(5):
+                torch.testing.assert_close(got[t, i, j], (votes[i, j] - mean).norm())
+    expected = sum(got[0, i, 1] * weights[0, i, 1] for i in range(5)) / weights[0, :, 1].sum()
+    torch.testing.assert_close(spread_of(got, weights)[0, 1], expected)
+
+
+def test_vote_distances_show_a_right_and_a_wrong_image(run):
+    data, _, _ = vote_distances(run)
+    assert run.right[data["rows"]["right"]]
+    assert not run.right[data["rows"]["wrong"]]
+    assert data["wrong"]["classes"][0] == int(run.batch.targets[data["rows"]["wrong"]])
+    torch.testing.assert_close(data["right"]["weight"].sum(-1), torch.ones(3, data["right"]["weight"].shape[1]))
+
+
+@torch.no_grad()
+def test_logit_change_is_the_difference_of_summed_agreements(run):
+    votes, _ = class_votes(run, run.batch, 1)
+    b, expected = torch.zeros(votes.shape[:3]), []
+    for _ in range(3):
+        c = b.softmax(-1)
+        v = squash((c[..., None] * votes).sum(1))
+        new = b + (votes * v[:, None]).sum(-1)
+        expected.append(float((new - b).abs().mean()))
+        b = new
+    assert logit_change(run, run.batch, 3).tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def test_routing_logits_belong_to_dynamic_routing(run):
+    data, figure, caption = routing_logits(run)
+    assert data["change"].shape == (1, 6)
+    assert figure.axes[0].get_yscale() == "log"
+    assert "settle" in caption
+    with pytest.raises(DoesNotApply, match="em"):
+        routing_logits(small_run(2, routing="em"))
+
+
+def test_margin_is_the_papers_equation(run):
+    data, _, _ = margin(run)
+    x = data["length"]
+    torch.testing.assert_close(data["present"], (0.9 - x).clamp(min=0) ** 2)
+    torch.testing.assert_close(data["absent"], 0.5 * (x - 0.1).clamp(min=0) ** 2)
+    assert len(data["lengths"]["present"]) == 24
+    assert len(data["lengths"]["absent"]) == 24 * 3
+    with pytest.raises(DoesNotApply, match="lengths"):
+        margin(small_run(2, routing="attention"))
+
+
+def test_entropy_of_the_undecided_and_the_decided():
+    assert float(entropy(torch.full((1, 3, 4), 0.25))) == pytest.approx(1)
+    assert float(entropy(torch.eye(4)[None])) == pytest.approx(0, abs=1e-5)
+    half = torch.tensor([[[0.5, 0.5, 0, 0]]])
+    assert float(entropy(half)) == pytest.approx(math.log(2) / math.log(4))
+
+
+def test_votes_that_agree():
+    same = torch.ones(1, 3, 2, 4)
+    assert float(agree(same, torch.full((1, 3, 2), 0.5))) == pytest.approx(1)
+    against = torch.tensor([1.0, 1.0, -1.0])[None, :, None, None] * same
+    assert float(agree(against, torch.full((1, 3, 2), 0.5))) == pytest.approx(1 / 3)
+
+
+@torch.no_grad()
+def test_agreement_covers_every_algorithm(run):
+    data, _, _ = agreement(run, iterations=3)
+    assert set(data) == set(ALGORITHMS) == set(ROUTING)
+    for values in data.values():
+        assert float(values["entropy"][0]) == pytest.approx(1, abs=1e-4)  # all begin undecided
+        assert values["agreement"].shape == (3,)
+    _, top = class_votes(run, run.batch._replace(inputs=run.batch.inputs[:16]), 3)
+    expected = [float(entropy(s.coupling)) for s in top.steps]
+    assert data["dynamic"]["entropy"].tolist() == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(DoesNotApply, match="two class capsules"):
+        agreement(small_run(2, classes=1))
+
+
+def test_architecture_counts_every_parameter_once(run):
+    data, _, caption = architecture(run)
+    total = sum(p.numel() for p in run.model.parameters())
+    assert sum(s.parameters for s in data["stages"]) == total == data["parameters"]
+    by_name = {s.name: s for s in data["stages"]}
+    assert by_name["input"].shape == (1, 20, 20)
+    assert by_name["capsules 1"].shape == (4, 16)
+    assert by_name["decoder 3"].shape == (1, 20, 20)
+    assert f"{total:,}" in caption
+
+
+@pytest.mark.parametrize("name", ["cnn_diverse_pool", "attention_simple_cifar10", "heinsen_smallnorb", "heinsen_sst2"])
+def test_architecture_of_other_networks(name):
+    overrides = {"layers": 3, "width": 8} if "sst" in name else {}
+    with torch.device("cpu"):
+        model = flashcaps.create_model(name, **overrides)
+    data, _, _ = architecture(Run(model))
+    assert sum(s.parameters for s in data["stages"]) == sum(p.numel() for p in model.parameters())
+
+
+def test_a_batch_is_not_needed_for_the_architecture(run):
+    assert architecture(Run(run.model)).data["parameters"] == run.parameters
+    assert isinstance(run.batch, Batch)
