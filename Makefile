@@ -13,7 +13,7 @@ help:            ## what there is to make
 	@touch $@
 
 test: .venv/ready lint  ## lint, types and every test that needs no GPU, browser or full data
-	$(PY) -m pytest -n 2
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
 
 lint: .venv/ready    ## ruff and mypy
 	$(PY) -m ruff check .

@@ -5,9 +5,6 @@ The interpreter must be chosen before Triton is first imported: one test here ru
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +19,6 @@ from flashcaps.routing._math import OverPositions, masked, over_parents
 from flashcaps.routing.dynamic import dynamic_routing
 from flashcaps.votes import Votes, covered
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 GIVEN = ["nothing", "query", "logits", "shared logits", "both"]
 # b, g, j, c, d, h: vector poses, matrix poses, primes, ones, powers of two that leave nothing over
 SHAPES = [(5, 7, 3, 1, 3, 5), (3, 5, 2, 2, 3, 3), (2, 3, 5, 4, 4, 4), (1, 1, 1, 1, 1, 1), (4, 8, 4, 1, 8, 16)]
@@ -122,29 +118,18 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
     monkeypatch.setattr(plan, "tile", lambda n, kernel: whole(n, kernel)._replace(bt=2, ic=2))
 
 
-class TestElsewhere:
-    """Runs in any process."""
-
-    __test__ = not INTERPRETED
-
-    def test_in_the_interpreter(self) -> None:
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
-        env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-        env.pop("PYTEST_ADDOPTS", None)
-        done = subprocess.run(command, capture_output=True, text=True, env=env)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def test_on_a_cpu_it_says_so(self) -> None:
-        votes = Votes(torch.randn(2, 3, 1, 1, 4), torch.randn(5, 4, 3, 6))
-        assert supported(votes) == "votes on cpu; the kernel runs on CUDA devices"
-        with pytest.raises(ValueError, match="votes on cpu"):
-            TritonAttend(votes)
+def test_on_a_cpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    votes = Votes(torch.randn(2, 3, 1, 1, 4), torch.randn(5, 4, 3, 6))
+    assert supported(votes) == "votes on cpu; the kernel runs on CUDA devices"
+    with pytest.raises(ValueError, match="votes on cpu"):
+        TritonAttend(votes)
 
 
 class TestInterpreted:
     """Runs where kernels run on the CPU, one program after another."""
 
-    __test__ = INTERPRETED
+    __test__ = not torch.cuda.is_available()
 
     @pytest.fixture(autouse=True)
     def _seed(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are defined
 
 from flashcaps.kernels import _fit_triton as fused
 from flashcaps.kernels import em, heinsen

@@ -168,14 +168,6 @@ def test_algorithm_ties_betas_and_starts_one_to_one() -> None:
     assert_routed(routed, expected)
 
 
-def test_algorithm_shares_one_beta_among_any_number_of_parents() -> None:
-    tensors = draw()
-    learned = {name: torch.tensor([x], dtype=torch.float64) for name, x in (("beta_use", 0.7), ("beta_ignore", -0.4))}
-    routed = Heinsen().run(heinsen_routing, tensors["votes"], tensors["score"], learned)
-    expected = oracles.heinsen(tensors["votes"].tolist(), tensors["score"].tolist(), [0.7] * J, [-0.4] * J)
-    assert_near(routed.pose, expected.pose)
-
-
 def test_one_to_one_needs_as_many_parents_as_children() -> None:
     tensors = draw()
     with pytest.raises(ValueError, match=r"one_to_one.*got 3 and 4"):
