@@ -1,7 +1,4 @@
-"""The Triton `attend` in Triton's interpreter, outputs and every gradient, against explicit votes in float64.
-
-The interpreter must be chosen before Triton is first imported: one test here runs the others in a process of its own.
-"""
+"""The Triton `attend` in Triton's interpreter, outputs and every gradient, against explicit votes in float64."""
 
 from __future__ import annotations
 
