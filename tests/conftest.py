@@ -13,6 +13,9 @@ from torch import Tensor
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are defined, so before anything defines one
 
+with torch.device("cpu"):
+    torch.empty(0)  # torch remembers its constructors on first use; later a test poisons torch.empty for a moment
+
 settings.register_profile(
     "flashcaps",
     max_examples=25,
