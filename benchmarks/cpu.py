@@ -36,13 +36,15 @@ CHILDREN = {"heinsen": 2592}  # where a layer takes any number
 VARIANTS = ("public-style", "reference", "matrix")
 
 
-def build(routing: str, variant: str) -> Any:
+def build(routing: str, variant: str) -> tuple[torch.nn.Module, Any]:
+    """The layer, and what to call to get its poses."""
     options = WORKLOADS[routing][1]
     torch.manual_seed(0)
     if variant == "public-style":
-        return PUBLIC[routing](flashcaps.DenseCapsules(routing, **options))
+        public = PUBLIC[routing](flashcaps.DenseCapsules(routing, **options))
+        return public, public
     layer = flashcaps.DenseCapsules(routing, backend=variant, **options)
-    return lambda u: layer(u).pose
+    return layer, lambda u: layer(u).pose
 
 
 def draw(routing: str) -> Tensor:
@@ -60,12 +62,13 @@ def measure(routing: str, variant: str, repeats: int, queue: Any) -> None:
     """Median seconds of forward + backward, and how far it raised the peak of resident memory."""
     inputs = [draw(routing) for _ in range(2)]
     before = peak_mib()
-    layer = build(routing, variant)
+    layer, poses = build(routing, variant)
     times = []
     for k in range(repeats + 1):
         u = inputs[k % 2].clone().requires_grad_()
         start = time.perf_counter()
-        layer(u).square().sum().backward()
+        layer.zero_grad()
+        poses(u).square().sum().backward()
         times.append(time.perf_counter() - start)
     queue.put({"seconds": statistics.median(times[1:]), "peak_mib": peak_mib() - before})
 
@@ -93,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list(WORKLOADS))
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--save", help="write the rows as JSON here")
+    parser.add_argument("--save", help="write the rows as JSON here, results/bench/cpu.json for the README")
     args = parser.parse_args()
     print(f"forward + backward, fp32, {torch.get_num_threads()} threads, median of {args.repeats}")
     rows = [row for routing in ([args.only] if args.only else WORKLOADS) for row in run(routing, args.repeats)]

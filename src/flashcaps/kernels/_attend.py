@@ -80,7 +80,7 @@ class Attend:
     def __call__(self, query: Tensor | None) -> Tensor:
         """s (B, J, D). query None: couplings of the logits alone."""
         if query is None and self.plain:
-            return uniform(*self.votes)
+            return add_up(recompute(uniform, *block) for block in self.blocks)
         return add_up(
             recompute(self._block, *block, logits, query)
             for block, logits in zip(self.blocks, self.logits, strict=True)
