@@ -60,7 +60,7 @@ class Attend:
         detach: bool = False,
     ) -> None:
         b, _, _, c, d = votes.u.shape
-        self.votes, self.leaky, self.softmax, self.detach = votes, leaky, softmax, detach
+        self.leaky, self.softmax, self.detach = leaky, softmax, detach
         self.plain = logits is None and not leaky and softmax is over_parents
         self.blocks = votes.split(children_per_block(votes, b * votes.weight.shape[0] * c * d, softmax))
         self.logits = split_children(logits, self.blocks, 0) if logits is not None and logits.ndim == 2 else (
