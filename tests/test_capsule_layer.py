@@ -222,7 +222,7 @@ def test_loading_refuses_primary_weights_that_are_not_finite() -> None:
 
 def test_backend_is_visible() -> None:
     for routing in ROUTING:
-        assert layer(routing).backend == "matrix"
+        assert layer(routing).backend == "auto"
         for backend in ("matrix", "reference"):
             assert layer(routing, backend=backend).backend == backend
             assert f"backend={backend!r}" in repr(layer(routing, backend=backend))

@@ -179,7 +179,7 @@ def test_everything_learned_gets_a_gradient(kind: str, routing: str) -> None:
 @EVERY
 def test_backend(routing: str) -> None:
     """Votes stay unstored where a kernel twin exists; elsewhere the reference runs, and says so."""
-    assert build("dense", routing).backend == ("matrix" if routing in MATRIX else "reference")
+    assert build("dense", routing).backend == ("auto" if routing in MATRIX else "reference")
 
 
 @EVERY

@@ -94,11 +94,11 @@ def test_a_module_of_ones_own(tmp_path: Path) -> None:
             return self.capsules(self.conv(x).flatten(2).mT).activation
 
     net = Net().eval()
-    assert net.capsules.backend == "matrix"
+    assert net.capsules.backend == "auto"
     report = export_model(net, tmp_path / "net.pt2", image=(1, 16, 16))
     assert report.real is None
     assert report.difference <= 1e-5
-    assert net.capsules.backend == "matrix"  # the user's own is left alone
+    assert net.capsules.backend == "auto"  # the user's own is left alone
     with pytest.raises(ValueError, match="image: expected"):
         export_model(net, tmp_path / "net.pt2")
     with pytest.raises(ValueError, match="create_model did not make"):

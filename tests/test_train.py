@@ -349,7 +349,7 @@ def test_a_capture_that_fails_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("overrides", [(), MIXED, ("precision=bf16",), ("optimiser.kind=sgd", "momentum=0.9")])
+@pytest.mark.parametrize("overrides", [(), MIXED, ("precision=bf16",), ("optimiser.kind=sgd", "optimiser.momentum=0.9")])
 def test_a_captured_run_is_the_eager_one(tmp_path: Path, quick: None, overrides: tuple[str, ...]) -> None:
     for name in ("true", "false"):
         train(small_recipe(*overrides, f"capture={name}"), Place("cuda", str(tmp_path / name)))

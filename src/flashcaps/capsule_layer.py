@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .kernels import MATRIX, TRITON
+from .kernels._choice import pick_form
 from .routing import ROUTING, Routed, Routing, Sizes, Step
 from .routing._checks import check_choice, check_floating, check_shape, nearest
 from .routing._math import Softmax, no_autocast, over_parents
@@ -102,8 +103,10 @@ class CapsuleLayer(FiniteModule):
         self.seen = Seen()
         self.hidden = False  # discriminative: a layer above has the objective; a stack says so
 
-    def _function(self) -> Callable[..., Routed]:
-        return self.routing.function if self.backend == "reference" else MATRIX[self.name]
+    def _form(self, votes: Votes, softmax: Softmax) -> tuple[str, Callable[..., Routed]]:
+        """The backend that takes these votes, and its function."""
+        name = pick_form(self.name, votes, softmax) if self.backend == "auto" else self.backend
+        return name, self.routing.function if name == "reference" else MATRIX[self.name]
 
     def _tensors(self, votes: Votes) -> dict[str, Tensor]:
         """The algorithm's learned tensors; what children or parents share is repeated."""
@@ -150,14 +153,14 @@ class CapsuleLayer(FiniteModule):
             if activation is not None and self.routing.takes is None:
                 votes, activation = Votes(votes.u * activation.view(*votes.u.shape[:3], 1, 1), votes.weight), None
             learned = self._tensors(votes)
-            routing, function = self.routing, self._function()
+            routing, (form, function) = self.routing, self._form(votes, softmax)
             common: dict[str, Any] = {"softmax": softmax, "record": record}
             if step:
                 routing, common["pose"] = dataclasses.replace(routing, iterations=1), pose
-            if self.backend == "reference":
+            if form == "reference":
                 routed = routing.run(function, votes.explicit(), activation, learned, **common)
             else:
-                if self.backend == "triton":
+                if form == "triton":
                     common["triton"] = True
                 routed = routing.run(function, votes, activation, learned, coupling=coupling, **common)
             if "coefficients" in learned and self.training and torch.is_grad_enabled():
@@ -233,12 +236,13 @@ def pose_shape(name: str, dim: Dim, pose: str) -> tuple[int, int]:
 
 
 def choose_backend(routing: str, backend: str) -> str:
-    """The rule of "auto": `matrix` where the algorithm has that form, else `reference`.
+    """What a layer is built with. "auto" stays, to be answered when votes come (`pick_form`): `triton` on CUDA devices
+    where it can, else `matrix`; an algorithm without such forms gets `reference`.
 
-    `triton` is asked for by name; votes it cannot take (fp64, not on CUDA, ...) are an error when they come.
+    A backend asked for by name is kept to; votes it cannot take are an error when they come.
     """
     if backend == "auto":
-        return "matrix" if routing in MATRIX else "reference"
+        return "auto" if routing in MATRIX else "reference"
     if backend == "triton" and routing not in TRITON:
         raise ValueError(f"backend: {routing!r} has no 'triton' kernel; use 'auto', 'matrix' or 'reference'")
     if backend == "triton" and importlib.util.find_spec("triton") is None:

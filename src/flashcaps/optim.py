@@ -76,6 +76,8 @@ class RAdam(torch.optim.Optimizer):
         defaults = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
 
+    found_inf: Tensor | None = None  # as torch's fused optimisers have it: where it is 1, a step changes nothing
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
@@ -96,16 +98,29 @@ class RAdam(torch.optim.Optimizer):
         b2, decay = group["beta2"], group["weight_decay"]
         if decay:
             grads = list(torch._foreach_add(grads, params, alpha=decay))
-        torch._foreach_add_(t, 1)
+        squares = list(torch._foreach_mul(grads, grads))
+        if self.found_inf is not None:  # a mean moved towards itself stays where it is
+            grads, squares = (self._unless_found(new, old) for new, old in ((grads, m), (squares, v)))
+        if self.found_inf is None:
+            torch._foreach_add_(t, 1)
+        else:
+            torch._foreach_add_(t, [1 - self.found_inf] * len(t))
         torch._foreach_add_(m, list(torch._foreach_mul(torch._foreach_sub(grads, m), 1 - b1)))
-        torch._foreach_lerp_(v, torch._foreach_mul(grads, grads), 1 - b2)
-        momentum_rate, adaptive = _rectified(t[0], lr, b1, b2)
+        torch._foreach_lerp_(v, squares, 1 - b2)
+        rates = [*_rectified(t[0], lr, b1, b2)]
+        if self.found_inf is not None:
+            rates = self._unless_found(rates, [torch.zeros_like(x) for x in rates])
+        momentum_rate, adaptive = rates
         scale = torch._foreach_sqrt(v)
         torch._foreach_add_(scale, group["eps"])
         torch._foreach_reciprocal_(scale)
         torch._foreach_mul_(scale, adaptive)
-        torch._foreach_add_(scale, momentum_rate)
+        torch._foreach_add_(scale, [momentum_rate] * len(scale))  # added as one tensor, it would be read by the host
         torch._foreach_addcmul_(params, m, scale, -1.0)
+
+    def _unless_found(self, new: Iterable[Tensor], old: Iterable[Tensor]) -> list[Tensor]:
+        assert self.found_inf is not None
+        return [torch.where(self.found_inf > 0, b, a) for a, b in zip(new, old, strict=True)]
 
 
 def _rectified(t: Tensor, lr: Tensor, b1: Tensor, b2: float) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,49 @@
+"""backend="auto": which form takes which votes, by rule."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+from flashcaps.kernels import MATRIX, TRITON, _choice
+from flashcaps.kernels._choice import pick_form
+from flashcaps.routing._math import OverPositions, over_parents
+from flashcaps.votes import Votes
+
+
+def votes(device: str, dtype: torch.dtype = torch.float32, dim: int = 8, shared: int = 1) -> Votes:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        u = torch.empty(2, 6, shared, 1, dim, device=device, dtype=dtype)
+        return Votes(u, torch.empty(3, dim, 6, 4, device=device, dtype=dtype))
+
+
+@pytest.fixture(autouse=True)
+def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+
+@pytest.mark.parametrize("routing", MATRIX)
+def test_by_device(routing: str) -> None:
+    assert pick_form(routing, votes("cpu"), over_parents) == "matrix"
+    assert pick_form(routing, votes("cuda"), over_parents) == ("triton" if routing in TRITON else "matrix")
+
+
+@pytest.mark.parametrize("routing", TRITON)
+def test_what_the_kernels_cannot_take(routing: str) -> None:
+    assert pick_form(routing, votes("cuda", torch.float64), over_parents) == "matrix"
+    wide = votes("cuda", dim=400)  # too wide for the registers, unless em's few votes of it are stored
+    assert pick_form(routing, wide, over_parents) == ("matrix" if routing in ("dynamic", "attention") else "triton")
+
+
+def test_sharing_and_positions() -> None:
+    """attend takes one child a transform and a softmax over parents alone; the fit takes both."""
+    over_positions = OverPositions(torch.zeros(1, 1, dtype=torch.int64), 1)
+    for routing, other in (("attention", "matrix"), ("em", "triton")):
+        assert pick_form(routing, votes("cuda", shared=2), over_parents) == other
+        assert pick_form(routing, votes("cuda"), over_positions) == other
+
+
+def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_choice, "HAS_TRITON", False)
+    assert pick_form("dynamic", votes("cuda"), over_parents) == "matrix"
