@@ -15,6 +15,7 @@ from ..stack import CapsuleStack
 from . import _overrides
 from ._specs import ConvCaps, Dense, Primary, Route
 from ._starts import STARTS
+from ._timm import Timm
 from ._types import Model, Output
 
 
@@ -75,7 +76,7 @@ class Capsules:
     start: str = "default"
 
     def build(self) -> CapsuleNetwork:
-        given = isinstance(self.backbone, nn.Module)
+        given = isinstance(self.backbone, nn.Module | Timm)  # its weights stay as they are
         backbone = self.backbone if isinstance(self.backbone, nn.Module) else self.backbone.build(self.image[0])
         original = self.start == "original" and self.route.form == "squash"
         primary, grid = self.primary.build(output_shape(backbone, self.image), self.route.form, original)

@@ -12,6 +12,7 @@ from ..backbones import BACKBONES, Image
 from ..routing import ROUTING
 from ..routing._checks import check_choice, nearest
 from ._specs import Dense, Route
+from ._timm import PREFIX, Timm
 
 T = TypeVar("T")
 Change = Callable[[Any, Any], Any]  # (spec, value) -> spec
@@ -76,9 +77,21 @@ def of_route(name: str) -> Change:
 
 
 def backbone(spec: Any, value: str | Mapping[str, Any] | nn.Module) -> Any:
-    """A name in `BACKBONES`, numbers of the model's own to change, or a module."""
+    """A name in `BACKBONES`, a module, or numbers to change: of the model's own, or of the one that "name" says.
+
+    "timm:NAME", or {"timm": NAME, "pretrained": False}, is a network of timm.
+    """
+    if isinstance(value, str) and value.startswith(PREFIX):
+        value = {"timm": value.removeprefix(PREFIX)}
+    if isinstance(value, Mapping) and "timm" in value:
+        return replace(spec, backbone=changed("backbone", Timm(value["timm"]), value))
+    if isinstance(value, Mapping) and "module" in value:
+        raise ValueError(f"backbone: this model was built on a module that no name rebuilds, {value['module']}; give it "
+                         "again: load(path, backbone=module), or create_model(..., backbone=module)")
     if isinstance(value, Mapping):
-        return replace(spec, backbone=changed("backbone", spec.backbone, value))
+        numbers = dict(value)
+        base = backbone(spec, numbers.pop("name")).backbone if "name" in numbers else spec.backbone
+        return replace(spec, backbone=changed("backbone", base, numbers))
     if isinstance(value, nn.Module):
         return replace(spec, backbone=value)
     if value not in BACKBONES:

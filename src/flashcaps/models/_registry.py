@@ -64,9 +64,9 @@ def create_model(name: str, **overrides: Any) -> Model:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON keeps it. A module is named only: whoever rebuilds the model has to give it again."""
+    """A value as JSON keeps it. A module that cannot say how to rebuild it is named only, and has to be given again."""
     if isinstance(value, nn.Module):
-        return type(value).__name__
+        return getattr(value, "rebuild", {"module": type(value).__name__})
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
     return [plain(v) for v in value] if isinstance(value, list | tuple) else value

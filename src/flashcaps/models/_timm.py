@@ -1,0 +1,73 @@
+"""Networks of timm as backbones, by name: capsules on top of a pretrained network."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+PREFIX = "timm:"
+
+
+class LastMap(nn.Module):
+    """The last of the feature maps a network gives, (B, C, H, W), for images in [0, 1].
+
+    mean, std: of the images it was trained on, by channel. rebuild: what `create_model(..., backbone=)` takes to make
+    the same network again.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, rebuild: dict[str, Any], channels: int) -> None:
+        super().__init__()
+        self.network, self.rebuild = network, rebuild
+        config = getattr(network, "pretrained_cfg", None) or {}
+        known = len(config.get("mean", ())) == channels
+        for name, otherwise in (("mean", 0.0), ("std", 1.0)):
+            values = config[name] if known else [otherwise] * channels
+            self.register_buffer(name, torch.tensor(values).view(1, channels, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network((images - self.mean) / self.std)[-1]
+
+
+def timm_backbone(name: str, *, channels: int = 3, pretrained: bool = True, timm: Any = None) -> nn.Module:
+    """A model of timm without its classifier, for `create_model(..., backbone=)`: images -> its last feature map."""
+    if timm is None:
+        try:
+            timm = importlib.import_module("timm")
+        except ImportError:
+            raise ImportError("timm is not here: pip install 'flashcaps[timm]', or give any nn.Module") from None
+    network = timm.create_model(name, pretrained=pretrained, features_only=True, in_chans=channels)
+    return LastMap(network, {"timm": name, "pretrained": pretrained}, channels)
+
+
+@dataclass(frozen=True)
+class Timm:
+    """A network of timm as numbers. pretrained: begin with its published weights."""
+
+    timm: str
+    pretrained: bool = True
+
+    @property
+    def channels(self) -> int:
+        raise TypeError("backbone: a network of timm says its channels only when it is built")
+
+    def build(self, in_channels: int) -> nn.Module:
+        return timm_backbone(self.timm, channels=in_channels, pretrained=self.pretrained)
+
+
+def for_loading(overrides: dict[str, Any], backbone: nn.Module | None = None) -> dict[str, Any]:
+    """Overrides as `load` needs them: a module in place of one that was given, and no weights fetched for nothing."""
+    if backbone is not None:
+        return overrides | {"backbone": backbone}
+    stored = overrides.get("backbone")
+    if isinstance(stored, str) and stored.startswith(PREFIX):
+        stored = {"timm": stored.removeprefix(PREFIX)}
+    if isinstance(stored, dict) and "timm" in stored:
+        return overrides | {"backbone": stored | {"pretrained": False}}
+    return overrides
