@@ -1,11 +1,12 @@
 """`attend` on a CUDA device: right, reproducible, and how fast. One command:
 
-    python -m benchmarks.attend_gpu [--save FILE] [--blocks]
+    python -m benchmarks.attend_gpu [--save FILE] [--precisions fp32,bf16] [--variants] [--matrix]
 
 Each workload is checked against explicit votes in float64 (output and every gradient, as ||x - y|| / ||y||) and run
 twice for equal bits; then forward + backward is captured in a graph and its replays are timed (median, device
 events, two input sets in turn). The floor is the larger of bytes over bandwidth (each input read and each output
-written once per pass that needs it) and products over the TF32 or bf16 rate. --blocks times other blocks, too.
+written once per pass that needs it) and products over the TF32 or bf16 rate. --variants times each kernel with other
+blocks side by side, --matrix the matrix form, too.
 """
 
 from __future__ import annotations
@@ -51,10 +52,22 @@ WORKLOADS = [
     Workload("2048x8 -> 100x16, 3 it., B 128", plan.Sizes(128, 2048, 100, 1, 8, 16), 3, ("fp32", "bf16")),
     Workload("attention 288x4x4 -> 32x4x4, B 6272", plan.Sizes(6272, 288, 32, 4, 4, 4), 0, ("fp32", "bf16")),
 ]
-FORWARD = ("log_sum_exp", "weighted_sum", "pose_gradient")
-BLOCKS: list[dict[str, plan.Block]] = [
-    {**{kernel: plan.Block(*block) for kernel in FORWARD}, "parent_gradient": plan.Block(*parent)}
-    for block, parent in [((64, 128, 8), (128, 64, 8)), ((32, 64, 2), (32, 64, 2)), ((64, 64, 8), (64, 32, 4))]
+SWEPT = (0, 2, 3)  # workloads of --variants
+KERNELS = tuple(plan.BLOCKS)
+LARGE, SMALL = ("log_sum_exp", "weighted_sum", "query_gradient"), ("pose_gradient", "weight_gradient")
+
+
+def variant(large: plan.Block, small: plan.Block) -> dict[str, plan.Block]:
+    return {**dict.fromkeys(LARGE, large), **dict.fromkeys(SMALL, small)}
+
+
+VARIANTS = [
+    variant(plan.Block(32, 2048, 4, 2), plan.Block(16, 1024, 4, 2)),
+    variant(plan.Block(32, 2048, 2, 2), plan.Block(16, 1024, 2, 2)),
+    variant(plan.Block(32, 2048, 8, 2), plan.Block(16, 1024, 8, 2)),
+    variant(plan.Block(32, 2048, 4, 3), plan.Block(16, 1024, 4, 3)),
+    variant(plan.Block(16, 1024, 4, 2), plan.Block(32, 1024, 4, 2)),
+    variant(plan.Block(32, 1024, 4, 2), plan.Block(32, 2048, 4, 2)),
 ]
 
 
@@ -153,16 +166,17 @@ def time_graph(run: Callable[..., Tensor], n: plan.Sizes, iterations: int, dtype
 
 
 def by_kernel(run: Callable[..., Tensor], n: plan.Sizes, iterations: int, dtype: torch.dtype) -> dict[str, list[float]]:
-    """Kernel -> [calls, us in all] of one forward + backward."""
+    """Kernel -> [calls, us in all] of one forward + backward, the mean of five."""
     inputs = draw(n, dtype)
     wanted = inputs if iterations == 0 else inputs[:2]
     grad = torch.randn(n.b, n.j, n.c * n.h, device="cuda").to(dtype)
     torch.autograd.grad(run(*inputs), wanted, grad)
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        torch.autograd.grad(run(*inputs), wanted, grad)
+        for _ in range(5):
+            torch.autograd.grad(run(*inputs), wanted, grad)
         torch.cuda.synchronize()
-    rows = {e.key[-70:]: [e.count, round(e.self_device_time_total, 1)] for e in profile.key_averages()}
+    rows = {e.key[-70:]: [e.count / 5, round(e.self_device_time_total / 5, 1)] for e in profile.key_averages()}
     return dict(sorted(((k, v) for k, v in rows.items() if v[1] > 0), key=lambda row: -row[1][1])[:12])
 
 
@@ -177,17 +191,17 @@ def floor_ms(work: Workload, precision: str) -> float:
     return 1e3 * max(operations / RATE[precision], moved / BANDWIDTH)
 
 
-def warm(index: int) -> None:
+def warm(index: int, precisions: tuple[str, ...]) -> None:
     """Compile what one workload needs under one choice of blocks, so that compilers run side by side."""
-    work = WORKLOADS[index % len(WORKLOADS)]
-    variant = index // len(WORKLOADS)
-    plan.BLOCKS.update(BLOCKS[variant - 1] if variant else {})
-    for precision in work.precisions[: 2 if variant else None]:
+    rest = index - len(WORKLOADS)
+    choice, work = (0, WORKLOADS[index]) if rest < 0 else (rest // len(SWEPT) + 1, WORKLOADS[SWEPT[rest % len(SWEPT)]])
+    plan.BLOCKS.update(VARIANTS[choice - 1] if choice else {})
+    for precision in [p for p in work.precisions if p in precisions]:
         set_precision(precision)
         n = work.sizes
         grad = torch.randn(n.b, n.j, n.c * n.h, device="cuda").to(DTYPE[precision])
         try:
-            for iterations in (2, 0) if work.iterations and not variant else (0,):
+            for iterations in (3, 0) if work.iterations and not choice else (0,):
                 run = layer(iterations)
                 inputs = draw(n, DTYPE[precision])
                 torch.autograd.grad(run(*inputs), inputs[: 2 if iterations else 3], grad)
@@ -195,7 +209,7 @@ def warm(index: int) -> None:
             print("warm", index, precision, repr(error)[:300])
 
 
-def measure(work: Workload, precision: str) -> dict[str, Any]:
+def measure(work: Workload, precision: str, with_matrix: bool) -> dict[str, Any]:
     set_precision(precision)
     n, dtype = work.sizes, DTYPE[precision]
     fused = layer(work.iterations)
@@ -205,26 +219,25 @@ def measure(work: Workload, precision: str) -> dict[str, Any]:
     row["triton_ms"], row["triton_mb"] = time_graph(fused, n, work.iterations, dtype)
     row["again_ms"], _ = time_graph(fused, n, work.iterations, dtype)
     row["kernels"] = by_kernel(fused, n, work.iterations, dtype)
-    if precision in ("fp32", "bf16") and n.b <= 128:
+    if with_matrix and precision in ("fp32", "bf16") and n.b <= 128:
         row["matrix_ms"], row["matrix_mb"] = time_graph(matrix(work.iterations), n, work.iterations, dtype)
     torch.cuda.empty_cache()
     return row
 
 
-def sweep() -> list[dict[str, Any]]:
-    """us of each kernel under other blocks, at the first, third and fourth workload."""
+def sweep(precisions: tuple[str, ...]) -> list[dict[str, Any]]:
+    """us of each kernel of one step under other blocks."""
     rows = []
-    for blocks in BLOCKS:
+    for blocks in VARIANTS:
         plan.BLOCKS.update(blocks)
-        plan.cut.cache_clear()
-        for work in (WORKLOADS[0], WORKLOADS[2], WORKLOADS[3]):
-            for precision in work.precisions[:2]:
+        for work in [WORKLOADS[k] for k in SWEPT]:
+            for precision in [p for p in work.precisions if p in precisions]:
                 set_precision(precision)
-                block = [*blocks["weighted_sum"], *blocks["parent_gradient"]]
+                block = [tuple(blocks["weighted_sum"]), tuple(blocks["weight_gradient"])]
                 row: dict[str, Any] = {"block": block, "workload": work.name, "precision": precision}
                 try:
                     found = by_kernel(layer(0), work.sizes, 0, DTYPE[precision])
-                    row.update({k: found.get(k, [0, 0])[1] for k in blocks})
+                    row.update({k: found.get(k, [0, 0])[1] for k in KERNELS})
                 except Exception as error:  # a block too large for this device is a row of its own
                     row["error"] = repr(error)[:120]
                 rows.append(row)
@@ -232,35 +245,17 @@ def sweep() -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", help="write all numbers as JSON here")
-    parser.add_argument("--blocks", action="store_true", help="time other blocks, too")
-    parser.add_argument("--warm", type=int, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    torch.manual_seed(0)
-    if args.warm is not None:
-        return warm(args.warm)
-    command = [sys.executable, "-m", "benchmarks.attend_gpu", "--warm"]
-    tasks = len(WORKLOADS) * (1 + (len(BLOCKS) if args.blocks else 0))
-    for process in [subprocess.Popen([*command, str(k)]) for k in range(tasks)]:
+def warm_all(variants: int, precisions: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.attend_gpu", "--precisions", precisions, "--warm"]
+    for process in [subprocess.Popen([*command, str(k)]) for k in range(len(WORKLOADS) + len(SWEPT) * variants)]:
         process.wait()
-    report: dict[str, Any] = {**provenance("cuda"), "rows": []}
-    for work in WORKLOADS:
-        for precision in work.precisions:
-            report["rows"].append(measure(work, precision))
-            if args.save:
-                with open(args.save, "w") as file:
-                    json.dump(report, file, indent=1)
-    if args.blocks:
-        report["blocks"] = sweep()
-        for row in report["blocks"]:
-            print(*row.values())
-    if args.save:
-        with open(args.save, "w") as file:
-            json.dump(report, file, indent=1)
+
+
+def show(report: dict[str, Any]) -> None:
     for row in report["rows"]:
         print(row["workload"], row["precision"], row["kernels"])
+    for row in report.get("variants", []):
+        print(*row.values())
     head = f"{'workload':<37}{'':>7}{'floor':>8}{'triton':>8}{'again':>8}{'matrix':>8}{'MB':>7}{'':>7}"
     print(f"{head}  errors, same bits")
     for r in report["rows"]:
@@ -268,6 +263,31 @@ def main() -> None:
         memory = "".join(f"{r.get(k, 0):>7.0f}" for k in ("triton_mb", "matrix_mb"))
         far = " ".join(f"{r[k]:.0e}" for k in ERRORS)
         print(f"{r['workload']:<37}{r['precision']:>7}{times}{memory}  {far} {r['same_bits']}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", help="write all numbers as JSON here")
+    parser.add_argument("--precisions", default=",".join(RATE), help="those to run, of " + ", ".join(RATE))
+    parser.add_argument("--variants", action="store_true", help="time each kernel with other blocks, too")
+    parser.add_argument("--matrix", action="store_true", help="time the matrix form, too")
+    parser.add_argument("--warm", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    precisions = tuple(args.precisions.split(","))
+    torch.manual_seed(0)
+    if args.warm is not None:
+        return warm(args.warm, precisions)
+    warm_all(len(VARIANTS) * args.variants, args.precisions)
+    report: dict[str, Any] = {**provenance("cuda"), "rows": []}
+    for work in WORKLOADS:
+        for precision in [p for p in work.precisions if p in precisions]:
+            report["rows"].append(measure(work, precision, args.matrix))
+    if args.variants:
+        report["variants"] = sweep(precisions)
+    if args.save:
+        with open(args.save, "w") as file:
+            json.dump(report, file, indent=1)
+    show(report)
 
 
 if __name__ == "__main__":

@@ -2,17 +2,20 @@
 
     python -m benchmarks.cpu [--only dynamic] [--repeats 5] [--save FILE]
 
-Each variant runs in a process of its own, so that its peak memory is its own.
+Each variant lives in a process of its own, so that its peak memory is its own; they take turns, step by step, so that
+whatever else the machine does slows them alike.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import resource
 import statistics
 import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +23,9 @@ from torch import Tensor
 
 import flashcaps
 
-from . import provenance
+from . import SEED, provenance
 from .public import PUBLIC
+from .record import write
 
 # (batch, layer). The first is the one the README speaks of.
 WORKLOADS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -34,17 +38,15 @@ WORKLOADS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 CHILDREN = {"heinsen": 2592}  # where a layer takes any number
 VARIANTS = ("public-style", "reference", "matrix")
+REPEATS = 5
 
 
-def build(routing: str, variant: str) -> tuple[torch.nn.Module, Any]:
-    """The layer, and what to call to get its poses."""
+def build(routing: str, variant: str) -> torch.nn.Module:
     options = WORKLOADS[routing][1]
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     if variant == "public-style":
-        public = PUBLIC[routing](flashcaps.DenseCapsules(routing, **options))
-        return public, public
-    layer = flashcaps.DenseCapsules(routing, backend=variant, **options)
-    return layer, lambda u: layer(u).pose
+        return PUBLIC[routing](flashcaps.DenseCapsules(routing, **options))
+    return flashcaps.DenseCapsules(routing, backend=variant, **options)
 
 
 def draw(routing: str) -> Tensor:
@@ -58,55 +60,84 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def measure(routing: str, variant: str, repeats: int, queue: Any) -> None:
-    """Median seconds of forward + backward, and how far it raised the peak of resident memory."""
+def serve(connection: Connection, routing: str, variant: str) -> None:
+    """Seconds of one forward + backward each time it is asked; at the end, how far that raised the peak of memory."""
+    torch.manual_seed(SEED + 1)
     inputs = [draw(routing) for _ in range(2)]
     before = peak_mib()
-    layer, poses = build(routing, variant)
-    times = []
-    for k in range(repeats + 1):
+    layer = build(routing, variant)
+    while (k := connection.recv()) is not None:
         u = inputs[k % 2].clone().requires_grad_()
         start = time.perf_counter()
         layer.zero_grad()
-        poses(u).square().sum().backward()
-        times.append(time.perf_counter() - start)
-    queue.put({"seconds": statistics.median(times[1:]), "peak_mib": peak_mib() - before})
+        layer(u).pose.square().sum().backward()
+        connection.send(time.perf_counter() - start)
+    connection.send(peak_mib() - before)
 
 
 def run(routing: str, repeats: int) -> list[dict[str, Any]]:
+    """A row per variant: median and least seconds, and peak memory."""
     context = multiprocessing.get_context("spawn")
-    rows = []
+    lines, processes = [], []
     for variant in VARIANTS:
-        queue = context.Queue()
-        process = context.Process(target=measure, args=(routing, variant, repeats, queue))
-        process.start()
-        rows.append({"workload": routing, "variant": variant, **queue.get()})
+        ours, theirs = context.Pipe()
+        processes.append(context.Process(target=serve, args=(theirs, routing, variant), daemon=True))
+        processes[-1].start()
+        lines.append(ours)
+    times: list[list[float]] = [[] for _ in VARIANTS]
+    for k in range(repeats + 1):
+        for line, found in zip(lines, times, strict=True):
+            line.send(k)
+            found.append(line.recv())
+    rows = []
+    for variant, line, found, process in zip(VARIANTS, lines, times, processes, strict=True):
+        line.send(None)
+        measured = {"seconds": statistics.median(found[1:]), "least": min(found[1:]), "peak_mib": line.recv()}
+        rows.append({"workload": routing, "variant": variant, **measured})
         process.join()
+    return rows
+
+
+def shown(routing: str, rows: list[dict[str, Any]]) -> str:
     batch, options = WORKLOADS[routing]
-    print(f"\n{routing}, batch {batch}, {options}")
-    print(f"{'':<33}{'against public-style':>22}{'against reference':>22}")
-    print(f"{'variant':<14}{'seconds':>9}{'peak MiB':>10}" + 2 * f"{'faster':>11}{'memory':>11}")
+    lines = [
+        f"\n{routing}, batch {batch}, {options}",
+        f"{'':<33}{'against public-style':>22}{'against reference':>22}",
+        f"{'variant':<14}{'seconds':>9}{'peak MiB':>10}" + 2 * f"{'faster':>11}{'memory':>11}",
+    ]
     for row in rows:
-        ratios = [(x["seconds"] / row["seconds"], row["peak_mib"] / x["peak_mib"]) for x in rows[:2]]
-        shown = "".join(f"{faster:>10.1f}x{memory:>11.1%}" for faster, memory in ratios)
-        print(f"{row['variant']:<14}{row['seconds']:>9.3f}{row['peak_mib']:>10.0f}{shown}")
+        ratios = [(x["seconds"] / row["seconds"], row["peak_mib"] / max(x["peak_mib"], 1e-9)) for x in rows[:2]]
+        against = "".join(f"{faster:>10.1f}x{memory:>11.1%}" for faster, memory in ratios)
+        lines.append(f"{row['variant']:<14}{row['seconds']:>9.3f}{row['peak_mib']:>10.0f}{against}")
+    return "\n".join(lines)
+
+
+def bench(
+    names: Sequence[str], save: Path | None, tell: Callable[[str], None] = print, repeats: int = REPEATS
+) -> list[dict[str, Any]]:
+    """Rows of the named algorithms, written to a file if they are all: its numbers are one run's."""
+    tell(f"forward + backward, fp32, {torch.get_num_threads()} threads, median of {repeats}")
+    rows = []
+    for routing in names:
+        rows += run(routing, repeats)
+        tell(shown(routing, rows[-len(VARIANTS) :]))
+    if save is None:
+        return rows
+    if set(names) != set(WORKLOADS):
+        tell(f"\n{save} stays as it is: it holds one run of all algorithms")
+        return rows
+    workloads = {name: {"batch": batch, "layer": options} for name, (batch, options) in WORKLOADS.items()}
+    write(save, {"workloads": workloads, "rows": rows, **provenance()})
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list(WORKLOADS))
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--save", help="write the rows as JSON here, results/bench/cpu.json for the README")
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--save", type=Path, help="write the rows as JSON here, results/bench/cpu.json for the README")
     args = parser.parse_args()
-    print(f"forward + backward, fp32, {torch.get_num_threads()} threads, median of {args.repeats}")
-    rows = [row for routing in ([args.only] if args.only else WORKLOADS) for row in run(routing, args.repeats)]
-    if args.save:
-        workloads = {name: {"batch": batch, "layer": options} for name, (batch, options) in WORKLOADS.items()}
-        record = {"workloads": workloads, "rows": rows, **provenance()}
-        with open(args.save, "w") as file:
-            json.dump(record, file, indent=2)
-            file.write("\n")
+    bench([args.only] if args.only else list(WORKLOADS), args.save, repeats=args.repeats)
 
 
 if __name__ == "__main__":

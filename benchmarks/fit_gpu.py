@@ -15,7 +15,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import flashcaps
+from flashcaps.kernels import _fit_forward, _fit_gradients
 from flashcaps.routing import Routed
 
 from . import provenance
@@ -83,10 +85,10 @@ WORKLOADS = {
         ((49, 288, 32, 4, 4, 4), (25, 288, 32, 4, 4, 4), (1, 800, 10, 4, 5, 4)),
     ),
     "heinsen": Workload(
-        heinsen_layers, ((5184, 16), (64, 16)), 20, 1.2, 27.0, ((1, 5184, 64, 4, 8, 4), (1, 64, 5, 4, 8, 4))
+        heinsen_layers, ((5184, 16), (64, 16)), 20, 1.2, 27.0, ((1, 5184, 64, 4, 4, 4), (1, 64, 5, 4, 8, 4))
     ),
     "sst": Workload(
-        sst_layers, ((1480, 64), (64, 2)), 20, 0.6, 18.6, ((1, 1480, 64, 1, 65, 2), (1, 64, 5, 1, 3, 2))
+        sst_layers, ((1480, 64), (64, 2)), 20, 0.6, 18.6, ((1, 1480, 64, 1, 64, 2), (1, 64, 5, 1, 3, 2))
     ),
 }  # fmt: skip
 
@@ -191,11 +193,37 @@ def warm(names: list[str]) -> None:
         job.wait()
 
 
+VARIANTS: dict[str, dict[str, int]] = {  # children or groups that a lane takes, by kernel
+    "two children": {"normaliser": 2, "child_sums": 2, "child_gradients": 2},
+    "two children in sums": {"normaliser": 2, "child_sums": 2},
+    "two groups": {"weight_gradients": 2},
+}
+
+
+@contextmanager
+def variant(name: str) -> Iterator[None]:
+    """With other tiles than the kernels' own."""
+    children, groups = dict(_fit_forward.CHILDREN), _fit_gradients.GROUPS
+    chosen = VARIANTS[name]
+    _fit_forward.CHILDREN.update({key: chosen.get(key, n) for key, n in children.items()})
+    _fit_gradients.GROUPS = chosen.get("weight_gradients", groups)
+    yield
+    _fit_forward.CHILDREN.update(children)
+    _fit_gradients.GROUPS = groups
+
+
+def show_kernels(title: str, rows: list[tuple[str, int, float]]) -> None:
+    for kernel, calls, us in rows:
+        print(f"  {title:<8}{kernel:<62}{calls:>4} x {us / max(calls, 1):>8.1f} us = {us:>9.1f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default=os.environ.get("OUT"), help="write the results as JSON here")
     parser.add_argument("--only", nargs="*", default=list(WORKLOADS), choices=list(WORKLOADS))
     parser.add_argument("--profile", type=int, default=8, help="kernels to list per workload")
+    parser.add_argument("--variants", nargs="*", default=[], choices=list(VARIANTS), help="time these tiles too")
+    parser.add_argument("--no-check", action="store_true", help="only times, no comparison with float64")
     parser.add_argument("--matrix", action="store_true", help="time the matrix backend too")
     args = parser.parse_args()
     begin = time.perf_counter()
@@ -207,7 +235,7 @@ def main() -> None:
         workload = WORKLOADS[name]
         row: dict[str, Any] = {"workload": name, "floor_ms": floor_ms(workload), "goal_ms": workload.goal_ms}
         torch.backends.cuda.matmul.allow_tf32 = False
-        row["errors"] = {str(dtype)[6:]: check(workload, dtype) for dtype in DTYPES}
+        row["errors"] = {} if args.no_check else {str(dtype)[6:]: check(workload, dtype) for dtype in DTYPES}
         torch.backends.cuda.matmul.allow_tf32 = True
         row["triton"] = measure(workload, "triton")
         if args.matrix:
@@ -215,8 +243,12 @@ def main() -> None:
         results["rows"].append(row)
         if args.out:
             Path(args.out, "fit_gpu.json").write_text(json.dumps(results, indent=1))
-        for kernel, calls, us in row["triton"]["kernels"][: args.profile]:
-            print(f"  {name:<8}{kernel:<62}{calls:>4} x {us / max(calls, 1):>8.1f} us = {us:>9.1f}", flush=True)
+        show_kernels(name, row["triton"]["kernels"][: args.profile])
+        for title in args.variants:
+            with variant(title):
+                found = measure(workload, "triton")
+            print(f"  {name}, {title}: {found['ms']:.3f} ms")
+            show_kernels(name, found["kernels"][:7])
         for dtype, e in row["errors"].items():
             print(f"  {name:<8}{dtype:<9} out {e['output']:.1e} gradient {e['gradient']:.1e} same {e['same_bits']}")
     print(f"{'workload':<10}{'ms':>8}{'eager':>8}{'MiB':>8}{'floor':>8}{'goal':>8}{'public':>8}")

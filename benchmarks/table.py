@@ -1,14 +1,46 @@
-"""Write the CPU table of README.md from results/bench/cpu.json: python -m benchmarks.table"""
+"""Tables and plots from the files of results/bench: python -m benchmarks.table
+
+README.md has the CPU's between its markers, and a GPU's between others; results/bench/README.md has everything.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .plots import draw
+
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "results" / "bench" / "cpu.json"
+FOLDER = ROOT / "results" / "bench"
+SOURCE = FOLDER / "cpu.json"
+HEADER = """# Benchmarks
+
+Made by `flashcaps bench` from the JSON files in this folder; nothing here is typed by hand.
+"""
+NOTE = """\
+ms of forward + backward, no optimiser: the median of many, inputs in turn, replayed from a captured graph unless it
+says eager; fp32 with TF32 products, or bf16 under autocast. Public style: a layer that stores its votes, written afresh
+and measured in the same run; published: the fastest public code, repaired, on one H200. Floor: bytes and operations
+counted, over the rates measured here; of a whole step, the same step without capsule layers. MiB: the peak above
+weights and inputs, gradients included.
+"""
+
+
+def line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def origin(record: dict[str, Any], part: str = "rows") -> str:
+    """Where a part of a record comes from; several runs can have added to it."""
+    rows = record[part]
+    commits, commands = ({row[key]: None for row in rows} for key in ("commit", "command"))
+    return (
+        f"{record['hardware']}, torch {record['versions']['torch']}, commit "
+        f"{', '.join(f'`{c[:13]}`' for c in commits)}, made by {', '.join(f'`{c}`' for c in commands)}"
+    )
 
 
 def table(record: dict[str, Any]) -> str:
@@ -31,14 +63,160 @@ def table(record: dict[str, Any]) -> str:
         layer = work["layer"]
         children = layer["in_capsules"] or "any number of"
         title = f"{name}, {children} -> {layer['out_capsules']}, batch {work['batch']}"
-        lines.append(f"| {title} | {' | '.join(cells)} | {faster:.1f} x | {memory:.0%} |")
+        lines.append(line([title, *cells, f"{faster:.1f} x", f"{memory:.0%}"]))
     return "\n".join(lines)
 
 
+def ms(row: dict[str, Any] | None, form: str = "time") -> str:
+    """0.123, or why there is no number."""
+    if row is None:
+        return ""
+    if f"{form}_ms" not in row:
+        return reason(row.get("failed", row.get("captured_error", "")))
+    return number(row[f"{form}_ms"])
+
+
+def number(x: float) -> str:
+    return f"{x:.3g}" if x < 100 else f"{x:,.0f}"
+
+
+def reason(text: str) -> str:
+    """Why a row has no number, in a word or two; the JSON has all of it."""
+    if text.startswith("out of memory"):
+        return "out of memory"
+    if "no 'triton' kernel" in text:
+        return "no kernel"
+    return "failed" if text else ""
+
+
+def summary(record: dict[str, Any]) -> str:
+    """A GPU's line per workload: times, floor, goal, and how many times faster than the public-style layer."""
+    lines = [
+        f"{origin(record)}:",
+        "",
+        "| workload | published public | public style, eager | matrix | matrix, compiled | triton, eager | triton | "
+        "triton, bf16 | floor | goal | faster | MiB | goal MB |",
+        line(["---"] * 13),
+    ]
+    for name, work in record["workloads"].items():
+        rows = {(r["backend"], r["dtype"]): r for r in record["rows"] if r["workload"] == name}
+        if not rows:
+            continue
+        goal = work["goal"]
+        public, best = rows.get(("public", "tf32")), fastest(rows)
+        ours = rows.get(("triton", "tf32")) or {}
+        ours = ours if "time_ms" in ours else rows.get(("matrix", "tf32"), {})
+        faster = f"{public['eager_ms'] / best:,.0f} x" if best and public and "eager_ms" in public else ""
+        floors = [rows[k]["floor_ms"] for k in rows if k[1] == "tf32" and "floor_ms" in rows[k]]
+        lines.append(line([
+            work["title"],
+            published(goal),
+            ms(public, "eager"),
+            ms(rows.get(("matrix", "tf32"))),
+            ms(rows.get(("matrix compiled", "tf32"))),
+            ms(rows.get(("triton", "tf32")), "eager"),
+            ms(rows.get(("triton", "tf32"))),
+            ms(rows.get(("triton", "bf16"))),
+            number(floors[0]) if floors else "",
+            "" if goal["ms"] is None else f"<= {goal['ms']:g}",
+            faster,
+            "" if ours.get("peak_mib") is None else f"{ours['peak_mib']:,.0f}",
+            "" if goal["mb"] is None else f"< {goal['mb']:,.0f}",
+        ]))  # fmt: skip
+    return "\n".join(lines)
+
+
+def fastest(rows: dict[tuple[str, str], dict[str, Any]]) -> float | None:
+    """ms of our fastest form in fp32."""
+    ours = ("triton", "matrix", "matrix compiled", "triton compiled")
+    found = [r["time_ms"] for (b, p), r in rows.items() if b in ours and p == "tf32" and "time_ms" in r]
+    return min(found, default=None)
+
+
+def published(goal: dict[str, Any]) -> str:
+    if goal["public_ms"] is None:
+        return ""
+    memory = "" if goal["public_gb"] is None else f", {goal['public_gb']:g} GB"
+    compiled = "" if goal["compiled_ms"] is None else f"; compiled {goal['compiled_ms']:g}"
+    return f"{goal['public_ms']:g}{memory}{compiled}"
+
+
+def every_row(record: dict[str, Any]) -> str:
+    lines = [
+        "| workload | backend | precision | captured ms | eager ms | floor ms | MiB | of its bytes | error | |",
+        line(["---"] * 10),
+    ]
+    for row in record["rows"]:
+        error, share, peak = row.get("error_of_output"), row.get("of_bytes"), row.get("peak_mib")
+        lines.append(line([
+            row["workload"], row["backend"], row["dtype"], ms(row, "captured"), ms(row, "eager"),
+            number(row["floor_ms"]) if "floor_ms" in row else "",
+            "" if peak is None else f"{peak:,.0f}",
+            "" if share is None else f"{share:.2f} x",
+            "" if error is None else f"{error:.0e}",
+            row.get("failed", row.get("captured_error", "")).replace("|", "/"),
+        ]))  # fmt: skip
+    return "\n".join(lines)
+
+
+def large_table(record: dict[str, Any]) -> str:
+    """Training steps at large batches."""
+    lines = ["| training step | backend | precision | peak GB | goal | step ms |", line(["---"] * 6)]
+    for row in record["large"]:
+        work = record["workloads"][row["workload"]]
+        peak = f"{row['peak_gb']:.1f}" if "peak_gb" in row else reason(row.get("failed", ""))
+        lines.append(line([
+            work["title"], row["backend"], row["dtype"], peak, f"< {work['goal']['mb'] / 1000:g}",
+            number(row["step_ms"]) if "step_ms" in row else "",
+        ]))  # fmt: skip
+    return "\n".join(lines)
+
+
+def page(record: dict[str, Any], pictures: list[str]) -> str:
+    """The part of results/bench/README.md about one kind of GPU."""
+    parts = [f"## {record['hardware']}"]
+    if record.get("rows"):
+        parts += [summary(record), NOTE.rstrip()]
+    if record.get("large"):
+        parts += ["Training steps with Adam, everything allocated at the peak:", large_table(record)]
+    parts += [f"![{name.replace('-', ' ')}]({name}.png)" for name in pictures]
+    if record.get("rows"):
+        parts += ["<details><summary>Every row</summary>\n", every_row(record), "\n</details>"]
+    return "\n\n".join(parts)
+
+
+def put(text: str, marker: str, section: str) -> str:
+    """`text` with what is between <!-- marker --> and <!-- /marker --> replaced, if it has them."""
+    pattern = rf"<!-- {marker} -->.*<!-- /{marker} -->"
+    return re.sub(pattern, lambda _: f"<!-- {marker} -->\n{section}\n<!-- /{marker} -->", text, flags=re.S)
+
+
+def write_tables(folder: Path = FOLDER, tell: Callable[[str], None] = print) -> None:
+    """README.md of the folder and its plots."""
+    parts = [HEADER.rstrip()]
+    for path in sorted(folder.glob("*.json")):
+        record = json.loads(path.read_text())
+        if path.name == "cpu.json":
+            parts.append(f"## {record['hardware']}\n\n{table(record)}")
+        elif "workloads" in record:
+            parts.append(page(record, draw(record, folder, path.stem, tell)))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n")
+
+
+def write_readme(readme: Path, folder: Path = FOLDER) -> None:
+    """The sections of README.md between the markers bench and bench-gpu."""
+    text = put(readme.read_text(), "bench", table(json.loads((folder / "cpu.json").read_text())))
+    gpus = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if not path.name.startswith("cpu")]
+    gpus = [record for record in gpus if record.get("rows")]
+    if gpus:
+        text = put(text, "bench-gpu", f"{summary(gpus[0])}\n\n{NOTE.rstrip()}")
+    readme.write_text(text)
+
+
 def main() -> None:
-    readme = ROOT / "README.md"
-    text = f"<!-- bench -->\n{table(json.loads(SOURCE.read_text()))}\n<!-- /bench -->"
-    readme.write_text(re.sub(r"<!-- bench -->.*<!-- /bench -->", lambda _: text, readme.read_text(), flags=re.S))
+    write_tables()
+    write_readme(ROOT / "README.md")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +91,7 @@ def test_writing_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
 def test_two_states_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         save_state(tmp_path, {"at": step, "x": torch.full((3,), float(step))}, step)
-    assert sorted(p.name for p in tmp_path.glob("state-*")) == ["state-00000020.pt", "state-00000030.pt"]
+    assert sorted(p.name[:14] for p in tmp_path.glob("state-*")) == ["state-00000020", "state-00000030"]
     assert load_state(tmp_path)["at"] == 30
 
 
@@ -97,15 +99,58 @@ def test_two_states_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
 def test_a_damaged_state_falls_back_to_the_one_before(tmp_path: Path, damage: str) -> None:
     for step in (10, 20):
         save_state(tmp_path, {"at": step}, step)
-    path = tmp_path / "state-00000020.pt"
+    (path,) = tmp_path.glob("state-00000020-*.pt")
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     if damage == "gone":
         path.unlink()
     else:
         path.write_bytes(content[:-9] if damage == "truncated" else content)
-    with pytest.warns(UserWarning, match="state-00000020.pt is damaged or gone"):
+    with pytest.warns(UserWarning, match=r"state-00000020-\w+\.pt is damaged or gone"):
         assert load_state(tmp_path)["at"] == 10
+    save_state(tmp_path, {"at": 30}, 30)  # keeps the good one beside it, not the damaged one
+    next(tmp_path.glob("state-00000030-*.pt")).write_bytes(b"")
+    with pytest.warns(UserWarning, match="is damaged or gone"):
+        assert load_state(tmp_path)["at"] == 10
+
+
+@pytest.mark.parametrize("text", ["", "[", "{}", "[{}]", '[{"file": "../x", "step": 1, "sha256": "0"}]', "[1, 2]"])
+def test_states_are_found_without_their_manifest(tmp_path: Path, text: str) -> None:
+    for step in (10, 20):
+        save_state(tmp_path, {"at": step}, step)
+    (tmp_path / "states.json").write_text(text)
+    with pytest.warns(UserWarning, match=r"states\.json is damaged"):
+        assert load_state(tmp_path)["at"] == 20
+    with pytest.warns(UserWarning, match=r"states\.json is damaged"):
+        save_state(tmp_path, {"at": 30}, 30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_state(tmp_path)["at"] == 30
+
+
+def test_every_flipped_bit_of_weights_is_noticed(tmp_path: Path, model: Any) -> None:
+    path = tmp_path / "last.safetensors"
+    save_weights(path, model, {})
+    whole = path.read_bytes()
+    for place in range(0, len(whole), len(whole) // 60):
+        damaged = bytearray(whole)
+        damaged[place] ^= 4
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"last\.safetensors: .*(damaged|whole|config|finite)"):
+            load(path)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_told_with_path_and_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(number, "")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"config\.json: no room for 3 bytes .* bytes free there"):
+        write_atomic(tmp_path / "config.json", "new")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_state_is_an_error(tmp_path: Path) -> None:

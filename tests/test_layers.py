@@ -146,8 +146,8 @@ def test_repr() -> None:
     dense = DenseCapsules("discriminative", in_capsules=2, in_dim=3, out_capsules=4, out_dim=5, shared=True)
     assert repr(dense) == (
         "DenseCapsules(\n"
-        "  2 x 3 -> 4 x 5, Discriminative(iterations=1, rate=0.0001, strength=0.001, penalty='l2'), "
-        "backend='matrix', shared\n"
+        "  2 x 3 -> 4 x 5, Discriminative(iterations=1, rate=1e-05, strength=0.001, penalty='l2'), "
+        "backend='auto', shared\n"
         "  (learned): ParameterDict()\n"
         ")"
     )

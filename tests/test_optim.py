@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from flashcaps.optim import RAdam, Rates, Schedule, make_optimiser, set_rates
+from flashcaps.batches import ImageStream, Share
+from flashcaps.models import create_model
+from flashcaps.optim import RAdam, Rates, Schedule, make_optimiser, set_rates, worst_nearby
 from flashcaps.recipe import Optimiser
 from flashcaps.recipe import Schedule as Spec
+from flashcaps.step import Step
+from flashcaps.workers import Workers
+
+from .fake_data import fake_split, small_recipe
 
 CPU = torch.device("cpu")
 
@@ -137,3 +143,37 @@ def test_nesterov_by_hand() -> None:
         v = 0.9 * v + g
         x -= 0.1 * (g + 0.9 * v)
         assert p.item() == pytest.approx(x, rel=1e-5)
+
+
+def test_a_sharpness_aware_step_is_one_with_the_gradient_of_the_worst_place() -> None:
+    plain = ("optimiser.kind=sgd", "optimiser.weight_decay=0", "schedule.kind=constant", "ema=0")
+    recipe = small_recipe("optimiser.sharpness=0.5", *plain)
+    stream = ImageStream(fake_split(8, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
+    torch.manual_seed(0)
+    model = create_model(recipe.model.name, **recipe.model.overrides)
+    twin, plan = copy.deepcopy(model), stream.plan(0)
+    Step(model, stream, recipe, "top1", Workers(CPU))(plan.index[0], plan.noise[0], 0)
+
+    other = Step(twin, stream, recipe, "top1", Workers(CPU))
+    batch, weights = stream.batch(plan.index[0], plan.noise[0]), other.parameters
+    grads = torch.autograd.grad(other.loss_of(twin, batch)[1], weights)
+    norm = torch.cat([g.flatten() for g in grads]).norm()
+    before = [w.detach().clone() for w in weights]
+    with torch.no_grad():
+        for w, g in zip(weights, grads, strict=True):
+            w += 0.5 * g / norm
+    grads = torch.autograd.grad(other.loss_of(twin, batch)[1], weights)
+    for w, b, g in zip(model.parameters(), before, grads, strict=True):
+        torch.testing.assert_close(w.detach(), b - recipe.optimiser.lr * g)
+
+
+def test_worst_nearby() -> None:
+    """w + r g / ||g|| within, over all tensors together; the same bits afterwards."""
+    parameters = [torch.nn.Parameter(torch.randn(3, 4)), torch.nn.Parameter(torch.randn(2))]
+    before = [p.detach().clone() for p in parameters]
+    grads = [torch.randn(3, 4), torch.randn(2)]
+    norm = math.sqrt(sum(float(g.square().sum()) for g in grads))
+    with worst_nearby(parameters, grads, 0.3):
+        for p, b, g in zip(parameters, before, grads, strict=True):
+            torch.testing.assert_close(p.detach(), b + 0.3 * g / norm)
+    assert all(torch.equal(p, b) for p, b in zip(parameters, before, strict=True))

@@ -148,7 +148,7 @@ def test_several_labels_at_once(tmp_path: Path, header: str, rows: list[str]) ->
     assert data.class_names == ("sea", "sky")
     assert list_table(table).labels[:4].tolist() == [[1, 0], [0, 1], [1, 1], [0, 0]]
     assert data.train.labels.shape == (len(data.train), 2)
-    with pytest.raises(ValueError, match="expected one label a picture"):
+    with pytest.raises(ValueError, match="expected one label an example"):
         load_data("table", path=str(table), multilabel=False)
 
 

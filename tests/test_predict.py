@@ -143,5 +143,5 @@ def test_models_that_cannot_are_answered(model: Any, pictures: Path, tmp_path: P
     with pytest.raises(ValueError, match="no decoder"):
         draw(model, found, tmp_path)
     text: Any = flashcaps.create_model("heinsen_sst2", layers=2, width=4)
-    with pytest.raises(ValueError, match="reads hidden states"):
+    with pytest.raises(ValueError, match="this one reads text: predict_texts"):
         prepare(pictures / "a.png", text)

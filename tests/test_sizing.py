@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from flashcaps.models import create_model
 from flashcaps.recipe import read_recipe
@@ -15,15 +15,13 @@ from flashcaps.sizing import (
     LOSSES,
     PIXELS,
     WEIGHTS,
-    memory_needed,
-    memory_warning,
     own_command,
     own_recipe,
     size_model,
-    timm_backbone,
 )
 from flashcaps.sources import open_sources
 from flashcaps.train import Place, train
+from tests.fake_timm import FakeTimm
 from tests.own_pictures import write_pictures
 from tests.test_own_data import write_table
 
@@ -94,38 +92,20 @@ def test_the_command_that_makes_a_recipe_again(tmp_path: Path) -> None:
     assert own_command(read_recipe("tiny")) == ["tiny"]
 
 
-class Maps(nn.Module):
-    """What timm gives: several feature maps, the deepest last."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(channels, 8, 7, 8), nn.Conv2d(8, 16, 3, 2)
-
-    def forward(self, x: Tensor) -> list[Tensor]:
-        y = self.first(x)
-        return [y, self.second(y)]
-
-
-def test_a_backbone_of_timm(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Timm:
-        @staticmethod
-        def create_model(name: str, *, pretrained: bool, features_only: bool, in_chans: int) -> nn.Module:
-            assert (name, pretrained, features_only) == ("resnet18", True, True)
-            return Maps(in_chans)
-
-    backbone = timm_backbone("resnet18", timm=Timm)
-    model = create_model(
-        "capsnet_tiny", image=(3, 224, 224), classes=5, backbone=backbone, primary={"kernel": 3}, decoder=False
-    )
-    model(torch.rand(1, 3, 224, 224)).scores.sum().backward()
-    assert backbone.network.second.weight.grad.abs().sum() > 0
-
-    def missing(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr("importlib.import_module", missing)
-    with pytest.raises(ImportError, match=r"or give any nn\.Module"):
-        timm_backbone("resnet18")
+def test_a_network_of_timm_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", FakeTimm())
+    folder = write_pictures(tmp_path, 12, 64, 48)
+    recipe, why = own_recipe("images", str(folder), ["epochs=1"], backbone="timm:resnet18", size=(64, 48))
+    assert "timm:resnet18, pretrained, whose last feature map has 16 channels of 3 x 2" in why[1]
+    assert "a grid of 3 x 2 x 16 types = 96" in why[2]
+    model = create_model(recipe.model.name, **recipe.model.overrides)
+    assert model(torch.rand(2, 3, 64, 48)).scores.shape == (2, 3)
+    assert own_command(recipe)[-2:] == ["--backbone", "timm:resnet18"]
+    large = size_model((3, 224, 224), 3, backbone="timm:resnet18")
+    assert large.grid == (6, 6)
+    assert large.overrides["primary"]["kernel"] == 3
+    with pytest.raises(ValueError, match=r"backbone: expected timm:NAME, as timm:resnet18, got 'resnet18'"):
+        size_model((3, 64, 48), 3, backbone="resnet18")
 
 
 def test_it_trains(tmp_path: Path) -> None:
@@ -146,20 +126,3 @@ def test_a_recipe_for_several_labels(tmp_path: Path) -> None:
         assert recipe.model.overrides["decoder"] is False
         assert "several at once" in why[0]
         assert "which of several classes" in why[4]
-
-
-def test_memory_is_counted_before_it_runs_out(tmp_path: Path) -> None:
-    recipe, _ = own_recipe("images", str(write_pictures(tmp_path, 12, 20, 24)))
-    cpu = torch.device("cpu")
-    model = create_model(recipe.model.name, **recipe.model.overrides)
-    one, two = (memory_needed(model, (3, 20, 24), n) for n in (1, 2))
-    weights = 4 * sum(p.numel() for p in model.parameters())
-    features = 4 * 64 * 9 * 11  # of the first convolution
-    assert one - (two - one) == 5 * weights
-    assert two - one >= 2 * features
-    assert memory_warning(recipe, cpu, 100 * two) is None
-    enough = int((5 * weights + 1.5 * (two - one)) / 0.8)
-    said = memory_warning(recipe, cpu, enough)
-    assert said is not None
-    assert said.endswith("batch=1 would fit")
-    assert "make images smaller" in str(memory_warning(recipe, cpu, 1000))

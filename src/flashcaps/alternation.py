@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from .capsule_layer import CapsuleLayer
 from .kernels.discriminative import weighted_sum, weighted_sum_agreement
+from .routing._checks import check_devices
 from .routing._math import full_precision
 from .routing.discriminative import Discriminative, ascend, check_labels, label_signs
 from .votes import Votes
@@ -56,6 +57,7 @@ def ascend_coefficients(model: nn.Module, labels: Tensor) -> None:
             raise RuntimeError("ascend_coefficients: weights changed since the forward pass; call before the optimiser")
     batch = top.votes.shape[0]
     check_labels(labels, batch, top.coefficients.shape[1])
+    check_devices(top.coefficients, labels=labels)
     below = [x for x in (layer.seen.coefficients for layer in layers[:-1]) if x is not None and x.requires_grad]
     if len(below) < len(layers) - 1:
         raise RuntimeError("ascend_coefficients: hidden discriminative layers belong in a CapsuleStack")

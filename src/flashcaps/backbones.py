@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from .routing._checks import check_choice
+from .routing._checks import check_choice, check_sizes
 
 Image = tuple[int, int, int]  # (C, H, W)
 
@@ -53,6 +53,8 @@ class Conv:
 
     def build(self, in_channels: int) -> nn.Module:
         check_choice("activation", self.activation, ACTIVATIONS)
+        check_sizes(in_channels=in_channels, channels=self.channels, kernel=self.kernel, stride=self.stride)
+        check_sizes(0, padding=self.padding)
         layers: list[nn.Module] = [ACTIVATIONS[self.activation]()]
         if self.norm is not None:
             check_choice("norm", self.norm, ("before", "after"))
@@ -162,6 +164,9 @@ BACKBONES: dict[str, Backbone] = {
 
 def output_shape(backbone: nn.Module, image: Image) -> Image:
     """(C', H', W') of the features of one image, by a dry run that changes neither statistics nor random state."""
+    if not isinstance(image, list | tuple) or len(image) != 3:
+        raise ValueError(f"image: expected (C, H, W), got {image!r}")
+    check_sizes(**dict(zip(("image channels", "image height", "image width"), image, strict=True)))
     weight = next(backbone.parameters(), None)
     device = None if weight is None else weight.device
     modes = {m: m.training for m in backbone.modules()}

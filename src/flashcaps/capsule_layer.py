@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .kernels import MATRIX, TRITON
 from .kernels._choice import pick_form
 from .routing import ROUTING, Routed, Routing, Sizes, Step
-from .routing._checks import check_choice, check_floating, check_shape, nearest
+from .routing._checks import check_choice, check_floating, check_overflow, check_shape, check_sizes, nearest
 from .routing._math import Softmax, no_autocast, over_parents
 from .routing._types import compute_dtype
 from .votes import Votes, add_bias, add_coordinates, group
@@ -125,14 +125,22 @@ class CapsuleLayer(FiniteModule):
 
     def _votes(self, u: Tensor, yx: Tensor | None) -> Votes:
         dtype = compute_dtype(u, self.weight)
-        weight, bias = self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
+        weight = self.weight.to(dtype)
         if self.parents is None:  # as many parents as children, one transform for all
             weight = weight.expand(u.shape[1], *weight.shape[1:])
-            bias = None if bias is None else bias.expand(u.shape[1], *bias.shape[1:])
         votes = Votes(group(u.to(dtype), self.groups or 1, self.rows), weight)
-        if bias is not None:
-            votes = add_bias(votes, bias)
+        if self.bias is not None and not self._bias_apart:
+            votes = add_bias(votes, self._vote_bias(votes))
         return votes if yx is None else add_coordinates(votes, yx)
+
+    @property
+    def _bias_apart(self) -> bool:
+        """Whether all children share one bias, which heinsen's kernels then add to the parents instead."""
+        return self.bias is not None and self.groups is None and self.name == "heinsen"
+
+    def _vote_bias(self, votes: Votes) -> Tensor:
+        assert self.bias is not None
+        return self.bias.to(votes.u.dtype).expand(votes.weight.shape[0], *self.bias.shape[1:])
 
     def _route(
         self,
@@ -145,8 +153,9 @@ class CapsuleLayer(FiniteModule):
         record: bool = False,
         step: bool = False,
         pose: Tensor | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Routed:
-        """Poses (B, I, D), activations (B, I) -> Routed. Under autocast, too, routing runs in fp32."""
+        """Poses (B, I, D), activations (B, I) -> Routed in dtype (None: u's). Under autocast, too, routing is fp32."""
         with no_autocast(u.device):
             votes = self._votes(u, yx)
             activation = self._gate(u, activation, votes.u.dtype)
@@ -155,6 +164,10 @@ class CapsuleLayer(FiniteModule):
             learned = self._tensors(votes)
             routing, (form, function) = self.routing, self._form(votes, softmax)
             common: dict[str, Any] = {"softmax": softmax, "record": record}
+            if self._bias_apart and form == "triton":
+                common["vote_bias"] = self._vote_bias(votes)
+            elif self._bias_apart:
+                votes = add_bias(votes, self._vote_bias(votes))
             if step:
                 routing, common["pose"] = dataclasses.replace(routing, iterations=1), pose
             if form == "reference":
@@ -166,7 +179,10 @@ class CapsuleLayer(FiniteModule):
             if "coefficients" in learned and self.training and torch.is_grad_enabled():
                 self.seen.votes = votes
                 self.seen.version = None if torch.compiler.is_compiling() else self.weight._version
-            return cast(routed, u.dtype, coupling)
+            if not self.training:  # training has a guard of its own, which can step back
+                given = {"u": u, "weight": self.weight} | {f"learned {name}": x for name, x in learned.items()}
+                check_overflow((routed.pose, routed.activation), gradients=False, **given)
+            return cast(routed, dtype or u.dtype, coupling)
 
     def _gate(self, u: Tensor, activation: Tensor | None, dtype: torch.dtype) -> Tensor | None:
         if activation is not None:
@@ -223,10 +239,13 @@ def make_routing(name: str, options: dict[str, Any]) -> Routing:
 
 def pose_shape(name: str, dim: Dim, pose: str) -> tuple[int, int]:
     """(rows, columns) of a pose: a vector is one row, a matrix is square unless both are given."""
-    if min(dim if isinstance(dim, tuple) else (dim,)) < 1:
-        raise ValueError(f"{name}: expected at least 1, got {dim}")
     if isinstance(dim, tuple):
+        if len(dim) != 2:
+            raise ValueError(f"{name}: expected a number or (rows, columns), got {dim}")
+        for size in dim:
+            check_sizes(**{name: size})
         return dim
+    check_sizes(**{name: dim})
     if pose == "vector":
         return 1, dim
     side = math.isqrt(dim)

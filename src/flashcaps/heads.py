@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .losses import multi_hot
 from .routing import Routed
+from .routing._checks import check_devices, check_dtype, check_floating, check_overflow, check_sizes, check_tensor
 from .routing._math import length
 
 
@@ -18,7 +19,11 @@ class Lengths(nn.Module):
     """The length of each class capsule (dynamic, discriminative). Routed -> (B, J)"""
 
     def forward(self, routed: Routed) -> Tensor:
-        return length(routed.pose)
+        check_floating("pose", routed.pose)
+        lengths = length(routed.pose)
+        if not self.training:
+            check_overflow((lengths,), gradients=False, pose=routed.pose)
+        return lengths
 
 
 class Activations(nn.Module):
@@ -27,6 +32,7 @@ class Activations(nn.Module):
     def forward(self, routed: Routed) -> Tensor:
         if routed.activation is None:
             raise ValueError("routed: these capsules have no activation; use SharedLinear on their poses")
+        check_floating("activation", routed.activation)
         return routed.activation
 
 
@@ -35,14 +41,24 @@ class SharedLinear(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
+        check_sizes(dim=dim)
         self.linear = nn.Linear(dim, 1)
 
     def forward(self, routed: Routed) -> Tensor:
+        check_floating("pose", routed.pose)
+        if routed.pose.shape[-1:] != self.linear.weight.shape[1:]:
+            raise ValueError(f"pose: expected (B, J, {self.linear.in_features}), got {tuple(routed.pose.shape)}")
+        check_dtype("pose", routed.pose, self.linear.weight)
         return self.linear(routed.pose)[..., 0]
 
 
 def mask_capsules(pose: Tensor, chosen: Tensor) -> Tensor:
     """Zero, not drop, all but the chosen capsules. chosen (B,) indices or (B, J) multi-hot; pose (B, J, D)."""
+    check_floating("pose", pose)
+    check_tensor("chosen", chosen)
+    if pose.ndim != 3:
+        raise ValueError(f"pose: expected (B, J, D), got {tuple(pose.shape)}")
+    check_devices(pose, chosen=chosen)
     b, j, _ = pose.shape
     if tuple(chosen.shape) not in ((b,), (b, j)):
         raise ValueError(f"chosen: expected {(b,)} indices or {(b, j)} multi-hot, got {tuple(chosen.shape)}")
@@ -60,7 +76,8 @@ class Decoder(nn.Module):
         self, capsules: int, dim: int, image: tuple[int, int, int], hidden: Sequence[int] = (512, 1024)
     ) -> None:
         super().__init__()
-        self.image = image
+        check_sizes(capsules=capsules, dim=dim)
+        self.capsules, self.dim, self.image = capsules, dim, image
         sizes = [capsules * dim, *hidden]
         layers: list[nn.Module] = []
         for n, m in pairwise(sizes):
@@ -69,6 +86,10 @@ class Decoder(nn.Module):
 
     def forward(self, routed: Routed, chosen: Tensor | None = None) -> Tensor:
         pose = routed.pose
+        check_floating("pose", pose)
+        if tuple(pose.shape[1:]) != (self.capsules, self.dim):
+            raise ValueError(f"pose: expected (B, {self.capsules}, {self.dim}), got {tuple(pose.shape)}")
+        check_dtype("pose", pose, next(self.parameters()))
         if chosen is None:
             a = length(pose) if routed.activation is None else routed.activation
             chosen = torch.argmax(a, 1)

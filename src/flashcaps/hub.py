@@ -43,9 +43,17 @@ def save_pretrained(model: nn.Module, folder: PathLike, *, run: PathLike | None 
 
 
 def from_pretrained(
-    name: PathLike, *, revision: str | None = None, device: torch.device | str = "cpu", hub: Any = None
+    name: PathLike,
+    *,
+    revision: str | None = None,
+    device: torch.device | str = "cpu",
+    backbone: nn.Module | None = None,
+    hub: Any = None,
 ) -> nn.Module:
-    """The model of a folder that `save_pretrained` wrote, or of a repository on the hub, ready to use."""
+    """The model of a folder that `save_pretrained` wrote, or of a repository on the hub, ready to use.
+
+    backbone: as in `load`, for a model that was built on a module of yours.
+    """
     folder = Path(name).expanduser()
     if not folder.is_dir():
         if str(name).count("/") != 1 or str(name).startswith((".", "/", "~")):
@@ -53,7 +61,7 @@ def from_pretrained(
         folder = Path(_hub(hub).snapshot_download(str(name), revision=revision, allow_patterns=SAFE))
     if not (folder / WEIGHTS).is_file():
         raise FileNotFoundError(f"{name}: no {WEIGHTS} in it; expected what save_pretrained writes")
-    return load(folder / WEIGHTS, device=device)
+    return load(folder / WEIGHTS, device=device, backbone=backbone)
 
 
 def push_to_hub(
@@ -98,9 +106,10 @@ def read_result(run: PathLike | None) -> dict[str, Any]:
 def portable(config: dict[str, Any]) -> dict[str, Any]:
     """A config without the folders of the machine it was made on: of a path, the last part."""
     config = copy.deepcopy(config)
-    options = config.get("recipe", {}).get("data", {}).get("options", {})
-    if "path" in options:
-        options["path"] = Path(options["path"]).name
+    data = config.get("recipe", {}).get("data", {})
+    for place, key in ((data.get("options", {}), "path"), (data, "transformer")):
+        if Path(place.get(key) or "").is_absolute():  # a name, someone/data, stays
+            place[key] = Path(place[key]).name
     return config
 
 
@@ -124,15 +133,14 @@ def model_card(
 def _front(model: Any, config: dict[str, Any], result: dict[str, Any], licence: str) -> str:
     """The YAML block the hub reads."""
     data = config.get("recipe", {}).get("data", {}).get("name", "")
-    lines = ["library_name: flashcaps", "tags:", "- capsule-network"]
-    if model.image is not None:
-        lines.insert(1, "pipeline_tag: image-classification")
+    task = "text-classification" if model.image is None else "image-classification"
+    lines = ["library_name: flashcaps", f"pipeline_tag: {task}", "tags:", "- capsule-network"]
     if licence:
         lines.append(f"license: {licence}")
     if result:
         accuracy = result["value"] if "accuracy" in result["metric"] else 100 - result["value"]
         lines += ["metrics:", "- accuracy", "model-index:", f"- name: {model.name}", "  results:", "  - task:",
-                  "      type: image-classification", "    dataset:", f"      type: {data}", f"      name: {data}",
+                  f"      type: {task}", "    dataset:", f"      type: {data}", f"      name: {data}",
                   "    metrics:", "    - type: accuracy", f"      value: {accuracy / 100:.6g}"]  # fmt: skip
     return "\n".join(["---", *lines, "---"])
 
@@ -152,8 +160,9 @@ def _use(model: Any) -> str:
 
 
 def _data(recipe: dict[str, Any]) -> str:
-    names = recipe["data"].get("options", {}).get("class_names", [])
-    classes = f" Classes: {', '.join(names)}." if names else ""
+    names, transformer = recipe["data"].get("options", {}).get("class_names", []), recipe["data"].get("transformer")
+    classes = f" Hidden states of {transformer}, frozen." if transformer else ""
+    classes += f" Classes: {', '.join(names)}." if names else ""
     train, optimiser = recipe["train"], recipe["optimiser"]
     return (f"## Training\n\nData: {recipe['data']['name']}.{classes} Recipe `{recipe['name']}`: {recipe['about']}; "
             f"{recipe['loss']['kind']} loss, {optimiser['kind']} at {optimiser['lr']:g}, batch {train['batch']}, "

@@ -9,10 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .capsule_layer import CapsuleLayer, Dim, FiniteModule
+from .kernels._norm import layer_norm_poses, squash_poses
+from .kernels._patches import patches
 from .routing import Routed
-from .routing._checks import check_choice, check_floating, check_sizes
-from .routing._math import OverPositions, Softmax, over_parents, squash
-from .votes import centres, covered, patches
+from .routing._checks import check_choice, check_dtype, check_floating, check_overflow, check_sizes
+from .routing._math import OverPositions, Softmax, over_parents
+from .routing._types import compute_dtype
+from .votes import centres, covered
 
 PRIMARY_FORMS = ("squash", "sigmoid", "norm", "score")
 
@@ -44,6 +47,7 @@ class PrimaryCapsules(FiniteModule):
         super().__init__()
         check_choice("form", form, PRIMARY_FORMS)
         check_sizes(in_channels=in_channels, types=types, dim=dim, kernel=kernel, stride=stride)
+        check_sizes(0, padding=padding)
         self.in_channels, self.reach = in_channels, kernel - 2 * padding
         self.types, self.dim, self.form, self.original = types, dim, form, original
 
@@ -61,18 +65,25 @@ class PrimaryCapsules(FiniteModule):
             raise ValueError(f"features: expected (B, channels, H, W), got {tuple(features.shape)}")
         if features.shape[1] != self.in_channels:
             raise ValueError(f"features: expected {self.in_channels} channels, got {tuple(features.shape)}")
-        if min(features.shape[2:]) < self.reach:
-            raise ValueError(f"features: expected {self.reach} places for the kernel, got {tuple(features.shape)}")
-        device = next(self.parameters()).device
-        if features.device != device:
-            raise ValueError(f"features: on {features.device}, but the layer is on {device}; move one with .to()")
+        reach, weight = max(self.reach, 1), next(self.parameters())
+        if min(features.shape[2:]) < reach:
+            raise ValueError(f"features: expected {reach} places for the kernel, got {tuple(features.shape)}")
+        if features.device != weight.device:
+            raise ValueError(f"features: on {features.device}, but the layer is on {weight.device}; move one by .to()")
+        check_dtype("features", features, weight)
+        routed = self._capsules(features)
+        if not self.training:  # see `CapsuleLayer`
+            check_overflow(routed[:2], gradients=False, features=features, weight=weight)
+        return routed
+
+    def _capsules(self, features: Tensor) -> Routed:
         x = self.pose(features)
         b, _, h, w = x.shape
         pose = x.view(b, self.types, self.dim, h, w).permute(0, 1, 3, 4, 2)  # the pose of one capsule at one place
         if self.form == "squash":
-            return Routed(squash(pose / 32 + 0.1 if self.original else pose))
+            return Routed(squash_poses(pose, 1 / 32, 0.1) if self.original else squash_poses(pose))
         if self.norm is not None:
-            return Routed(self.norm(pose))
+            return Routed(layer_norm_poses(pose, self.norm.weight, self.norm.bias, self.norm.eps))
         assert self.activation is not None
         a = self.activation(features)
         return Routed(pose, a.sigmoid() if self.form == "sigmoid" else a)
@@ -109,8 +120,8 @@ class DenseCapsules(CapsuleLayer):
         **options: Any,
     ) -> None:
         for name, size in (("in_capsules", in_capsules), ("out_capsules", out_capsules)):
-            if size is not None and size < 1:
-                raise ValueError(f"{name}: expected at least 1 capsule, or None for any number, got {size}")
+            if size is not None:
+                check_sizes(**{name: size})
         if out_capsules is None and in_capsules is not None:
             raise ValueError(f"out_capsules: None (any number) needs in_capsules=None too, got {in_capsules}")
         if shared and in_capsules is None:
@@ -200,18 +211,20 @@ class ConvCapsules(CapsuleLayer):
     def forward(
         self, u: Tensor, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
     ) -> Routed:
-        u, activation, softmax, grid = self._children(u, activation)
-        return place(self._route(u, activation, softmax=softmax, coupling=coupling, record=record), grid)
+        x, activation, softmax, grid = self._children(u, activation)
+        routed = self._route(x, activation, softmax=softmax, coupling=coupling, record=record, dtype=u.dtype)
+        return place(routed, grid)
 
     def step(
         self, u: Tensor, pose: Tensor | None = None, activation: Tensor | None = None, *, coupling: bool = False
     ) -> Routed:
         """One routing step from the parents' `pose` (B, out_types, H', W', D); None is the first."""
-        u, activation, softmax, grid = self._children(u, activation)
+        x, activation, softmax, grid = self._children(u, activation)
         self._check_step(pose, (grid[0], self.parents or 0, *grid[1:], self.out_dim))
         if pose is not None:
             pose = pose.permute(0, 2, 3, 1, 4).flatten(0, 2)
-        return place(self._route(u, activation, softmax=softmax, coupling=coupling, step=True, pose=pose), grid)
+        common: dict[str, Any] = {"softmax": softmax, "coupling": coupling, "dtype": u.dtype}
+        return place(self._route(x, activation, step=True, pose=pose, **common), grid)
 
     def _children(
         self, u: Tensor, activation: Tensor | None
@@ -220,6 +233,8 @@ class ConvCapsules(CapsuleLayer):
         self._check(u, activation, "(B, types, H, W, D)", 5)
         if u.shape[1] != self.in_types:
             raise ValueError(f"u: expected {self.in_types} types, got {u.shape[1]} in {tuple(u.shape)}")
+        u = u.to(compute_dtype(u, self.weight))  # before patches overlap: their gradients are summed in it
+        activation = None if activation is None else activation.to(u.dtype)
         p = self.padding
         if min(u.shape[2], u.shape[3]) + 2 * p < self.kernel:
             raise ValueError(f"u: {u.shape[2]} x {u.shape[3]} places, padded by {p}, do not fill kernel {self.kernel}")

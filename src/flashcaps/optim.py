@@ -7,7 +7,8 @@ tensors there, filled before each replay.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -148,6 +149,22 @@ def make_optimiser(params: Iterable[nn.Parameter], spec: OptimiserSpec, device: 
                                nesterov=spec.nesterov, fused=True)
     kind = torch.optim.AdamW if spec.kind == "adamw" else torch.optim.Adam
     return kind(params, lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay, fused=True, capturable=cuda)
+
+
+@contextmanager
+def worst_nearby(parameters: Sequence[Tensor], grads: Sequence[Tensor], radius: float) -> Iterator[None]:
+    """Within, the weights stand at w + radius g / ||g||, where to first order the loss is highest (Foret et al. 2021).
+
+    A gradient taken there makes the step sharpness-aware. Afterwards they are, bit for bit, what they were.
+    """
+    weights, steps = [p.detach() for p in parameters], list(grads)
+    before = [w.clone() for w in weights]
+    norm = torch.stack(torch._foreach_norm(steps)).norm()
+    torch._foreach_add_(weights, torch._foreach_mul(steps, radius / (norm + 1e-12)))
+    try:
+        yield
+    finally:
+        torch._foreach_copy_(weights, before)
 
 
 def set_rates(optimiser: torch.optim.Optimizer, rates: Rates, device: torch.device) -> None:

@@ -1,13 +1,16 @@
-"""Two pictures of a run: its learning curve, and inputs beside their reconstructions."""
+"""A run to look at: its learning curve, as a picture and as a table, and inputs beside their reconstructions."""
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .batches import Held
+from .checkpoint import write_atomic
 
 
 def _pyplot() -> Any:
@@ -22,8 +25,23 @@ def _pyplot() -> Any:
     return plt
 
 
+COLUMNS = ("kind", "step", "epoch", "seconds", "loss", "error", "lr", "images_s", "split")
+
+
+def write_curve(folder: Path, metrics: list[dict[str, Any]]) -> Path:
+    """curve.csv: a line for every point of training, evaluation and test, for a spreadsheet."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(m for m in metrics if m["kind"] in ("train", "evaluation", "test"))
+    write_atomic(folder / "curve.csv", text.getvalue())
+    return folder / "curve.csv"
+
+
 def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
-    """curve.png: loss, and error on training and held-out data, over epochs. Why not, where it cannot be drawn."""
+    """curve.csv, and curve.png: loss, and error on training and held-out data, over epochs. Why not, where it cannot be
+    drawn."""
+    write_curve(folder, metrics)
     plt = _pyplot()
     if plt is None:
         return "no curve.png: pip install 'flashcaps[plots]' for pictures"

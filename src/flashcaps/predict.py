@@ -21,7 +21,8 @@ from torch import Tensor
 from .data import to_float
 from .data.augment import center_crop
 from .evaluate import answers, score_threshold
-from .own_data import SUFFIXES, fit, read_picture
+from .listings import SUFFIXES
+from .own_data import fit, read_picture
 from .routing._math import length
 
 DIGITS = tuple("0123456789")
@@ -38,7 +39,10 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """answer: the best class, both of a two-digit model, or all above the threshold. top: the highest scores."""
+    """answer: the best class, both of a two-digit model, or all above the threshold. top: the highest scores.
+
+    file: the picture's name, or the text itself.
+    """
 
     file: str
     answer: tuple[str, ...]
@@ -99,7 +103,8 @@ def _from_stdin(content: bytes) -> list[Picture]:
 def prepare(picture: Any, model: Any, *, invert: bool = False) -> Tensor:
     """A picture as the model's data were made: channels, size, the centre where training took crops. (C, H, W) float"""
     if getattr(model, "image", None) is None:
-        raise ValueError(f"{getattr(model, 'name', 'model')}: expected a model of images; this one reads hidden states")
+        raise ValueError(f"{getattr(model, 'name', 'model')}: expected a model of images; this one reads text: "
+                         "predict_texts")
     channels, height, width = model.image
     recipe = getattr(model, "config", {}).get("recipe", {})
     data, crop = recipe.get("data", {}), recipe.get("augment", {}).get("crop", 0)
@@ -138,23 +143,29 @@ def answer_rule(model: Any) -> tuple[str, float]:
     return rule, score_threshold(loss)
 
 
+def read_scores(model: Any, output: Any, files: Sequence[str], top: int) -> tuple[list[Prediction], Tensor]:
+    """A Prediction per example, and the classes of each from the best score to the worst, (B, K)."""
+    scores, names = output.scores.float().cpu(), class_names(model)
+    lengths = None if output.routed is None else length(output.routed.pose.float()).cpu()
+    given = answers(scores, *answer_rule(model))
+    order = scores.argsort(1, descending=True)
+    predictions = []
+    for k, file in enumerate(files):
+        best = [Score(names[j], float(scores[k, j]), None if lengths is None else float(lengths[k, j]))
+                for j in order[k, : max(top, 1)].tolist()]  # fmt: skip
+        chosen = tuple(names[j] for j in order[k].tolist() if given[k, j])
+        predictions.append(Prediction(file, chosen, tuple(best)))
+    return predictions, order
+
+
 @torch.no_grad()
 def look(model: Any, pictures: Sequence[Picture], *, top: int = 3, invert: bool = False) -> Look:
     """One batch of pictures through the model."""
     device = next(model.parameters()).device
     images = torch.stack([prepare(p.source, model, invert=invert) for p in pictures]).to(device)
     output = model(images)
-    scores, names = output.scores.float().cpu(), class_names(model)
-    lengths = None if output.routed is None else length(output.routed.pose.float()).cpu()
-    rule, threshold = answer_rule(model)
-    given = answers(scores, rule, threshold)
-    order = scores.argsort(1, descending=True)
-    predictions = []
-    for k, picture in enumerate(pictures):
-        best = [Score(names[j], float(scores[k, j]), None if lengths is None else float(lengths[k, j]))
-                for j in order[k, : max(top, 1)].tolist()]  # fmt: skip
-        chosen = tuple(names[j] for j in order[k].tolist() if given[k, j])
-        predictions.append(Prediction(picture.name, chosen, tuple(best)))
+    predictions, order = read_scores(model, output, [p.name for p in pictures], top)
+    rule, _ = answer_rule(model)
     drawn = order[:, 0] if rule == "top1" else order[:, :2]
     return Look(images, predictions, drawn.to(device), output.routed)
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from .limits import check_limits, parse_toml, read_toml, short
+
 LossKind = Literal["margin", "spread", "cross_entropy", "bce"]
 OptimiserKind = Literal["adam", "adamw", "sgd", "radam"]
 ScheduleKind = Literal["constant", "exponential", "steps", "one_cycle", "cosine"]
@@ -77,7 +79,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Optimiser:
-    """momentum belongs to sgd; betas and eps to the others."""
+    """momentum belongs to sgd; betas and eps to the others. sharpness: radius of sharpness-aware steps, 0 for none."""
 
     kind: OptimiserKind = "adam"
     lr: float = 1e-3
@@ -86,6 +88,7 @@ class Optimiser:
     weight_decay: float = 0.0
     momentum: float = 0.0
     nesterov: bool = False
+    sharpness: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,8 @@ class Train:
     end: the last, the best on validation data, or (as some papers do) the best on the test data, evaluated all along.
     stop_error: end as soon as the error on validation data, in percent, is at most this.
     save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on one GPU.
-    channels_last: the memory order of convolutions.
+    channels_last: the memory order of convolutions. rollback: how often, after NaN or Inf, a run goes back to its last
+    state and on with half the learning rate (at most 3; 0: it stops at once).
     """
 
     epochs: int = 10
@@ -136,6 +140,7 @@ class Train:
     stop_error: float = 0.0
     log_every: int = 50
     save_seconds: float = 120.0
+    rollback: int = 0
 
 
 @dataclass(frozen=True)
@@ -175,20 +180,15 @@ class Recipe:
     overrides: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        at_least = {"train.epochs": self.train.epochs, "train.batch": self.train.batch,
-                    "train.accumulate": self.train.accumulate, "train.evaluate_every": self.train.evaluate_every,
-                    "train.log_every": self.train.log_every, "schedule.every": self.schedule.every}
-        for key, value in at_least.items():
-            if value < 1:
-                raise ValueError(f"{key}: expected at least 1, got {value}")
+        check_limits({name: vars(getattr(self, name)) for name in SECTIONS})
         if self.train.batch % self.train.accumulate:
             raise ValueError(f"train.accumulate: expected a divisor of train.batch={self.train.batch}, "
                              f"got {self.train.accumulate}")
         if self.schedule.momentum and (len(self.schedule.momentum) != 2 or self.optimiser.kind != "radam"):
             raise ValueError("schedule.momentum: expected two values and optimiser.kind='radam', got "
                              f"{self.schedule.momentum} and {self.optimiser.kind!r}")
-        if not 0 <= self.train.ema < 1:
-            raise ValueError(f"train.ema: expected 0 (off) or a decay below 1, got {self.train.ema}")
+        if len(self.augment.contrast) not in (0, 2):
+            raise ValueError(f"augment.contrast: expected two values, lowest and highest, got {self.augment.contrast}")
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -214,23 +214,19 @@ def read_recipe(name: str, overrides: Iterable[str] = ()) -> Recipe:
         path = Path(name)
         if not path.is_file():
             raise FileNotFoundError(f"recipe: no file {name}")
-        text, stem = path.read_text(encoding="utf-8"), path.stem
+        content, stem = read_toml(path), path.stem
     else:
         stem = name.replace("-", "_")
         if stem not in list_recipes():
             raise ValueError(f"recipe: no {name!r}{_nearest(stem, list_recipes())}; `flashcaps recipes` lists them")
-        text = files("flashcaps").joinpath("recipes", f"{stem}.toml").read_text(encoding="utf-8")
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{name}: not TOML ({error})") from None
+        content = parse_toml(files("flashcaps").joinpath("recipes", f"{stem}.toml").read_text(encoding="utf-8"), name)
     return make_recipe({"name": stem, **content}, overrides)
 
 
 def make_recipe(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> Recipe:
     """From nested dicts, as TOML gives them or Recipe.to_dict wrote them."""
     tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
-    before = tuple(tree.pop("overrides", ()))
+    before = _typed(tree.pop("overrides", ()), tuple[str, ...], "overrides")
     for key in tree:
         if key not in SECTIONS and key not in ("name", "about"):
             raise ValueError(f"{key}: no such section{_nearest(key, SECTIONS)}")
@@ -259,6 +255,9 @@ def _fields(section: str) -> list[str]:
 
 def _gather(content: dict[str, Any], kind: type, option: str) -> dict[str, Any]:
     """Keys the dataclass does not have become its options."""
+    for key, value in ((kind.__name__.lower(), content), (option, getattr(content, "get", dict().get)(option, {}))):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{key}: expected a table, got {short(value)}")
     names = {f.name for f in dataclasses.fields(kind)}
     options = {**content.get(option, {}), **{k: v for k, v in content.items() if k not in names}}
     return {**{k: v for k, v in content.items() if k in names}, option: options}
@@ -267,10 +266,10 @@ def _gather(content: dict[str, Any], kind: type, option: str) -> dict[str, Any]:
 def _split(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise ValueError(f"{text!r}: expected key=value, as in epochs=3 or model.iterations=1")
+        raise ValueError(f"{short(text)}: expected key=value, as in epochs=3 or model.iterations=1")
     try:
         return key, tomllib.loads(f"v = {value}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key, value  # a bare word is a string
 
 
@@ -316,7 +315,7 @@ def _nearest(key: str, known: Iterable[str], section: str = "") -> str:
 
 def _make(kind: type, content: Any, section: str) -> Any:
     if not isinstance(content, Mapping):
-        raise ValueError(f"{section}: expected a table, got {content!r}")
+        raise ValueError(f"{section}: expected a table, got {short(content)}")
     hints = get_type_hints(kind)
     for key in content:
         if key not in hints:
@@ -353,4 +352,4 @@ def _typed(value: Any, hint: Any, key: str) -> Any:
         return value
     else:
         expected = f"{hint.__name__}"
-    raise ValueError(f"{key}: expected {expected}, got {value!r}")
+    raise ValueError(f"{key}: expected {expected}, got {short(value)}")

@@ -52,7 +52,7 @@ def make_result(recipe: Recipe, run: RunFolder, step: Step, test: Evaluation, we
         "weights": weights,
         "parameters": sum(p.numel() for p in step.model.parameters()),
         "epochs": round(at / step.stream.steps, 3),
-        "images": at * recipe.train.batch * step.workers.world,
+        "images": at * step.stream.share.batch * step.workers.world,
         "wall_s": round(run.wall_s, 2),
         "hardware": hardware(step.workers.device, step.workers.world),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "flashcaps": _version()},

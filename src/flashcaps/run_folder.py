@@ -1,7 +1,11 @@
-"""A run's folder: config.json, metrics.jsonl, weights, states to resume from, pictures, result.json."""
+"""A run's folder: config.json, metrics.jsonl, weights, states to resume from, pictures, result.json.
+
+While a process trains in it, it holds run.lock: a second one is refused, and told who the first is.
+"""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shlex
@@ -13,9 +17,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from .checkpoint import forget_states, load_state, save_state, save_weights, write_atomic
+from .checkpoint import forget_states, load_state, room_for, save_state, save_weights, write_atomic
+from .data._lock import InUse, Lock
+from .guard import first_bad
 from .recipe import Recipe
 from .step import Step
+
+LOCK = "run.lock"
+MAY_CHANGE = ("train.rollback", "train.save_seconds", "train.log_every")  # on resuming: no number depends on them
 
 
 def variant(recipe: Recipe) -> str:
@@ -39,10 +48,12 @@ class RunFolder:
     def __init__(self, path: Path, recipe: Recipe, command: list[str], *, tensorboard: bool = False) -> None:
         self.path, self.recipe, self.command = path, recipe, command
         self.best: dict[str, Any] = {}  # of the weights kept as best.safetensors: value, epoch
+        self.rollbacks = 0
         self.seconds = 0.0  # trained before this process
         self.started = self.saved = time.monotonic()
         self.board: Any = None
         self.tensorboard = tensorboard
+        self.lock = Lock(path / LOCK)
 
     @property
     def resume_command(self) -> str:
@@ -52,17 +63,42 @@ class RunFolder:
     def wall_s(self) -> float:
         return self.seconds + time.monotonic() - self.started
 
-    def open(self, resume: bool, fresh: bool) -> None:
-        """Make the folder ready; an unfinished run in it is not overwritten unasked."""
-        unfinished = (self.path / "states.json").is_file()
-        if not resume and unfinished and not fresh:
+    @property
+    def begun(self) -> bool:
+        """A run was started here and did not end."""
+        return (self.path / "config.json").is_file() and not (self.path / "result.json").is_file()
+
+    def claim(self, resume: bool, fresh: bool) -> None:
+        """Take the folder for this process; an unfinished run in it is not overwritten unasked."""
+        try:
+            self.lock.take()
+        except InUse as other:
+            raise FileExistsError(f"{self.path} is in use by {other}; wait for it to end, or choose another folder "
+                                  "with --out") from None
+        if (self.path / "states.json").is_file() and not resume and not fresh:
             raise FileExistsError(f"{self.path} holds an unfinished run; go on with --resume, start anew with --fresh, "
                                   "or choose another folder with --out")
-        if not resume and (self.path / "config.json").is_file():
-            shutil.rmtree(self.path)
-        self.path.mkdir(parents=True, exist_ok=True)
         if resume and (self.path / "config.json").is_file():
             self._check_config()
+
+    def release(self) -> None:
+        self.lock.release()
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()  # nothing came of it
+
+    def newest(self) -> dict[str, Any] | None:
+        """The state to resume from; None where the run was killed before it saved one, and begins again."""
+        if self.begun and not (self.path / "states.json").is_file():
+            return None
+        return load_state(self.path)
+
+    def open(self, resume: bool) -> None:
+        """Make the folder ready: as it is, to go on, or empty."""
+        for old in [] if resume or not (self.path / "config.json").is_file() else list(self.path.iterdir()):
+            if old.is_dir():
+                shutil.rmtree(old)
+            elif old.name != LOCK:
+                old.unlink()
         write_atomic(self.path / "config.json", self.recipe.to_json())
         if self.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
@@ -73,15 +109,18 @@ class RunFolder:
         before, now = json.loads((self.path / "config.json").read_text()), json.loads(self.recipe.to_json())
         quiet = ("claim", "about", "overrides")
         changed = [f"{s}.{k}" for s in now if s not in quiet and isinstance(now[s], dict)
-                   for k in now[s] if before.get(s, {}).get(k) != now[s][k]]
+                   for k in now[s] if before.get(s, {}).get(k) != now[s][k] and f"{s}.{k}" not in MAY_CHANGE]
         if changed:
             raise ValueError(f"--resume: the run in {self.path} was started with other values of {', '.join(changed)}; "
                              "give the same, or start another run")
 
     def log(self, kind: str, step: int, **values: Any) -> None:
-        """One line of metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a") as out:
-            out.write(json.dumps({"kind": kind, "step": step, "seconds": round(self.wall_s, 3), **values}) + "\n")
+        """One line of metrics.jsonl, in one piece: whoever reads along sees it whole or not at all."""
+        entry = {"kind": kind, "step": step, "seconds": round(self.wall_s, 3), **values}
+        line, path = json.dumps(entry).encode() + b"\n", self.path / "metrics.jsonl"
+        with room_for(path, len(line)), path.open("ab", buffering=0) as out:
+            if out.write(line) < len(line):
+                raise OSError(errno.ENOSPC, "")
         if self.board is not None:
             for key, value in values.items():
                 if isinstance(value, int | float):
@@ -103,25 +142,40 @@ class RunFolder:
         return time.monotonic() - self.saved >= self.recipe.train.save_seconds
 
     def save(self, step: Step, at: int) -> None:
-        """All a run needs to go on as if it had not stopped."""
+        """All a run needs to go on as if it had not stopped; never NaN or Inf, which the next step will stop at."""
+        self.saved = time.monotonic()
+        if not step.guard.healthy or first_bad(step.model.state_dict().items()):
+            return
         cuda = torch.cuda.get_rng_state(step.workers.device) if step.workers.device.type == "cuda" else None
-        state = {"at": at, "step": step.state_dict(), "best": self.best, "seconds": self.wall_s,
-                 "random": torch.get_rng_state(), "random_cuda": cuda}
+        images = step.stream.share.batch * step.workers.world
+        state = {"at": at, "step": step.state_dict(), "best": self.best, "seconds": self.wall_s, "images": images,
+                 "rollbacks": step.rollbacks, "random": torch.get_rng_state(), "random_cuda": cuda}
         save_state(self.path, state, at)
         self.saved = time.monotonic()
 
-    def resume(self, step: Step) -> int:
+    def restore(self, step: Step, state: dict[str, Any] | None) -> int:
         """Put everything back; the number of steps done. Lines of metrics written after that state go."""
-        state = load_state(self.path)
-        step.load_state_dict(state["step"])
-        torch.set_rng_state(state["random"])
-        if step.workers.device.type == "cuda" and state["random_cuda"] is not None:
-            torch.cuda.set_rng_state(state["random_cuda"], step.workers.device)
-        self.best, self.seconds, at = state["best"], state["seconds"], state["at"]
+        self.best, at = {}, 0
+        if state is not None:
+            step.load_state_dict(state["step"])
+            step.rollbacks = self.rollbacks = max(self.rollbacks, state["rollbacks"])
+            self._restore_random(step, state)
+            self.best, self.seconds, at = state["best"], state["seconds"], state["at"]
+            self.started = time.monotonic()
         if step.workers.rank == 0:
             kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= at]
             write_atomic(self.path / "metrics.jsonl", "".join(kept))
         return at
+
+    def _restore_random(self, step: Step, state: dict[str, Any]) -> None:
+        """The first process's, as it was; the others, whose state was not saved, get numbers of their own."""
+        workers = step.workers
+        if workers.rank > 0:
+            torch.manual_seed(self.recipe.train.seed + workers.rank + state["at"] * workers.world)
+            return
+        torch.set_rng_state(state["random"])
+        if workers.device.type == "cuda" and state["random_cuda"] is not None:
+            torch.cuda.set_rng_state(state["random_cuda"], workers.device)
 
     def finish(self, result: dict[str, Any]) -> None:
         write_atomic(self.path / "result.json", json.dumps(result, indent=2) + "\n")

@@ -7,20 +7,14 @@
 
 from __future__ import annotations
 
-import copy
-import importlib
 import math
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
-
-from .backbones import Image
-from .capsule_layer import CapsuleLayer
-from .models import create_model
+from .backbones import Image, output_shape
+from .models._timm import PREFIX
+from .models._timm import timm_backbone as timm_backbone
 from .own_data import LISTS, Survey, survey
 from .recipe import Recipe, make_recipe
 from .routing._checks import check_choice
@@ -49,14 +43,15 @@ class Sized(NamedTuple):
     why: tuple[str, ...]
 
 
-def size_model(image: Image, classes: int, routing: str = "dynamic", *, multilabel: bool = False) -> Sized:
-    """Backbone, primary grid, capsule counts and decoder for images (C, H, W)."""
+def size_model(
+    image: Image, classes: int, routing: str = "dynamic", *, multilabel: bool = False, backbone: str = ""
+) -> Sized:
+    """Backbone, primary grid, capsule counts and decoder for images (C, H, W). backbone: "timm:NAME", or by rule."""
     c, h, w = image
     if min(h, w) < SMALLEST:
         raise ValueError(f"image: expected at least {SMALLEST} x {SMALLEST} pixels, got {h} x {w}; scale it up")
     check_choice("routing", routing, LOSSES)
-    stem = _stem(h, w)
-    name, backbone, primary, grid, why = _one_convolution(image, stem) if stem else _residual(h, w)
+    name, features, primary, grid, why = _pretrained(image, backbone) if backbone else _by_rule(image)
     places = grid[0] * grid[1]
     types = next((t for t in TYPES if places * t * classes * DIM * CLASS_DIM <= WEIGHTS), TYPES[-1])
     each = places * types
@@ -76,7 +71,7 @@ def size_model(image: Image, classes: int, routing: str = "dynamic", *, multilab
     overrides: dict[str, Any] = {
         "image": list(image),
         "classes": classes,
-        "backbone": backbone,
+        "backbone": features,
         "primary": {"types": types, "dim": DIM, **primary},
         "decoder": [128, 256] if draws else False,
     }
@@ -85,25 +80,24 @@ def size_model(image: Image, classes: int, routing: str = "dynamic", *, multilab
     return Sized(name, overrides, grid, (why, *more, last))
 
 
-class LastMap(nn.Module):
-    """The last of the feature maps a network gives, (B, C, H, W)."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.network(images)[-1]
+Features = tuple[str, Any, dict[str, Any], tuple[int, int], str]  # model, backbone, primary, grid, why
 
 
-def timm_backbone(name: str, *, channels: int = 3, pretrained: bool = True, timm: Any = None) -> nn.Module:
-    """A model of timm without its classifier, for `create_model(..., backbone=)`: images -> its last feature map."""
-    if timm is None:
-        try:
-            timm = importlib.import_module("timm")
-        except ImportError:
-            raise ImportError("timm is not here: pip install 'flashcaps[timm]', or give any nn.Module") from None
-    return LastMap(timm.create_model(name, pretrained=pretrained, features_only=True, in_chans=channels))
+def _by_rule(image: Image) -> Features:
+    stem = _stem(*image[1:])
+    return _one_convolution(image, stem) if stem else _residual(*image[1:])
+
+
+def _pretrained(image: Image, backbone: str) -> Features:
+    """A network of timm; primary capsules at every place of its last feature map, or every second where it is large."""
+    if not backbone.startswith(PREFIX):
+        raise ValueError(f"backbone: expected {PREFIX}NAME, as timm:resnet18, got {backbone!r}")
+    network = timm_backbone(backbone.removeprefix(PREFIX), channels=image[0], pretrained=False)
+    channels, height, width = output_shape(network, image)
+    kernel, stride = (1, 1) if max(height, width) <= LONGEST or min(height, width) < 3 else (3, 2)
+    grid = _places(height, width, kernel, stride)
+    why = f"backbone: {backbone}, pretrained, whose last feature map has {channels} channels of {height} x {width}"
+    return "capsnet_tiny", backbone, {"kernel": kernel, "stride": stride}, grid, why
 
 
 class Stem(NamedTuple):
@@ -131,9 +125,7 @@ def _places(height: int, width: int, kernel: int, stride: int) -> tuple[int, int
     return (height - kernel) // stride + 1, (width - kernel) // stride + 1
 
 
-def _one_convolution(
-    image: Image, stem: Stem
-) -> tuple[str, dict[str, Any], dict[str, Any], tuple[int, int], str]:
+def _one_convolution(image: Image, stem: Stem) -> Features:
     kernel, stride, primary_kernel, primary_stride, grid = stem
     channels = 32 if image[0] == 1 else 64
     why = (f"backbone: one convolution, {channels} channels, kernel {kernel}, stride {stride}: the smallest stride "
@@ -142,7 +134,7 @@ def _one_convolution(
     return "capsnet_tiny", {"channels": channels, "kernel": kernel, "stride": stride}, primary, grid, why
 
 
-def _residual(height: int, width: int) -> tuple[str, dict[str, Any], dict[str, Any], tuple[int, int], str]:
+def _residual(height: int, width: int) -> Features:
     halvings = math.ceil(math.log2(max(height, width) / FEATURES))
     stages = [[min(16 << k, 128), 1, 2] for k in range(halvings)]
     for _ in range(halvings):
@@ -156,16 +148,24 @@ def _residual(height: int, width: int) -> tuple[str, dict[str, Any], dict[str, A
 
 
 def own_recipe(
-    kind: str, path: str, overrides: Iterable[str] = (), *, routing: str = "dynamic", size: Sequence[int] = ()
+    kind: str,
+    path: str,
+    overrides: Iterable[str] = (),
+    *,
+    routing: str = "dynamic",
+    size: Sequence[int] = (),
+    backbone: str = "",
 ) -> tuple[Recipe, tuple[str, ...]]:
     """(recipe, a line on every choice) for somebody's pictures, of which a sample is read.
 
-    kind: "images" (a folder), "table" (a .csv) or "hub" (a name). size: (H, W) they are brought to.
+    kind: "images" (a folder), "table" (a .csv) or "hub" (a name). size: (H, W) they are brought to. backbone:
+    "timm:NAME", or one that is chosen by rule.
     """
     check_choice("kind", kind, LISTS)
     listing = LISTS[kind](path)
     found = survey(listing, size)
-    sized = size_model(found.image, len(listing.class_names), routing, multilabel=listing.multilabel)
+    classes = len(listing.class_names)
+    sized = size_model(found.image, classes, routing, multilabel=listing.multilabel, backbone=backbone)
     where = path if kind == "hub" else str(Path(path).expanduser().resolve())
     options = {"path": where, "size": list(found.image[1:]), "channels": found.image[0],
                "class_names": list(listing.class_names)}  # fmt: skip
@@ -183,12 +183,20 @@ def own_recipe(
 
 
 def own_command(recipe: Recipe) -> list[str]:
-    """What follows `flashcaps train` to make this recipe again: its name, or the pictures it was made for."""
+    """What follows `flashcaps train` to make this recipe again: its name, or the pictures or texts it was made for."""
+    options, routing = recipe.data.options, recipe.model.overrides.get("routing")
+    backbone = recipe.model.overrides.get("backbone")
+    chosen = (["--routing", routing] if routing else []) + (["--backbone", backbone] if _is_timm(backbone) else [])
+    if recipe.data.name == "text":
+        return ["--text", options["path"], "--transformer", recipe.data.transformer, *chosen]
     if recipe.data.name not in LISTS:
         return [recipe.name]
-    options, routing = recipe.data.options, recipe.model.overrides.get("routing")
     flag = {"images": "--images", "table": "--table", "hub": "--dataset"}[recipe.data.name]
-    return [flag, options["path"], "--size", *map(str, options["size"]), *(["--routing", routing] if routing else [])]
+    return [flag, options["path"], "--size", *map(str, options["size"]), *chosen]
+
+
+def _is_timm(backbone: Any) -> bool:
+    return isinstance(backbone, str) and backbone.startswith(PREFIX)
 
 
 def _training(found: Survey, routing: str, multilabel: bool, decoder: Any) -> dict[str, Any]:
@@ -216,50 +224,3 @@ def _about(found: Survey, multilabel: bool) -> str:
 def _plan(recipe: Recipe) -> str:
     length = f"{recipe.train.epochs} epochs, batch {recipe.train.batch}"
     return f"training: {length}, {recipe.loss.kind} loss; key=value changes any of it"
-
-
-@torch.no_grad()
-def memory_needed(model: nn.Module, image: Image, batch: int) -> int:
-    """Bytes a training step takes, by rule: weights five times (gradients, two moments, average), and for the backward
-    pass the outputs of all layers, and as much again for their gradients. One image is run to see them."""
-    held: list[int] = []
-
-    def count(module: nn.Module, inputs: Any, output: Any) -> None:
-        tensors = [output] if isinstance(output, Tensor) else [x for x in output if isinstance(x, Tensor)]
-        held.append(sum(x.numel() * x.element_size() for x in tensors))
-
-    twin = copy.deepcopy(model).eval()
-    for layer in twin.modules():
-        if isinstance(layer, CapsuleLayer) or not list(layer.children()):
-            layer.register_forward_hook(count)
-    weights = list(twin.parameters())
-    twin(torch.zeros(1, *image, device=weights[0].device))
-    return 5 * sum(p.numel() * p.element_size() for p in weights) + 2 * batch * sum(held)
-
-
-def memory_free(device: torch.device) -> int | None:
-    """Bytes that are free, or None where nobody can say."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-def memory_warning(recipe: Recipe, device: torch.device, free: int | None = None) -> str | None:
-    """A line, where a step would not fit in the memory that is free: which batch would."""
-    model = create_model(recipe.model.name, **recipe.model.overrides)
-    free = memory_free(device) if free is None else free
-    assert model.image is not None
-    needed = memory_needed(model, model.image, recipe.train.batch)
-    if free is None or needed <= 0.8 * free:
-        return None
-    fixed, each = memory_needed(model, model.image, 0), memory_needed(model, model.image, 1)
-    fits = int((0.8 * free - fixed) // max(each - fixed, 1))
-    advice = f"batch={fits} would fit" if fits >= 1 else "make images smaller, data.size=[64,64]"
-    return f"a step needs about {_bytes(needed)}, {_bytes(free)} are free on {device}; {advice}"
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .capsule_layer import CapsuleLayer
 from .routing import Routed, Step
+from .routing._checks import check_iterations
 
 
 class CapsuleStack(nn.Module):
@@ -28,8 +29,8 @@ class CapsuleStack(nn.Module):
         stack = list(layers)
         if not stack:
             raise ValueError("layers: expected at least one capsule layer, got none")
-        if iterations is not None and iterations < 1:
-            raise ValueError(f"iterations: expected at least 1, got {iterations}")
+        if iterations is not None:
+            check_iterations(iterations)
         if concurrent:
             for k, layer in enumerate(stack):
                 if not layer.routing.stepwise:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .alternation import ascend_coefficients
+from .alternation import ascend_coefficients, discriminative_layers
 from .batches import Batch, Stream
 from .evaluate import forward, is_right, score_threshold
+from .guard import Guard
 from .losses import (
     binary_cross_entropy_loss,
     cross_entropy_loss,
@@ -21,7 +22,7 @@ from .losses import (
     spread_margin,
     spread_margin_by_step,
 )
-from .optim import Schedule, make_optimiser, set_rates
+from .optim import Rates, Schedule, make_optimiser, set_rates, worst_nearby
 from .recipe import Loss, Recipe
 from .workers import Workers
 
@@ -47,8 +48,11 @@ def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor) -> Tensor:
 class Step:
     """Everything a step changes. Nothing in `advance` waits for the device; `read` does.
 
-    totals: sum of the loss over images, wrong answers, images, since they were last read.
+    totals: sum of the loss over images, wrong answers, images, since they were last read. rollbacks: how often the
+    run went back to an earlier state; each halves the learning rate.
     """
+
+    rollbacks = 0
 
     def __init__(self, model: nn.Module, stream: Stream, recipe: Recipe, rule: str, workers: Workers) -> None:
         self.model, self.stream, self.recipe, self.rule, self.workers = model, stream, recipe, rule, workers
@@ -61,6 +65,7 @@ class Step:
         self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device)
         self.schedule = Schedule(recipe.schedule, recipe.optimiser.lr, self.total, stream.steps)
         self.average = Average(model, spec.ema) if spec.ema else None
+        self.guard = Guard(self.optimiser, [m.coefficients for m in discriminative_layers(model)], device)
         self.margin = torch.zeros((), device=device)
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
 
@@ -70,29 +75,51 @@ class Step:
 
     def set(self, step: int) -> None:
         """Write what is scheduled for this step to where `advance` reads it."""
-        set_rates(self.optimiser, self.schedule.at(step), self.workers.device)
+        self.guard.asked += 1
+        set_rates(self.optimiser, self.rates(step), self.workers.device)
         if self.recipe.loss.kind == "spread":
             linear = self.recipe.loss.spread_margin == "linear"
             self.margin.fill_(spread_margin(step / self.total) if linear else spread_margin_by_step(step))
+
+    def rates(self, step: int) -> Rates:
+        rates = self.schedule.at(step)
+        return rates._replace(lr=rates.lr * 0.5**self.rollbacks)
 
     def advance(self, index: Tensor, noise: Tensor) -> None:
         """index (B,), noise (B, columns): the whole step, in `accumulate` parts."""
         spec = self.recipe.train
         self.optimiser.zero_grad(set_to_none=True)
+        self.guard.remember()
+        whole = torch.zeros((), device=self.workers.device)
         for i, u in zip(index.chunk(spec.accumulate), noise.chunk(spec.accumulate), strict=True):
             batch = self.stream.batch(i, u)
-            with self.autocast():
-                output = forward(self.network, batch, batch.chosen if self.recipe.loss.reconstruction else None)
-            loss = criterion(output, batch, self.recipe.loss, self.margin)
-            ascend_coefficients(self.model, batch.targets)
-            (loss / spec.accumulate).backward()
-            self.count(loss.detach(), output.scores.detach(), batch.targets)
-        self.workers.average_gradients(self.parameters)
+            with self.where_the_gradient_is_taken(batch):
+                scores, loss = self.loss_of(self.network, batch)
+                ascend_coefficients(self.model, batch.targets)
+                (loss / spec.accumulate).backward()
+            self.count(loss.detach(), scores.detach(), batch.targets)
+            whole += loss.detach()
+        self.workers.average_gradients(self.parameters, whole)
+        self.guard.judge(whole, [p.grad for p in self.parameters if p.grad is not None])
         if spec.clip:
             nn.utils.clip_grad_norm_(self.parameters, spec.clip)
         self.optimiser.step()
         if self.average is not None:
             self.average.follow()
+
+    def where_the_gradient_is_taken(self, batch: Batch) -> AbstractContextManager[None]:
+        """At the weights, or (sharpness-aware) at the worst ones within the recipe's radius of them."""
+        radius = self.recipe.optimiser.sharpness
+        if not radius:
+            return nullcontext()
+        _, loss = self.loss_of(self.network, batch)
+        return worst_nearby(self.parameters, torch.autograd.grad(loss, self.parameters), radius)
+
+    def loss_of(self, network: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(scores (B, K), loss) of a forward pass."""
+        with self.autocast():
+            output = forward(network, batch, batch.chosen if self.recipe.loss.reconstruction else None)
+        return output.scores, criterion(output, batch, self.recipe.loss, self.margin)
 
     def autocast(self) -> Any:
         if self.recipe.train.precision != "bf16":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from .recipe import Augment
 
 
 class Transformer:
-    """A pretrained transformer by folder or name, found offline; layers and width are its own."""
+    """A pretrained transformer by folder or name, found offline; layers and width are its own. Its weights stay."""
 
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
         try:
@@ -26,12 +27,13 @@ class Transformer:
         except ImportError as error:
             raise ImportError(f"text needs transformers ({error}): pip install 'flashcaps[text]'") from None
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(name, local_files_only=True)
-            self.model: Any = AutoModel.from_pretrained(name, local_files_only=True)
-        except OSError as error:
+            with _quiet():
+                self.tokenizer: Any = AutoTokenizer.from_pretrained(name, local_files_only=True)
+                self.model: Any = AutoModel.from_pretrained(name, local_files_only=True)
+        except (OSError, ValueError) as error:
             raise FileNotFoundError(
-                f"data.transformer: {name!r} is not on this machine ({str(error).splitlines()[0]}); "
-                "give the folder of a transformer you have, data.transformer=DIR"
+                f"data.transformer: {name!r} is not a transformer on this machine ({str(error).splitlines()[0]}); "
+                "give the folder of one you have, or get one: huggingface_hub.snapshot_download(NAME)"
             ) from None
         self.model.to(device).eval().requires_grad_(False)
         if self.tokenizer.pad_token is None:
@@ -52,12 +54,26 @@ class Transformer:
         return torch.stack(hidden, dim=2)
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the progress bars of transformers: a small one is there at once."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 class Phrases:
     """A split's tokens on the device, and the batches made of them."""
 
     def __init__(self, split: Split, transformer: Transformer, tokens: int) -> None:
         if split.text is None:
-            raise ValueError("data: expected text, got images; a transformer reads sst5 and sst2")
+            raise ValueError("data: expected text, got images; a transformer reads sst5, sst2 and your own, --text")
         self.transformer = transformer
         self.ids, self.mask = transformer.encode(split.text, tokens)
         self.labels = split.labels.to(transformer.device)
@@ -99,12 +115,11 @@ class TextStream:
 
 
 class HeldText:
-    """Sentences to evaluate on."""
-
-    rule = "top1"
+    """Sentences to evaluate on, of one class each or of several."""
 
     def __init__(self, phrases: Phrases, classes: int) -> None:
         self.phrases, self.classes = phrases, classes
+        self.rule = "top1" if phrases.labels.ndim == 1 else "threshold"
 
     def __len__(self) -> int:
         return len(self.phrases)

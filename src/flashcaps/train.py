@@ -7,6 +7,8 @@ What a step does is in step.py, where its images come from in batches.py, what i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from torch import nn
 
 from .batches import Share
 from .evaluate import Evaluation, evaluate, score_threshold
+from .guard import NonFinite, first_bad, raise_non_finite
 from .models import create_model
 from .pictures import draw_curve, draw_reconstructions
 from .recipe import Recipe
@@ -24,7 +27,7 @@ from .run_folder import RunFolder, run_name
 from .sizing import own_command
 from .sources import Sources, open_sources
 from .step import Step, make_step
-from .workers import Stopped, StopSignals, Workers, join_workers, set_precision
+from .workers import Stopped, StopSignals, Workers, join_workers, lost_workers, set_precision, was_restarted
 
 DEV_STEPS = 20
 
@@ -67,48 +70,83 @@ def train(recipe: Recipe, place: Place = Place(), watch: Watch = Watch()) -> Out
     workers = join_workers(place.device)
     if place.dev:
         recipe = replace(recipe, train=replace(recipe.train, steps=DEV_STEPS, evaluate_every=10**6))
-    spec, main = recipe.train, workers.rank == 0
-    watch = watch if main else Watch()
-    set_precision(spec.precision)
-    share = Share(spec.batch, workers.rank, workers.world)
+    watch = watch if workers.rank == 0 else Watch()
+    set_precision(recipe.train.precision)
+    run = make_run(recipe, place, workers)
+    resume = workers.shared(place.resume or (was_restarted() and run.begun))
+    with claimed(run, resume, place, workers):
+        rollbacks = 0
+        while True:
+            try:
+                return attempt(run, place, workers, watch, resume, rollbacks)
+            except NonFinite as fault:
+                rollbacks = 1 + workers.shared(run.rollbacks)
+                if rollbacks > recipe.train.rollback:
+                    raise
+                watch.say(f"{fault}: going back and on with the learning rate times {0.5**rollbacks:g}")
+                resume = True
+
+
+def attempt(run: RunFolder, place: Place, workers: Workers, watch: Watch, resume: bool, rollbacks: int) -> Outcome:
+    """From the newest state, or from the start, to the end."""
+    recipe = run.recipe
+    state = workers.shared(run.newest() if resume and workers.rank == 0 else None)
+    share = make_share(recipe, state, workers)
     sources = open_sources(recipe, place.data, workers.device, share, dev=place.dev)
     stream = sources.train
     assert stream is not None
-    torch.manual_seed(spec.seed)
+    torch.manual_seed(recipe.train.seed)
     model = create_model(recipe.model.name, **sources.options | recipe.model.overrides).to(workers.device)
-    if spec.channels_last:
+    if recipe.train.channels_last:
         convolutions_last(model)
     step, advance = make_step(model, stream, recipe, sources.test.rule, workers)
-    run = open_run(recipe, place, workers)
-    at = run.resume(step) if place.resume else 0
+    step.rollbacks = run.rollbacks = rollbacks
+    if workers.rank == 0:
+        run.open(resume)
+    at = run.restore(step, state)
     if at == 0:
-        torch.manual_seed(spec.seed + workers.rank)  # dropout differs from process to process
+        torch.manual_seed(recipe.train.seed + workers.rank)  # dropout differs from process to process
     watch.begin(f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {workers.device}", step.total, at)
-    plan, read_at, read_s, done = None, at, run.wall_s, False
     with StopSignals() as stop:
-        while at < step.total and not done:
-            epoch, k = divmod(at, stream.steps)
-            plan = stream.plan(epoch) if plan is None or k == 0 else plan
-            advance(plan.index[k], plan.noise[k], at)
-            at += 1
-            epoch_ends = k + 1 == stream.steps or at == step.total
-            if at % spec.log_every == 0 or epoch_ends:
-                loss, error, images = step.read()
-                rate = images / max(run.wall_s - read_s, 1e-9)
-                watch.progress(at, loss, error, rate)
-                if main:
-                    lr = step.schedule.at(at - 1).lr
-                    run.log("train", at, epoch=epoch, loss=loss, error=error, lr=lr, images_s=round(rate, 1))
-                read_at, read_s = at, run.wall_s
-            if epoch_ends and ((epoch + 1) % spec.evaluate_every == 0 or at == step.total):
-                done = look(step, sources, run, at, watch)
-                read_s = run.wall_s
-            asked = workers.agreed(stop.number > 0) if workers.world == 1 or read_at == at else False
-            if main and at < step.total and (asked or run.save_due()):
-                run.save(step, at)
-            if asked and at < step.total and not done:
-                raise Stopped(stop.number or 15, run.resume_command)
+        at = follow(step, advance, sources, run, at, watch, stop)
     return finish(step, sources, run, at, watch)
+
+
+def follow(
+    step: Step, advance: Any, sources: Sources, run: RunFolder, at: int, watch: Watch, stop: StopSignals
+) -> int:
+    """The loop; the number of steps done at its end."""
+    spec, workers, stream = run.recipe.train, step.workers, step.stream
+    main = workers.rank == 0
+    plan, read_at, read_s, done = None, at, run.wall_s, False
+    while at < step.total and not done:
+        epoch, k = divmod(at, stream.steps)
+        plan = stream.plan(epoch) if plan is None or k == 0 else plan
+        advance(plan.index[k], plan.noise[k], at)
+        at += 1
+        epoch_ends = k + 1 == stream.steps or at == step.total
+        if at % spec.log_every == 0 or epoch_ends:
+            applied = step.guard.look()
+            if applied is not None:
+                raise_non_finite(step, read_at + applied, run.path, run.resume_command)
+            loss, error, images = step.read()
+            rate = images / max(run.wall_s - read_s, 1e-9)
+            watch.progress(at, loss, error, rate)
+            if main:
+                lr = step.rates(at - 1).lr
+                run.log("train", at, epoch=epoch, loss=loss, error=error, lr=lr, images_s=round(rate, 1))
+            read_at, read_s = at, run.wall_s
+        if epoch_ends and first_bad(step.model.state_dict().items()):
+            raise_non_finite(step, at - 1, run.path, run.resume_command)
+        if epoch_ends and ((epoch + 1) % spec.evaluate_every == 0 or at == step.total):
+            done = look(step, sources, run, at, watch)
+            read_s = run.wall_s
+        asked = workers.agreed(stop.number > 0) if workers.world == 1 or read_at == at else False
+        if main and at < step.total and (asked or run.save_due()):
+            run.save(step, at)
+        if asked and at < step.total and not done:
+            raise Stopped(stop.number or 15, run.resume_command)
+    return at
 
 
 def convolutions_last(model: nn.Module) -> None:
@@ -118,19 +156,42 @@ def convolutions_last(model: nn.Module) -> None:
             layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def open_run(recipe: Recipe, place: Place, workers: Workers) -> RunFolder:
-    """The run's folder; the first process makes it ready, the others wait."""
+def make_run(recipe: Recipe, place: Place, workers: Workers) -> RunFolder:
+    """The run's folder, not touched yet, and the command that goes on with it."""
     path = Path(place.out or Path("runs") / ("dev-" * place.dev + run_name(recipe)))
     named = [place.named] if place.named else own_command(recipe)
     command = ["flashcaps", "train", *named, *recipe.overrides]
     flags = {"--seed": recipe.train.seed, "--device": place.device, "--out": place.out, "--data": place.data}
     for flag, value in flags.items():
         command += [] if value in (None, "auto", 0) else [flag, str(value)]
-    run = RunFolder(path, recipe, command, tensorboard=place.tensorboard and workers.rank == 0)
-    if workers.rank == 0:
-        run.open(place.resume, place.fresh or place.dev)
-    workers.agreed(False)
-    return run
+    return RunFolder(path, recipe, command, tensorboard=place.tensorboard and workers.rank == 0)
+
+
+@contextmanager
+def claimed(run: RunFolder, resume: bool, place: Place, workers: Workers) -> Iterator[None]:
+    """The folder is this run's while it lasts; a process that others wait for in vain is named."""
+    try:
+        if workers.rank == 0:
+            run.claim(resume, place.fresh or place.dev)
+        workers.agreed(False)
+        yield
+    except RuntimeError as error:
+        if lost := lost_workers(workers, error):
+            cause = str(error).split(". ")[0]
+            raise RuntimeError(f"lost {lost} of {workers.world} ({cause}); start all of them again: "
+                               f"{run.resume_command}") from error
+        raise
+    finally:
+        run.release()
+
+
+def make_share(recipe: Recipe, state: dict[str, Any] | None, workers: Workers) -> Share:
+    """This process's part of a step. A resumed run takes as many images a step as before, whoever shares them now."""
+    images = recipe.train.batch * workers.world if state is None else state["images"]
+    if images % (workers.world * recipe.train.accumulate):
+        raise ValueError(f"--resume: expected a number of processes that can share a step of {images} images in "
+                         f"{recipe.train.accumulate} parts, got {workers.world}; start a divisor of {images}")
+    return Share(images // workers.world, workers.rank, workers.world)
 
 
 def look(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import FrameType
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+ROLL_CALL_S = 5  # how long the others have to say that they are there
 
 
 @dataclass(frozen=True)
@@ -22,10 +25,11 @@ class Workers:
     rank: int = 0
     world: int = 1
 
-    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+    def average_gradients(self, parameters: Iterable[nn.Parameter], loss: Tensor | None = None) -> None:
+        """In place; `loss`, a number each process has its own of, travels along."""
         if self.world == 1:
             return
-        grads = [p.grad for p in parameters if p.grad is not None]
+        grads = [p.grad for p in parameters if p.grad is not None] + ([] if loss is None else [loss])
         flat = torch.cat([g.flatten() for g in grads])
         dist.all_reduce(flat)
         flat /= self.world
@@ -47,6 +51,21 @@ class Workers:
             dist.all_reduce(x)
         return x
 
+    def gathered(self, value: Any) -> list[Any]:
+        """The value of every process, in order of rank."""
+        values: list[Any] = [value]
+        if self.world > 1:
+            values *= self.world
+            dist.all_gather_object(values, value)
+        return values
+
+    def shared(self, value: Any) -> Any:
+        """The first process's value, in all of them."""
+        values = [value]
+        if self.world > 1:
+            dist.broadcast_object_list(values, device=self.device)
+        return values[0]
+
     def agreed(self, flag: bool) -> bool:
         """Whether any process says so; all of them ask at the same step."""
         return flag if self.world == 1 else bool(self.summed(torch.tensor(float(flag), device=self.device)))
@@ -64,6 +83,32 @@ def join_workers(device: str = "auto") -> Workers:
     if world > 1 and not dist.is_initialized():
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     return Workers(chosen, dist.get_rank() if world > 1 else 0, world)
+
+
+def was_restarted() -> bool:
+    """Whether torchrun or Slurm started this command again after it failed."""
+    return any(os.environ.get(name, "0") not in ("", "0") for name in ("TORCHELASTIC_RESTART_COUNT",
+                                                                       "SLURM_RESTART_COUNT"))
+
+
+def lost_workers(workers: Workers, error: BaseException) -> str:
+    """After a failed exchange: the processes that do not answer, in words; "" where it was no failed exchange."""
+    broken = isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL", "Connection"))
+    if workers.world == 1 or not broken or not dist.is_initialized():
+        return ""
+    here = [f"flashcaps/here/{rank}" for rank in range(workers.world)]
+    present = [False] * workers.world
+    try:
+        store = dist.distributed_c10d._get_default_store()
+        store.set(here[workers.rank], "1")
+        until = time.monotonic() + ROLL_CALL_S
+        while not all(present) and time.monotonic() < until:
+            present = [store.check([key]) for key in here]
+            time.sleep(0.1)
+    except RuntimeError:  # the first process keeps the store, unless torchrun does
+        return "rank 0"
+    missing = [str(rank) for rank, answered in enumerate(present) if not answered]
+    return f"rank {', '.join(missing)}" if missing else ""
 
 
 def leave_workers() -> None:

@@ -92,7 +92,9 @@ def test_ablation_bars():
     data, _, caption = ablation(tiny(runs))
     assert data["accuracy"] == {"attention": {2: 84.0}, "A: no LayerNorm": {2: 40.0}}
     assert "84.00" in caption
-    with pytest.raises(DoesNotApply, match="ablations"):
+    assert "B: sequential (attention_simple_cifar10 model.concurrent=false)" in caption
+    assert "A: no" not in caption.partition("Not measured yet")[2]
+    with pytest.raises(DoesNotApply, match=r"attention \(attention_simple_cifar10\), A: no LayerNorm"):
         ablation(tiny([]))
 
 
@@ -102,5 +104,6 @@ def test_diverse_bars_beside_the_papers():
     data, _, caption = diverse(run)
     assert data["rows"]["dynamic_diverse"]["paper"] == 83.39
     assert caption.index("dynamic_diverse") < caption.index("cnn_diverse_pool")
-    with pytest.raises(DoesNotApply, match="DiverseMultiMNIST"):
+    assert "attention_diverse_wide" in caption.partition("Not measured yet")[2]
+    with pytest.raises(DoesNotApply, match=r"DiverseMultiMNIST.*not measured yet.*cnn_diverse_fc"):
         diverse(tiny([]))

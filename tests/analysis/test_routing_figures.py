@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -10,10 +11,11 @@ import torch
 import flashcaps
 from flashcaps.analysis import DoesNotApply, Run
 from flashcaps.analysis._inside import class_votes
+from flashcaps.analysis._types import take
 from flashcaps.analysis.agreement import ALGORITHMS, agree, agreement, entropy
 from flashcaps.analysis.architecture import architecture
 from flashcaps.analysis.margin import margin
-from flashcaps.analysis.routing_logits import logit_change, routing_logits
+from flashcaps.analysis.routing_logits import logit_change, probe, probe_due, routing_logits
 from flashcaps.analysis.vote_distances import spread_of, vote_distances, weighted_distances
 from flashcaps.batches import Batch
 from flashcaps.functional import squash
@@ -61,6 +63,25 @@ def test_routing_logits_belong_to_dynamic_routing(run):
     assert "settle" in caption
     with pytest.raises(DoesNotApply, match="em"):
         routing_logits(small_run(2, routing="em"))
+
+
+def test_a_run_leaves_points_of_its_routing(run):
+    assert [step for step in range(1, 101) if probe_due(step)] == [1, 2, 5, 10, 20, 50, 100]
+    before = torch.get_rng_state()
+    run.model.train()
+    change = probe(run.model, run.batch)
+    assert run.model.training
+    run.model.eval()
+    assert torch.equal(torch.get_rng_state(), before)
+    rows = torch.arange(16)
+    assert change == pytest.approx(logit_change(run, take(run.batch, rows), 6).tolist(), abs=1e-7)
+    assert probe(small_run(2, routing="em").model, run.batch) is None
+    assert probe(flashcaps.create_model("cnn_diverse_pool"), run.batch) is None
+    points = [{"kind": "routing", "step": s, "change": [0.1 / s] * 6} for s in (1, 2, 5, 10, 20, 50)]
+    data, figure, caption = routing_logits(dataclasses.replace(run, metrics=points))
+    assert data["steps"] == [0, 1, 2, 5, 10, 20, 50]
+    assert figure.axes[0].get_xscale() == "symlog"
+    assert "7 points over training, from step 0 to 50, 6 of them on training images" in caption
 
 
 def test_margin_is_the_papers_equation(run):

@@ -110,9 +110,9 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_tiles(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
     """Tiles of 2 x 2, so that small shapes have many; `full` programs, so that each loops, or none does."""
     whole = plan.tile
-    monkeypatch.setattr(plan, "FULL", dict.fromkeys(plan.FULL, full))
+    monkeypatch.setattr(plan, "MULTIPROCESSORS", full)
     plan.cut.cache_clear()
-    monkeypatch.setattr(plan, "tile", lambda n, kernel: whole(n, kernel)._replace(bt=2, ic=2))
+    monkeypatch.setattr(plan, "tile", lambda n, kernel: whole(n, kernel)._replace(bt=2, ic=2, p=2))
 
 
 def test_on_a_cpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

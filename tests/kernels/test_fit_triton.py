@@ -13,7 +13,7 @@ from flashcaps.kernels import em, heinsen
 from flashcaps.kernels._fit import Fit
 from flashcaps.kernels._fit_triton import TritonFit, stored, supported
 from flashcaps.routing._math import OverPositions, Softmax, masked, over_parents
-from flashcaps.votes import Votes, covered
+from flashcaps.votes import Votes, add_bias, covered
 
 from ..conftest import TOLERANCE, assert_near
 
@@ -38,6 +38,7 @@ class Case(NamedTuple):
     start: bool = False
     betas: str = ""
     positions: bool = False
+    bias: bool = False
 
     def softmax(self, device: str) -> Softmax:
         return OverPositions(covered(3, 3, 2, 1, torch.device(device)), 9) if self.positions else over_parents
@@ -51,6 +52,8 @@ class Case(NamedTuple):
             "gate": torch.rand(b, i),
         }
         x["gate"][0] = 0  # an example of which nothing is there
+        if self.bias:
+            x["bias"] = torch.randn(j, self.c, 1, self.h)
         if self.start:
             x["start"] = torch.randn(i, j)
         if self.betas:
@@ -79,11 +82,15 @@ CASES = [
     Case(1, 1, 1, 1, 2, 2, 5, positions=True, first=True, start=True, betas="ij"),
     Case(1, 1, 1, 1, 2, 2, 5, positions=True, first=True),
     Case(1, 1, 1, 1, 9, 1, 3, positions=True),
+    Case(2, 1, 7, 2, 2, 2, 7, betas="j", bias=True),
+    Case(3, 1, 7, 2, 3, 2, 7, first=True, betas="j", bias=True),
+    Case(2, 1, 3, 1, 2, 1, 9, first=True, start=True, bias=True),
+    Case(2, 1, 5, 2, 9, 2, 3, betas="j", bias=True),
 ]
 
 
 def names(case: Case) -> str:
-    flags = [name for name in ("first", "start", "positions") if getattr(case, name)]
+    flags = [name for name in ("first", "start", "positions", "bias") if getattr(case, name)]
     return "-".join(["x".join(map(str, case[:7])), *flags, *([case.betas] if case.betas else [])])
 
 
@@ -92,9 +99,10 @@ def run(kind: type, case: Case, tensors: dict[str, Tensor], dtype: torch.dtype) 
     device = tensors["u"].device
     x = {name: y.to(dtype).requires_grad_() for name, y in tensors.items()}
     betas = (x["use"], x["ignore"]) if case.betas else None
-    fit = kind(
-        Votes(x["u"], x["weight"]), x["gate"], start=x.get("start"), betas=betas, softmax=case.softmax(str(device))
-    )
+    votes, more = Votes(x["u"], x["weight"]), {}
+    if case.bias:
+        votes, more = (votes, {"bias": x["bias"]}) if kind is TritonFit else (add_bias(votes, x["bias"]), {})
+    fit = kind(votes, x["gate"], start=x.get("start"), betas=betas, softmax=case.softmax(str(device)), **more)
     parents = () if case.first else (x["prior"], x["mean"], x["variance"])
     out = dict(zip(("total", "mean", "variance", "score"), fit(EPS, *parents), strict=True))
     loss = torch.zeros((), dtype=torch.float64, device=device)
@@ -207,10 +215,12 @@ def operator_inputs(case: Case) -> tuple[Any, ...]:
         parents.append(given[name].detach().transpose(1, 2).contiguous().requires_grad_())
     softmax = case.softmax("cpu")
     over = (softmax.child, softmax.places) if isinstance(softmax, OverPositions) else (None, 0)
+    if case.bias:
+        source = source._replace(bias=torch.randn(case.c * case.h, case.j, requires_grad=True))
     return *source, given["gate"], None, parents, *over, EPS
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[10], CASES[12]], ids=names)
+@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[10], CASES[12], CASES[17]], ids=names)
 def test_operator_is_registered_right(case: Case) -> None:
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(fused.fit_step, operator_inputs(case), test_utils=checks)
@@ -260,3 +270,14 @@ def test_says_what_it_cannot_do() -> None:
     assert "empty" in str(supported(votes(j=0)))
     with pytest.raises(ValueError, match="backend='matrix'"):
         TritonFit(votes(h=65), torch.ones(1, 3))
+
+
+@pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[12], CASES[17]], ids=names)
+def test_more_than_one_child_to_a_lane(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flashcaps.kernels import _fit_forward, _fit_gradients
+
+    monkeypatch.setattr(_fit_forward, "LANES", 2)
+    monkeypatch.setattr(_fit_forward, "CHILDREN", {"normaliser": 2, "child_sums": 4, "child_gradients": 2})
+    monkeypatch.setattr(_fit_gradients, "LANES", 2)
+    monkeypatch.setattr(_fit_gradients, "GROUPS", 2)
+    assert_twin(case, torch.float32)

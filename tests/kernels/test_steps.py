@@ -23,6 +23,11 @@ def run(routing: str, kind: str, backend: str, **options: Any) -> dict[str, torc
             routing, in_capsules=5, in_dim=4, out_capsules=3, out_dim=4, backend=backend, **options
         )
         u = torch.randn(2, 5, 4)
+    elif kind == "any":
+        layer = flashcaps.DenseCapsules(
+            routing, in_capsules=None, in_dim=4, out_capsules=3, out_dim=4, pose="matrix", backend=backend, **options
+        )
+        u = torch.randn(2, 5, 4)
     else:
         layer = flashcaps.ConvCapsules(
             routing, in_types=2, in_dim=4, out_types=3, out_dim=4, kernel=2, pose="matrix", backend=backend, **options
@@ -45,6 +50,14 @@ def run(routing: str, kind: str, backend: str, **options: Any) -> dict[str, torc
 def test_same_numbers_and_gradients_as_the_reference(routing: str, kind: str) -> None:
     options = {"iterations": 2}
     ours, reference = run(routing, kind, "triton", **options), run(routing, kind, "reference", **options)
+    tolerance = TOLERANCE[torch.float32]
+    for name, x in reference.items():
+        assert_near(ours[name].double(), x, tolerance.output if name == "pose" else tolerance.gradient, name)
+
+
+@pytest.mark.parametrize("routing", ["em", "heinsen"])
+def test_children_that_share_their_transform_and_bias(routing: str) -> None:
+    ours, reference = (run(routing, "any", backend, vote_bias=True) for backend in ("triton", "reference"))
     tolerance = TOLERANCE[torch.float32]
     for name, x in reference.items():
         assert_near(ours[name].double(), x, tolerance.output if name == "pose" else tolerance.gradient, name)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from ..recipe import list_recipes
 from ._records import Facts, accuracy, facts
 from ._style import COLOURS, INK, MUTED, figure, grid, numbers, styled
 from ._types import DoesNotApply, Drawn, Run
 
-ABLATIONS = ("attention", "A: no LayerNorm", "B: sequential", "C: activations")
+ABLATIONS = {"attention": "", "A: no LayerNorm": "model.options.norm=false", "B: sequential": "model.concurrent=false",
+             "C: activations": "model.options.activation=true"}  # the bars, and the override that makes each
 
 
 @styled
@@ -20,9 +22,9 @@ def ablation(run: Run) -> Drawn:
         kind = ablated(f)
         if kind:
             table.setdefault(kind, {}).setdefault(f.iterations, []).append(accuracy(record))
-    if not set(table) - {ABLATIONS[0]}:
-        raise DoesNotApply("measured ablations are needed: flashcaps train attention_simple_cifar10 with "
-                           "model.options.norm=false (A), model.concurrent=false (B), model.options.activation=true")
+    absent = {k: f"attention_simple_cifar10 {o}".strip() for k, o in ABLATIONS.items() if k not in table}
+    if not set(table) - {"attention"}:
+        raise DoesNotApply(f"measured ablations are needed, in results/runs or --beside; {not_measured(absent)}")
     kinds = [k for k in ABLATIONS if k in table]
     counts = sorted({t for points in table.values() for t in points})
     fig = figure(8, 3.8)
@@ -39,7 +41,14 @@ def ablation(run: Run) -> Drawn:
     grid(axis)
     best = {k: max(v.values()) for k, v in means.items()}
     text = "Best accuracy over iterations: " + ", ".join(f"{k} {v:.2f} %" for k, v in best.items()) + "."
+    text += f" N{not_measured(absent)[1:]}." if absent else ""
     return Drawn({"accuracy": means}, fig, text)
+
+
+def not_measured(absent: dict[str, str]) -> str:
+    """Which runs are missing (name -> what follows `flashcaps train`), and how they are made."""
+    words = [name if name == command else f"{name} ({command})" for name, command in absent.items()]
+    return f"not measured yet: {', '.join(words)}; flashcaps train each, then flashcaps results with their folders"
 
 
 def known(run: Run) -> list[tuple[dict[str, Any], Facts]]:
@@ -56,7 +65,7 @@ def ablated(f: Facts) -> str:
                "activation": options.get("activation") is True}
     if sum(changes.values()) > 1 or set(f.changed) - {"options", "concurrent"}:
         return ""
-    return ABLATIONS[1 + list(changes.values()).index(True)] if any(changes.values()) else ABLATIONS[0]
+    return list(ABLATIONS)[1 + list(changes.values()).index(True)] if any(changes.values()) else "attention"
 
 
 @styled
@@ -68,9 +77,10 @@ def diverse(run: Run) -> Drawn:
             row = rows.setdefault(record["recipe"], {"values": [], "parameters": record["parameters"],
                                                      "paper": f.recipe.claim.value})
             row["values"].append(accuracy(record))
+    absent = {name: name for name in list_recipes() if "_diverse" in name and name not in rows}
     if not rows:
-        raise DoesNotApply("measured runs on DiverseMultiMNIST are needed: flashcaps train attention_diverse_matrix, "
-                           "cnn_diverse_pool, dynamic_diverse, then flashcaps results")
+        raise DoesNotApply(f"measured runs on DiverseMultiMNIST are needed, in results/runs or --beside; "
+                           f"{not_measured(absent)}")
     names = sorted(rows, key=lambda n: statistics.fmean(rows[n]["values"]))
     fig = figure(8, 0.6 * len(names) + 1.3)
     axis = fig.subplots()
@@ -86,4 +96,5 @@ def diverse(run: Run) -> Drawn:
     axis.set(xlabel="images with all digits right, %", xlim=(0, 100))
     axis.tick_params(axis="y", length=0, color=MUTED)
     said = ", ".join(f"{n} {v:.2f} %" for n, v in zip(names[::-1], ours[::-1], strict=True))
-    return Drawn({"rows": rows}, fig, f"All digits of a test image right, and no other: {said}.")
+    text = f"All digits of a test image right, and no other: {said}."
+    return Drawn({"rows": rows}, fig, text + (f" N{not_measured(absent)[1:]}." if absent else ""))

@@ -1,4 +1,7 @@
-"""Does routing settle? The change of its logits per iteration, over training (dynamic, Fig. A.1)."""
+"""Does routing settle? The change of its logits per iteration, over training (dynamic, Fig. A.1).
+
+A run leaves points of it in its metrics (`probe`), early steps close together; weights in its folder add theirs.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from torch import Tensor
 
 from ..batches import Batch
 from ..checkpoint import load, read_weights
+from ..layers import DenseCapsules
 from ._inside import class_votes
 from ._open import untrained
 from ._style import COLOURS, MARKERS, figure, grid, styled, whole_ticks
@@ -26,14 +30,20 @@ def routing_logits(run: Run, iterations: int = ITERATIONS) -> Drawn:
         raise DoesNotApply(f"logits b_ij that add up are dynamic routing's; the class layer's is {run.layer().name}")
     batch = run.examples()
     batch = take(batch, torch.arange(min(IMAGES, len(batch.inputs))))
-    table = {step: logit_change(r, batch, iterations) for step, r in stages(run)}
+    probed = {m["step"]: torch.tensor(m["change"]) for m in run.metrics if m["kind"] == "routing"}
+    probed = {step: change for step, change in probed.items() if len(change) == iterations}
+    table = probed | {step: logit_change(r, batch, iterations) for step, r in stages(run)}
+    table = {step: table[step] for step in sorted(table)}
     fig = figure(9, 3.6)
     left, right = fig.subplots(1, 2, sharey=True)
     steps = list(table)
     for t in range(iterations):
         values = [float(table[s][t]) for s in steps]
-        left.plot(steps, values, marker=MARKERS[t % len(MARKERS)], color=COLOURS[t % len(COLOURS)], label=f"{t + 1}")
+        left.plot(steps, values, marker=MARKERS[t % len(MARKERS)], markersize=4, color=COLOURS[t % len(COLOURS)],
+                  label=f"{t + 1}")
     left.set(xlabel="training step", ylabel="mean change of a logit", yscale="log", title="over training")
+    if len(steps) > 3:
+        left.set_xscale("symlog", linthresh=1)
     left.legend(title="iteration", ncols=2)
     last = table[steps[-1]]
     right.plot(range(1, iterations + 1), last, "o-", color=COLOURS[0], label="this model")
@@ -47,7 +57,7 @@ def routing_logits(run: Run, iterations: int = ITERATIONS) -> Drawn:
     own = run.layer().routing.iterations
     text = (f"After training, the {_ordinal(1)} iteration changes a logit by {float(last[0]):.2g} on average and the "
             f"{_ordinal(iterations)} by {float(last[-1]):.2g}, over {len(batch.inputs)} test images; the model routes "
-            f"{own} times. {_trend(last)} Points over training: {', '.join(f'step {s:,}' for s in steps)}.")
+            f"{own} times. {_trend(last)} {_points(steps, len(probed))}")
     return Drawn({"steps": steps, "change": torch.stack([table[s] for s in steps])}, fig, text)
 
 
@@ -72,6 +82,34 @@ def stages(run: Run) -> list[tuple[int, Run]]:
     own = int(getattr(run.model, "config", {}).get("step", 0))
     found[own or max(found, default=0)] = run.model
     return [(step, replace(run, model=found[step])) for step in sorted(found)]
+
+
+def probe_due(step: int) -> bool:
+    """At steps 1, 2, 5, 10, 20, 50, ...: most happens early."""
+    return step > 0 and str(step).rstrip("0") in ("1", "2", "5")
+
+
+def probe(model: Any, batch: Batch, iterations: int = ITERATIONS) -> list[float] | None:
+    """`logit_change` of a model in training on the first examples of a batch, for its metrics; None for a model it does
+    not apply to. Neither weights nor statistics nor random numbers change."""
+    layers = getattr(getattr(model, "capsules", None), "layers", None)
+    if layers is None or layers[-1].name != "dynamic" or not isinstance(layers[-1], DenseCapsules):
+        return None
+    rows = torch.arange(min(IMAGES, len(batch.inputs)), device=batch.inputs.device)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            return [round(x, 8) for x in logit_change(Run(model), take(batch, rows), iterations).tolist()]
+    finally:
+        model.train(training)
+
+
+def _points(steps: list[int], probed: int) -> str:
+    if len(steps) <= 6:
+        return f"Points over training: {', '.join(f'step {s:,}' for s in steps)}."
+    return (f"{len(steps)} points over training, from step {steps[0]:,} to {steps[-1]:,}, {probed} of them on training "
+            "images.")  # fmt: skip
 
 
 def _trend(change: Tensor) -> str:

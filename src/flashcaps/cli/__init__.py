@@ -10,25 +10,28 @@ import typer
 from rich.console import Console
 
 from ..workers import Stopped, leave_workers
+from ._bench import bench
+from ._checks import checks
+from ._demo import demo
 from ._export import export
 from ._figures import figures
-from ._lists import checks, data, models, recipes, results
+from ._lists import data, models, recipes, results
 from ._predict import predict
 from ._train import evaluate, train
 
 EXAMPLES = """\
 flashcaps: capsule networks at the speed of the hardware. Five things to try:
 
-  flashcaps train tiny                                  a small network on 4,000 digits, a minute on a laptop
-  flashcaps evaluate runs/tiny-0                        its error, interval and confusion table again
-  flashcaps recipes attention                           what can be trained, and what the papers claim
-  flashcaps data mnist                                  get a data set (or take it: --from DIR)
-  flashcaps train capsnet_mnist epochs=10 --seed 1      any field of a recipe can be overridden
+  flashcaps train tiny                      a small network on 4,000 digits, a minute on a laptop
+  flashcaps figures runs/tiny-0             what it learned: a report of pictures
+  flashcaps predict runs/tiny-0 digit.png   what it says of a picture of yours
+  flashcaps train --images pets/            your own pictures, a folder per class; a network to their size
+  flashcaps recipes                         the papers' networks, and what the papers claim
 
-flashcaps COMMAND --help says more.
+flashcaps COMMAND --help says more; flashcaps --install-completion completes names in your shell.
 """
 
-app = typer.Typer(add_completion=False, rich_markup_mode="rich", no_args_is_help=False,
+app = typer.Typer(rich_markup_mode="rich", no_args_is_help=False,
                   help="Capsule networks at the speed of the hardware.")
 
 
@@ -38,7 +41,7 @@ def examples(context: typer.Context) -> None:
         typer.echo(EXAMPLES, nl=False)
 
 
-for command in (models, recipes, train, evaluate, predict, figures, export, data, results, checks):
+for command in (models, recipes, train, evaluate, predict, figures, export, bench, demo, data, results, checks):
     app.command(name=command.__name__)(command)
 
 

@@ -14,18 +14,19 @@ from ..export import SUFFIX, Quantised, Report, export_model, quantise
 from ..predict import answer_rule, find_pictures, prepare
 from ..routing._checks import check_choice
 from ._console import console
+from ._names import RunName, Weights
 
 REAL = 1000  # images of the data to compare on
 
 
 def export(
-    checkpoint: Annotated[str, typer.Argument(help="a run folder, a weights file, or a shipped name")],
+    checkpoint: RunName,
     to: Annotated[str, typer.Option(help=", ".join(SUFFIX))] = "onnx",
     out: Annotated[Path | None, typer.Option(help="the file to write (default: beside the weights)")] = None,
     inputs: Annotated[list[str] | None, typer.Option(help="pictures to compare on (default: the test data)")] = None,
     int8: Annotated[bool, typer.Option("--int8", help="an int8 ONNX file, too, and what it costs")] = False,
     tolerance: Annotated[float, typer.Option(help="largest difference from PyTorch")] = 1e-4,
-    weights: Annotated[str | None, typer.Option(help="last, best or ema (default: those the run tested)")] = None,
+    weights: Weights = None,
     data: Annotated[str | None, typer.Option(help="where data sets lie")] = None,
 ) -> None:
     """A file that runs without flashcaps, any batch size, compared with PyTorch; fails where they differ.

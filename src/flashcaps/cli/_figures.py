@@ -10,14 +10,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ._lists import DATA_ROOT
+from ._complete import run_names
+from ._console import DATA_ROOT
+from ._names import Figures
 
 console = Console(highlight=False)
 
 
 def figures(
-    checkpoint: Annotated[str | None, typer.Argument(help="a run folder, a weights file, or a shipped name")] = None,
-    names: Annotated[list[str] | None, typer.Argument(help="which figures (default: all)")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Argument(help="a run folder, a weights file, or a shipped name", autocompletion=run_names)
+    ] = None,
+    names: Figures = None,
     out: Annotated[Path | None, typer.Option(help="folder to write to (default: CHECKPOINT/figures)")] = None,
     against: Annotated[str | None, typer.Option(help="another checkpoint, shown side by side")] = None,
     beside: Annotated[list[str] | None, typer.Option(help="run folders, or a folder of them, to compare with")] = None,

@@ -1,19 +1,19 @@
-"""flashcaps models, recipes, data, results, checks."""
+"""flashcaps models, recipes, data, results."""
 
 from __future__ import annotations
 
-import platform
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from ..models import list_models, model_summary
 from ..recipe import list_recipes, read_recipe
+from ..routing._checks import nearest
+from ._complete import data_names, model_names, recipe_names
 from ._console import DATA_ROOT, console
 
 
@@ -21,7 +21,12 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern if any(c in pattern for c in "*?[") else f"*{pattern}*")
 
 
-def models(pattern: Annotated[str, typer.Argument(help="part of a name, or a pattern: capsnet*")] = "*") -> None:
+Models = Annotated[str, typer.Argument(help="part of a name, or a pattern: capsnet*", autocompletion=model_names)]
+Recipes = Annotated[str, typer.Argument(help="part of a name, or a pattern: *mnist*", autocompletion=recipe_names)]
+DataName = Annotated[str, typer.Argument(help="mnist, fashion_mnist, cifar10, svhn, ...", autocompletion=data_names)]
+
+
+def models(pattern: Models = "*") -> None:
     """Models, their number of parameters and where they are from.
 
     \b
@@ -30,7 +35,8 @@ def models(pattern: Annotated[str, typer.Argument(help="part of a name, or a pat
     """
     names = [n for n in list_models() if _matches(n, pattern)]
     if not names:
-        raise ValueError(f"pattern: no model matches {pattern!r}; flashcaps models lists all")
+        close = nearest(pattern, list_models())
+        raise ValueError(f"pattern: no model matches {pattern!r}{close}; flashcaps models lists all")
     table = Table("model", "parameters", "paper", "", box=None, pad_edge=False)
     table.columns[1].justify = "right"
     for name in names:
@@ -40,7 +46,7 @@ def models(pattern: Annotated[str, typer.Argument(help="part of a name, or a pat
 
 
 def recipes(
-    pattern: Annotated[str, typer.Argument(help="part of a name, or a pattern: *mnist*")] = "*",
+    pattern: Recipes = "*",
     measured: Annotated[Path, typer.Option("--results", help="folder of measured results")] = Path("results"),
 ) -> None:
     """Recipes, what the paper claims, and the best result measured with each.
@@ -53,7 +59,8 @@ def recipes(
 
     names = [n for n in list_recipes() if _matches(n, pattern)]
     if not names:
-        raise ValueError(f"pattern: no recipe matches {pattern!r}; flashcaps recipes lists all")
+        close = nearest(pattern, list_recipes())
+        raise ValueError(f"pattern: no recipe matches {pattern!r}{close}; flashcaps recipes lists all")
     best = best_results(measured)
     table = Table("recipe", "paper", "claim", "measured", "", box=None, pad_edge=False)
     for name in names:
@@ -63,7 +70,7 @@ def recipes(
 
 
 def data(
-    name: Annotated[str, typer.Argument(help="mnist, fashion_mnist, cifar10, svhn, smallnorb, affnist, sst5, ...")],
+    name: DataName,
     source: Annotated[Path | None, typer.Option("--from", help="a folder with the files, not the network")] = None,
     root: Annotated[str | None, typer.Option("--data", help=f"where to put them ({DATA_ROOT})")] = None,
 ) -> None:
@@ -107,25 +114,3 @@ def results(
     for run in runs or []:
         console.print(str(add_result(run, folder)), markup=False, soft_wrap=True)
     console.print(str(write_table(folder)), markup=False, soft_wrap=True)
-
-
-def checks(device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")] = "auto") -> None:
-    """Whether everything works here: versions, devices, and every algorithm's fast form against its reference.
-
-    \b
-    flashcaps checks
-    flashcaps checks --device cuda
-    """
-    from ..checks import compare_backends
-    from ..workers import find_device
-
-    chosen = find_device(device)
-    console.print(f"Python {platform.python_version()}, torch {torch.__version__}, {chosen}", markup=False)
-    table = Table("algorithm", "backend", "output", "gradient", "", box=None, pad_edge=False)
-    found = compare_backends(chosen)
-    for row in found:
-        verdict = "ok" if row.ok else "DIFFERS"
-        table.add_row(row.algorithm, row.backend, f"{row.output:.1e}", f"{row.gradient:.1e}", verdict)
-    console.print(table)
-    if not all(row.ok for row in found):
-        raise RuntimeError("a fast form differs from its reference here; use backend='reference', and report it")

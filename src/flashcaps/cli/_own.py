@@ -1,23 +1,33 @@
-"""flashcaps train --images, --table, --dataset: a recipe for somebody's own pictures, and what was chosen, printed."""
+"""flashcaps train --images, --table, --dataset, --text: a recipe for your own data, and what was chosen, printed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..memory import memory_warning
+from ..own_text import own_text_recipe
 from ..recipe import Recipe
-from ..sizing import memory_warning, own_recipe
+from ..sizing import own_recipe
 from ..workers import find_device
 from ._console import console
 
+KINDS = {"--images": "images", "--table": "table", "--dataset": "hub", "--text": "text"}
+
 
 def own_fields(
-    given: dict[str, str | None], words: Sequence[str], *, routing: str, size: Sequence[int], device: str
+    given: dict[str, str | None],
+    words: Sequence[str],
+    *,
+    routing: str | None,
+    size: Sequence[int],
+    device: str,
+    transformer: str | None = None,
+    backbone: str | None = None,
 ) -> Recipe | None:
-    """The recipe for the one of --images, --table and --dataset that was given; None for none of them.
+    """The recipe for the one of --images, --table, --dataset and --text that was given; None for none of them.
 
-    words: all positional ones, which are overrides here.
+    words: all positional ones, which are overrides here. routing None: dynamic for pictures, heinsen for texts.
     """
-    kinds = {"--images": "images", "--table": "table", "--dataset": "hub"}
     named = [(flag, path) for flag, path in given.items() if path is not None]
     if not named:
         return None
@@ -27,7 +37,13 @@ def own_fields(
     flag, path = named[0]
     if wrong is not None:
         raise ValueError(f"{wrong}: {flag} makes the recipe itself; expected key=value after it, as epochs=3")
-    recipe, why = own_recipe(kinds[flag], path, words, routing=routing, size=size)
+    if transformer is not None and flag != "--text":
+        raise ValueError(f"--transformer: expected with --text, got {flag}; pictures need none")
+    if flag == "--text":
+        recipe, why = own_text_recipe(path, transformer or "", words, routing=routing or "heinsen")
+    else:
+        algorithm, network = routing or "dynamic", backbone or ""
+        recipe, why = own_recipe(KINDS[flag], path, words, routing=algorithm, size=size, backbone=network)
     for line in why:
         console.print(line, markup=False, soft_wrap=True)
     warning = memory_warning(recipe, find_device(device))

@@ -4,37 +4,48 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from ..checkpoint import load
 from ..predict import Prediction, draw, find_pictures, looks
+from ..predict_text import find_texts, predict_texts, reads_text
 from ..workers import find_device
 from ._console import console
+from ._names import RunName, Weights
 
 
 def predict(
-    checkpoint: Annotated[str, typer.Argument(help="a run folder, a weights file, or a shipped name")],
-    files: Annotated[list[str], typer.Argument(help="pictures, folders, patterns; - is stdin: a picture, or names")],
+    checkpoint: RunName,
+    files: Annotated[list[str] | None, typer.Argument(help="pictures, folders, patterns; - is stdin")] = None,
+    text: Annotated[list[str] | None, typer.Option(help="a text, for models of text; files are .txt or .csv")] = None,
+    transformer: Annotated[str | None, typer.Option(help="for texts: where the transformer is now")] = None,
     top: Annotated[int, typer.Option(help="classes to list for each picture")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object a line")] = False,
     reconstruct: Annotated[Path | None, typer.Option(help="folder for pictures of what the decoder draws")] = None,
     invert: Annotated[bool, typer.Option("--invert", help="for dark on white, as on paper")] = False,
-    weights: Annotated[str | None, typer.Option(help="last, best or ema (default: those the run tested)")] = None,
+    weights: Weights = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")] = "auto",
 ) -> None:
-    """Classes of pictures: the answer, the top capsules and their lengths; both digits of a two-digit model.
+    """Classes of pictures or texts: the answer, the top capsules and their lengths; both digits of a two-digit model.
 
     \b
     flashcaps predict runs/tiny-0 digit.png
     flashcaps predict runs/tiny-0 scans/ --invert --reconstruct drawn/
     find . -name '*.png' | flashcaps predict runs/tiny-0 - --json
+    flashcaps predict runs/reviews-0 --text 'a quiet, moving film'
     """
-    model = load(checkpoint, weights=weights, device=find_device(device))
+    model: Any = load(checkpoint, weights=weights, device=find_device(device))
+    if reads_text(model):
+        texts = (text or []) + (find_texts(files or []) if files or not text else [])
+        show_texts(predict_texts(model, texts, transformer=transformer, top=top), as_json)
+        return
+    if text or transformer:
+        raise ValueError(f"--text: {model.name} reads pictures; give files, a folder, a pattern, or - for stdin")
     found: list[Prediction] = []
-    for batch in looks(model, find_pictures(files), top=top, invert=invert):
+    for batch in looks(model, find_pictures(files or []), top=top, invert=invert):
         paths = [] if reconstruct is None else draw(model, batch, reconstruct)
         for k, prediction in enumerate(batch.predictions):
             if as_json:
@@ -47,9 +58,18 @@ def predict(
             console.print(f"{len(found)} pictures in {reconstruct}", markup=False)
 
 
-def table(predictions: list[Prediction]) -> Table:
+def show_texts(found: list[Prediction], as_json: bool) -> None:
+    if not as_json:
+        console.print(table(found, "text"))
+        return
+    for prediction in found:
+        rest = prediction.to_dict()
+        typer.echo(json.dumps({"text": rest.pop("file")} | rest))
+
+
+def table(predictions: list[Prediction], what: str = "file") -> Table:
     """A row a picture: its answer, then the top classes with score and, where it differs, length."""
-    shown = Table("file", "answer", "score", box=None, pad_edge=False)
+    shown = Table(what, "answer", "score", box=None, pad_edge=False)
     for found in predictions:
         scores = []
         for name, score, length in found.top:

@@ -22,6 +22,7 @@ from ..results import duration
 from ..sources import open_sources
 from ..workers import find_device
 from ._console import DATA_ROOT, console
+from ._names import Algorithm, RecipeName, RunName, Weights
 from ._own import own_fields
 
 QUIET_S = 30  # between two lines of progress where there is no terminal for a bar
@@ -67,12 +68,15 @@ DataRoot = Annotated[str | None, typer.Option(help=f"where data sets lie ({DATA_
 
 
 def train(
-    recipe: Annotated[str | None, typer.Argument(help="a name `flashcaps recipes` lists, or a .toml file")] = None,
+    recipe: RecipeName = None,
     overrides: Overrides = None,
     images: Annotated[str | None, typer.Option(help="your pictures: a folder with a folder per class")] = None,
     table: Annotated[str | None, typer.Option(help="your pictures: a .csv with columns file and label")] = None,
     dataset: Annotated[str | None, typer.Option(help="your pictures: a Hugging Face data set")] = None,
-    routing: Annotated[str, typer.Option(help="for your pictures: the algorithm")] = "dynamic",
+    text: Annotated[str | None, typer.Option(help="your texts: a .csv with columns text and label")] = None,
+    transformer: Annotated[str | None, typer.Option(help="for your texts: folder or name of a transformer")] = None,
+    routing: Algorithm = None,
+    backbone: Annotated[str | None, typer.Option(help="for your pictures: timm:NAME, pretrained")] = None,
     size: Annotated[tuple[int, int] | None, typer.Option(help="for your pictures: height and width")] = None,
     seed: Annotated[int | None, typer.Option(help="of weights, order and augmentation")] = None,
     device: Device = "auto",
@@ -90,13 +94,18 @@ def train(
     flashcaps train capsnet_mnist epochs=10 model.iterations=1 --seed 1
     flashcaps train capsnet_mnist --resume
     flashcaps train --images pets/ epochs=20
+    flashcaps train --text reviews.csv --transformer DIR
     torchrun --nproc_per_node=2 -m flashcaps train tiny batch=25
     """
     words = [word for word in (recipe, *(overrides or [])) if word is not None]
-    given = {"--images": images, "--table": table, "--dataset": dataset}
-    own = own_fields(given, words, routing=routing, size=size or (), device=device)
+    given = {"--images": images, "--table": table, "--dataset": dataset, "--text": text}
+    own = own_fields(given, words, routing=routing, size=size or (), device=device, transformer=transformer,
+                     backbone=backbone)  # fmt: skip
     if own is None and recipe is None:
-        raise ValueError("recipe: expected a name `flashcaps recipes` lists, or your pictures with --images DIR")
+        raise ValueError("recipe: expected a name `flashcaps recipes` lists, or your data: --images DIR, --text FILE")
+    if own is None and any((routing, size, transformer, backbone)):
+        raise ValueError("--routing, --size, --backbone, --transformer: are for your own data; a recipe takes "
+                         "model.routing=, data.resize=, model.backbone=, data.transformer=")  # fmt: skip
     fields = own or read_recipe(words[0], words[1:])
     if seed is not None:
         fields = with_seed(fields, seed)
@@ -142,9 +151,9 @@ def describe(evaluation: Evaluation) -> str:
 
 
 def evaluate(
-    run: Annotated[str, typer.Argument(help="a run folder, a weights file, or a shipped name")],
+    run: RunName,
     overrides: Overrides = None,
-    weights: Annotated[str | None, typer.Option(help="last, best or ema (default: those the run tested)")] = None,
+    weights: Weights = None,
     split: Annotated[str, typer.Option(help="test or validation")] = "test",
     device: Device = "auto",
     data: DataRoot = None,

@@ -12,10 +12,23 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 LIMIT = 4 << 30  # bytes all members of one archive may unpack to
+MEMBERS = 100_000
+HEADER = 1 << 20  # bytes of a long name or of further attributes, which tarfile reads whole
 
 
-def _check(archive: Path, name: str, plain: bool, size: int, limit: int) -> None:
+class _Member(tarfile.TarInfo):
+    """A member whose header fits in memory: one of gigabytes packs into a few kilobytes."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if not (self.isreg() or self.isdir()) and self.size > HEADER:
+            raise tarfile.HeaderError(f"a header of {self.size:,} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+
+def _check(archive: Path, count: int, name: str, plain: bool, size: int, limit: int) -> None:
     path = PurePosixPath(name)
+    if count >= MEMBERS:
+        raise ValueError(f"{archive}: expected at most {MEMBERS:,} members, found more; refused")
     if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
         raise ValueError(f"{archive}: member {name!r} points outside the archive; refused")
     if not plain:
@@ -35,16 +48,16 @@ def _opened(archive: Path, limit: int) -> Iterator[dict[str, Callable[[], IO[byt
     total = 0
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as z:
-            for info in z.infolist():
+            for count, info in enumerate(z.infolist()):
                 total += info.file_size
-                _check(archive, info.filename, _plain_zip(info), total, limit)
+                _check(archive, count, info.filename, _plain_zip(info), total, limit)
             yield {i.filename: partial(z.open, i) for i in z.infolist() if not i.is_dir()}
     else:
-        with tarfile.open(archive, "r:*") as t:
+        with tarfile.open(archive, "r:*", tarinfo=_Member) as t:
             members = []
-            for member in t:
+            for count, member in enumerate(t):
                 total += member.size
-                _check(archive, member.name, member.isreg() or member.isdir(), total, limit)
+                _check(archive, count, member.name, member.isreg() or member.isdir(), total, limit)
                 members.append(member)
             yield {m.name.removeprefix("./"): partial(t.extractfile, m) for m in members if m.isreg()}
 

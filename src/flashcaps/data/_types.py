@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from flashcaps.data._checks import check_integers
+
 
 class Batch(NamedTuple):
     """What a generator of composed images gives; B images of K classes.
@@ -36,11 +38,16 @@ class Split:
     text: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        for name, x in (("images", self.images), ("labels", self.labels)):
+            if not isinstance(x, Tensor) or x.layout != torch.strided:
+                raise TypeError(f"{name}: expected a dense tensor, got {type(x).__name__}")
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
             raise ValueError(
                 f"images: expected uint8 (N, C, H, W), got {self.images.dtype} {tuple(self.images.shape)}; "
                 "keep pixels as 0..255 and let to_float make the batches"
             )
+        if self.labels.device != self.images.device:
+            raise ValueError(f"labels: on {self.labels.device}, but the images are on {self.images.device}; move one")
         columns = {"labels": self.labels, **self.info}
         for name, column in columns.items():
             if column.shape[:1] != self.images.shape[:1]:
@@ -91,7 +98,11 @@ class Dataset:
 
 def to_float(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """uint8 0..255 -> float in [0, 1]; float images pass."""
+    if not isinstance(images, Tensor):
+        raise TypeError(f"images: expected a tensor, got {type(images).__name__}")
     if images.dtype != torch.uint8:
+        if not images.is_floating_point():
+            raise ValueError(f"images: expected uint8 or floats, got {images.dtype}; convert them with .float()")
         return images.to(dtype)
     return images.to(dtype).mul_(1 / 255)  # a product, for CPU and GPU round a quotient differently; 255 gives 1
 
@@ -105,9 +116,14 @@ def holdout(
     if count is None:
         assert fraction is not None
         count = round(fraction * len(split))
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"count: expected a whole number, got {count!r}")
     if not 0 < count < len(split):
         raise ValueError(f"holdout: expected 1 to {len(split) - 1} of {len(split)} examples held out, got {count}")
     labels = split.labels.cpu()
+    check_integers("labels", labels)
+    if labels.min() < 0:
+        raise ValueError(f"labels: expected classes from 0, got {labels.min().item()}")
     total = torch.bincount(labels)
     share = total.double() * count / len(split)
     quota = share.floor().long()

@@ -10,13 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from flashcaps.data._checks import check_images, check_real, check_whole
 from flashcaps.data._types import to_float
 
 Size = int | tuple[int, int]
 
 
 def _pair(size: Size) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else size
+    pair = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
+    for side in pair:
+        check_whole(1, size=side)
+    return pair
 
 
 def _rand(images: Tensor, columns: int, generator: Generator | None) -> Tensor:
@@ -28,6 +32,7 @@ def window(images: Tensor, corners: Tensor, size: Size) -> Tensor:
 
     out[b, c, y, x] = images[b, c, corners[b, 0] + y, corners[b, 1] + x]
     """
+    check_images(images)
     batch, channels, height, width = images.shape
     rows, columns = (torch.arange(n, device=images.device) for n in _pair(size))
     padded = F.pad(images, (1, 1, 1, 1))  # a ring of zeros: every place outside is clamped into it
@@ -43,6 +48,10 @@ def shift(images: Tensor, pixels: int, generator: Generator | None = None, *, of
 
     offsets (B, 2) int64: down and right, in place of random ones.
     """
+    check_images(images)
+    check_whole(pixels=pixels)
+    if not images.numel():
+        return images
     if offsets is None:
         offsets = (_rand(images, 2, generator) * (2 * pixels + 1)).long() - pixels
     return window(images, -offsets, (images.shape[2], images.shape[3]))
@@ -60,6 +69,8 @@ def random_crop(
 
     offsets (B, 2) int64: its top left corner in the padded image, in place of a random one.
     """
+    check_images(images)
+    check_whole(padding=padding)
     spare = [n + 2 * padding - s for n, s in zip(images.shape[2:], _pair(size), strict=True)]
     if min(spare) < 0:
         raise ValueError(
@@ -74,6 +85,7 @@ def random_crop(
 
 def center_crop(images: Tensor, size: Size) -> Tensor:
     """The window of `size` in the middle; zeros around where it is larger than the image."""
+    check_images(images)
     (height, width), (h, w) = images.shape[2:], _pair(size)
     top, left = (height - h) // 2, (width - w) // 2
     return F.pad(images, (-left, w - width + left, -top, h - height + top))
@@ -83,6 +95,8 @@ def flip(
     images: Tensor, generator: Generator | None = None, *, probability: float = 0.5, mask: Tensor | None = None
 ) -> Tensor:
     """Mirror each image left to right with `probability`, or where mask (B,) says so."""
+    check_images(images)
+    check_real(0, probability=probability)
     if mask is None:
         mask = _rand(images, 1, generator)[:, 0] < probability
     return torch.where(mask[:, None, None, None], images.flip(-1), images)
@@ -100,6 +114,12 @@ def brightness_contrast(
 
     amounts (B, 2) in [0, 1): where in their ranges d and f lie, in place of random ones. Returns floats in [0, 1].
     """
+    check_images(images)
+    if not isinstance(contrast, list | tuple) or len(contrast) != 2:
+        raise ValueError(f"contrast: expected (low, high), got {contrast!r}")
+    for bound in contrast:
+        check_real(0, contrast=bound)
+    check_real(0, brightness=brightness)
     u = _rand(images, 2, generator) if amounts is None else amounts
     d = ((2 * u[:, 0] - 1) * brightness)[:, None, None, None]
     f = (contrast[0] + u[:, 1] * (contrast[1] - contrast[0]))[:, None, None, None]
@@ -112,6 +132,7 @@ def mixup_weights(
     count: int, alpha: float, generator: Generator | None = None, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
     """(weight, partner), both (count,): each example's own share, Beta(alpha, alpha), and whom it is mixed with."""
+    check_real(alpha=alpha)
     if alpha <= 0:
         raise ValueError(f"alpha: expected more than 0, got {alpha}; leave mixup out to mix nothing")
     concentration = torch.full((count, 2), alpha, device=device)
@@ -138,6 +159,12 @@ def mixup(
 
     weights: what mixup_weights gave, when more than two tensors are mixed alike.
     """
+    check_images(images)
+    if not isinstance(targets, Tensor) or targets.layout != torch.strided:
+        raise TypeError(f"targets: expected a dense tensor (B, K), got {type(targets).__name__}")
+    if targets.ndim < 1 or len(targets) != len(images) or targets.device != images.device:
+        raise ValueError(f"targets: expected {len(images)} rows on {images.device}, one per image, got "
+                         f"{tuple(targets.shape)} on {targets.device}")
     if not targets.is_floating_point():
         raise ValueError(
             f"targets: expected float (B, K), got {targets.dtype} {tuple(targets.shape)}; "
@@ -149,7 +176,10 @@ def mixup(
 
 def resize(images: Tensor, size: Size) -> Tensor:
     """Scale to `size`: the mean of the pixels covered when smaller, bilinear otherwise."""
+    check_images(images)
     height, width = _pair(size)
+    if 0 in images.shape[1:]:
+        raise ValueError(f"images: expected pixels, got {tuple(images.shape)}")
     x = images if images.is_floating_point() else images.float()
     if height <= images.shape[2] and width <= images.shape[3]:
         x = F.interpolate(x, (height, width), mode="area")

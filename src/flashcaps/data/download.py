@@ -1,7 +1,8 @@
 """Getting data sets: from where they are published or from a folder, checked before they count as there.
 
-A file is written beside its place as NAME.part, checked, and renamed. A download that stopped goes on from
-where it was; a wrong one is thrown away; a good file already in place is never touched.
+A file is written beside its place as NAME.part, checked, renamed, and its checksum noted in SHA256SUMS. A download
+that stopped goes on from where it was; a wrong one is thrown away; a good file already in place is never touched. Of
+several processes that want the same file one gets it and the others wait.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pathlib import Path
 from typing import IO
 
 from flashcaps.data._archive import LIMIT, unpack
-from flashcaps.data._files import Root, data_root
+from flashcaps.data._files import Root, data_root, note_sums, read_sums
+from flashcaps.data._lock import Lock
 from flashcaps.data._sources import NEEDS, SOURCES, Member, Remote
 
 Progress = Callable[[str, int, int], None]  # file, bytes done, bytes in all
@@ -50,11 +52,26 @@ def fetch(name: str, root: Root = None, source: Root = None, progress: Progress 
         place = data_root(root) / folder
         for remote in SOURCES[folder]:
             there = _present(remote, place)
+            if not there or not {p.relative_to(place).as_posix() for p in there} <= read_sums(place).keys():
+                there = _bring(remote, place, source, tell)
+            paths += there
+    return paths
+
+
+def _bring(remote: Remote, place: Path, source: Root, tell: Progress) -> list[Path]:
+    """Get a file that is not there, unless another process just did, and note its checksum."""
+    there: list[Path] = []
+    try:
+        with Lock(place.with_name(f".{place.name}.lock")):
+            there = _present(remote, place)
             if not there:
                 place.mkdir(parents=True, exist_ok=True)
                 there = _download(remote, place, tell) if source is None else _take(remote, place, Path(source), tell)
-            paths += there
-    return paths
+            note_sums(place, there)
+    except PermissionError:
+        if not (there := there or _present(remote, place)):
+            raise  # a good file in a folder of somebody else's needs no note
+    return there
 
 
 def digest(stream: IO[bytes] | gzip.GzipFile, kind: str) -> str:
@@ -110,11 +127,17 @@ def _present(remote: Remote, place: Path) -> list[Path]:
     if remote.members:
         paths = [place / m.file for m in remote.members]
         good = all(p.is_file() and not _member_fault(p, m) for p, m in zip(paths, remote.members, strict=True))
-        return paths if good else []
+        return paths if good and not any(_changed(p, place) for p in paths) else []
     for path in (place / remote.file, place / remote.file.removesuffix(".gz")):
         if path.is_file() and not _fault(path, remote):
             return [path]
     return []
+
+
+def _changed(path: Path, place: Path) -> bool:
+    """Whether an archive's member, most of which have no published checksum, is not what it was when unpacked."""
+    noted = read_sums(place).get(path.relative_to(place).as_posix())
+    return noted is not None and _file_digest(path, "sha256:") != f"sha256:{noted}"
 
 
 def _download(remote: Remote, place: Path, tell: Progress) -> list[Path]:

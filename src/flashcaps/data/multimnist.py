@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from flashcaps.data._checks import check_integers, check_whole
 from flashcaps.data._files import Root
 from flashcaps.data._random import DRAW_BITS, draws
 from flashcaps.data._types import Batch, Dataset, Split, to_float
@@ -29,6 +30,13 @@ class MultiMNIST:
     columns = 6  # random integers a pair takes: first digit, second digit, two shifts each
 
     def __init__(self, digits: Split, *, shift: int = 4, classes: int = 10) -> None:
+        check_whole(shift=shift)
+        check_whole(2, classes=classes)
+        check_integers("labels", digits.labels)
+        if 0 in digits.images.shape[1:]:
+            raise ValueError(f"images: expected pixels, got {tuple(digits.images.shape)}")
+        if len(digits) and not 0 <= int(digits.labels.min()) <= int(digits.labels.max()) < classes:
+            raise ValueError(f"labels: expected classes from 0 to {classes - 1}, got {digits.labels.unique().tolist()}")
         count = torch.bincount(digits.labels, minlength=classes)
         if len(digits) == 0 or int(count.max()) == len(digits):
             raise ValueError(f"digits: expected at least two classes, got class counts {count.tolist()}")
@@ -58,6 +66,10 @@ class MultiMNIST:
 
     def at(self, index: Tensor, seed: int = 0) -> Batch:
         """The pairs at index (B,) int64 of the list that belongs to `seed`; each digit comes first equally often."""
+        check_integers("index", index)
+        check_whole(-(1 << 62), seed=seed)
+        if index.device != self.device:
+            raise ValueError(f"index: expected on {self.device} like the digits, got {index.device}")
         first = index % len(self)
         return self.compose(torch.cat([first[:, None], draws(seed, index, self.columns - 1)], dim=1))
 
@@ -123,6 +135,10 @@ def shard_index(
 
     All ranks together take at each step what one process with a batch of n * world would.
     """
+    check_whole(1, n=n, world=world)
+    check_whole(rank=rank)
+    if not isinstance(step, Tensor):
+        check_whole(step=step)
     return (step * world + rank) * n + torch.arange(n, device=device)
 
 

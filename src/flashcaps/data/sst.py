@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from flashcaps.data._files import Root, locate, wrong
+from flashcaps.data._files import Root, locate, read_bytes, wrong
 from flashcaps.data._types import Dataset, Split
 
 FINE = ("very negative", "negative", "neutral", "positive", "very positive")
@@ -55,9 +55,16 @@ def parse_tree(line: str) -> list[Phrase]:
     return phrases
 
 
+def _text(path: Path) -> str:
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise wrong(path, "UTF-8 text", error) from None
+
+
 def read_trees(path: Path) -> Iterator[list[Phrase]]:
     """The phrases of each tree, one tree a line."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(_text(path).splitlines(), 1):
         if line.strip():
             try:
                 yield parse_tree(line)

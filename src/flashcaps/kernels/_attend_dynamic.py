@@ -18,13 +18,13 @@ from . import _attend_plan as plan
 from ._attend_launch import Step, added_up, empty, sizes
 
 
-def _rows(x: Tensor) -> tuple[tuple[int], dict[str, int]]:
-    """Grid and constants of a kernel over the rows (b, j) of x (B, J, D)."""
+def _rows(x: Tensor, chunks: int) -> tuple[tuple[int], dict[str, int]]:
+    """Grid and constants of a kernel over the rows (b, j) of x (B, J, D), summed from so many chunks."""
     d = x.shape[-1]
     dp = plan.power_of_two(d)
     rt = max(64 // dp, 1)
-    constants = {"D": d, "DP": dp, "RT": rt, "CT": max(4096 // (rt * dp), 1), "num_warps": 4}
-    return (plan.ceil_div(x.shape[0] * x.shape[1], rt),), constants
+    ct = min(plan.power_of_two(chunks), max(4096 // (rt * dp), 1))
+    return (plan.ceil_div(x.shape[0] * x.shape[1], rt),), {"D": d, "DP": dp, "RT": rt, "CT": ct, "num_warps": 4}
 
 
 @torch.library.custom_op("flashcaps::route_dynamic", mutates_args=())
@@ -41,9 +41,9 @@ def route_dynamic(
     if s.numel() == 0:
         return u.new_zeros(s.shape[1:]), s, q, lse
     v = torch.empty(s.shape[1:], dtype=u.dtype, device=u.device)
-    grid, constants = _rows(v)
     for t in range(iterations):
         parts = Step(u, weight, q[t - 1] if t else None, logits, leaky).forward(lse[t])
+        grid, constants = _rows(v, parts.shape[0])
         kernels.settle[grid](
             parts, u if bias is None else bias.contiguous(), q[t - 1], s[t], v, q[t], parts.shape[0], n.b * n.j, n.j,
             BIAS=bias is not None, SEEN=t > 0, **constants,
@@ -79,13 +79,13 @@ def route_dynamic_backward(
         return gu, gw, gbias, gl
     n, last = sizes(u, weight), s.shape[0] - 1
     into = Step(u, weight, q[0], logits, leaky).gradients(torch.float32)
-    total = torch.zeros(s.shape[1:], dtype=torch.float32, device=u.device)
+    total = empty(u, *s.shape[1:])
     gs = torch.empty(q.shape, dtype=u.dtype, device=u.device)
-    grid, constants = _rows(total)
     gq, first = grad, last if detach else 0
     for t in range(last, first - 1, -1):
+        grid, constants = _rows(total, gq.shape[0] if t < last else 1)
         kernels.unsettle[grid](
-            grad.contiguous(), gq, s[t], total, gs[t], gq.shape[0], n.b * n.j, LAST=t == last, **constants
+            grad.contiguous(), gq, s[t], total, gs[t], gq.shape[0], n.b * n.j, LATER=min(last - t, 2), **constants
         )
         step = Step(u, weight, q[t - 1] if t else None, logits, leaky, detach)
         gq = step.backward(gs[t], lse[t], into, again=t < last)
@@ -102,10 +102,13 @@ def _(grad, u, weight, bias, logits, kept, leaky, detach):
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     u, weight, bias, logits, ctx.leaky, _, ctx.detach = inputs
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(u, weight, bias, logits, *output[1:])
 
 
-def _backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor | None, *_: Tensor) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 7
     u, weight, bias, logits, *kept = ctx.saved_tensors
     gu, gw, gbias, gl = route_dynamic_backward(grad, u, weight, bias, logits, kept, ctx.leaky, ctx.detach)
     return gu, gw, None if bias is None else gbias, None if logits is None else gl, None, None, None

@@ -1,17 +1,6 @@
-r"""Triton kernels of `attend`: children attend to parents over votes that only ever exist as factors.
+r"""The forward kernels of `attend` (`_attend_tiles` says how they are laid out), and those around the squash.
 
-With v_ij = u_i W_ij every use of a vote is a product with the tile of poses u, which stays in registers while the
-parents stream past:
-
-    y_ij = q_j W_ij^T      a_ij = l_ij + u_i . y_ij      c_ij = exp(a_ij - lse_i)      s_j = sum_i (c_ij u_i) W_ij
-    z_ij = gs_j W_ij^T     gc_ij = u_i . z_ij            ga_ij = c_ij (gc_ij - delta_i),  delta_i = sum_j c_ij gc_ij
-    gu_i = sum_j c_ij z_ij + ga_ij y_ij                  gq_j = sum_i (ga_ij u_i) W_ij
-    gW_ij = sum_b (c_ij u_i)^T gs_j + (ga_ij u_i)^T q_j  gl_ij = sum_b ga_ij
-
-A tile is BT examples x IC children: to the matrix units rows (b, c) and columns (k, i), so that a sum over the pose's
-columns k stays inside a thread and each exponential is taken once. CP, DP, HP are C, d, h rounded up to what the units
-take. Loads outside a tensor are zero and their lse infinite: couplings, and all that they multiply, are zero there.
-DETACH: poses and weights get no gradient through the agreement.
+    a_ij = l_ij + u_i . (q_j W_ij^T)      lse_i = log sum_j exp a_ij      s_j = sum_i (exp(a_ij - lse_i) u_i) W_ij
 """
 
 from __future__ import annotations
@@ -19,275 +8,114 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _poses(u, b, i, B, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr):
-    """u (B, G, C, d) -> (BT, CP, DP, IC), and its addresses and mask as (BT, IC, CP, DP)."""
-    c = tl.arange(0, CP)[None, None, :, None]
-    k = tl.arange(0, DP)[None, None, None, :]
-    at = ((b[:, None, None, None] * G + i[None, :, None, None]) * C + c) * D + k
-    inside = (b[:, None, None, None] < B) & (i[None, :, None, None] < G)
-    if CP != C:
-        inside = inside & (c < C)
-    if DP != D:
-        inside = inside & (k < D)
-    x = tl.load(u + at, inside, 0.0).to(tl.float32)
-    return tl.permute(x, (0, 2, 3, 1)), at, inside
-
-
-@triton.jit
-def _parent_at(b, j, B, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr, CP: tl.constexpr, HP: tl.constexpr):
-    """Addresses of parent j in (B, J, C, h), as (BT * CP, HP), and their mask."""
-    h = tl.arange(0, HP)[None, :]
-    c = tl.arange(0, CP)[None, :]
-    row = tl.reshape((b[:, None] * J + j) * C + c, (b.shape[0] * CP,))
-    inside = tl.reshape((b[:, None] < B) & (c < C), (b.shape[0] * CP,))[:, None]
-    if HP != H:
-        inside = inside & (h < H)
-    return row[:, None] * H + h, inside
-
-
-@triton.jit
-def _weight_at(i, j, G: tl.constexpr, D: tl.constexpr, H: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr):
-    """Addresses of W_j in (J, d, G, h), as (DP * IC, HP), and their mask."""
-    h = tl.arange(0, HP)[None, :]
-    k = tl.arange(0, DP)[:, None]
-    row = tl.reshape((j * D + k) * G + i[None, :], (DP * i.shape[0],))
-    inside = tl.reshape((k < D) & (i[None, :] < G), (DP * i.shape[0],))[:, None]
-    if HP != H:
-        inside = inside & (h < H)
-    return row[:, None] * H + h, inside
-
-
-@triton.jit
-def _dot_poses(x, y):
-    """sum over a pose of x y, both (BT, CP, DP, IC) -> (BT, IC)."""
-    return tl.sum(tl.sum(x * y, 2), 1)
-
-
-@triton.jit
-def _times_weight(p, w_j, BT: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, IC: tl.constexpr, PREC: tl.constexpr):
-    """p_j W_ij^T of a parent's tile p (BT * CP, HP) -> (BT, CP, DP, IC)."""
-    return tl.reshape(tl.dot(p, tl.trans(w_j), input_precision=PREC), (BT, CP, DP, IC))
+from ._attend_tiles import dot_poses, logits_at, order, parents_at, poses, swapped, weights_at
 
 
 @triton.jit
 def log_sum_exp(
     u, w, q, l, lse, B,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
-    QUERY: tl.constexpr, LOGITS: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr,
+    BT: tl.constexpr, IC: tl.constexpr, P: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
+    QUERY: tl.constexpr, LOGITS: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """lse_i = log sum_j exp a_ij (+ 1 when leaky) -> (B, G). Program: a tile, all its parents."""
-    b = tl.program_id(0) * BT + tl.arange(0, BT)
-    i = tl.program_id(1) * IC + tl.arange(0, IC)
-    x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP)
-    top = tl.full((BT, IC), 0.0 if LEAKY else -3.0e38, tl.float32)
-    total = tl.full((BT, IC), 1.0 if LEAKY else 0.0, tl.float32)
-    for j in range(J):
-        a = tl.zeros((BT, IC), tl.float32)
+    b = tl.program_id(1) * BT + tl.arange(0, BT)
+    i = tl.program_id(0) * IC + tl.arange(0, IC)
+    x = tl.permute(poses(u, b, i, B, IC, G, C, D, CP, DP)[0], (2, 0, 3, 1))[None]
+    top = tl.full((P, BT, IC), -3.0e38, tl.float32)
+    total = tl.zeros((P, BT, IC), tl.float32)
+    for group in tl.range(0, J, P, num_stages=STAGES):
+        j = group + tl.arange(0, P)
+        a = tl.zeros((P, BT, IC), tl.float32)
         if QUERY:
-            w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
-            p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-            w_j = tl.load(w + w_at, w_in, 0.0)
-            y = _times_weight(tl.load(q + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
-            a = _dot_poses(x, y)
+            w_at, w_in = weights_at(tl.program_id(0) * IC, tl.arange(0, DP * IC), j, IC, G, J, D, H, DP, HP)
+            p_at, p_in = parents_at(tl.program_id(1) * BT, tl.arange(0, CP * BT), j, B, BT, J, C, H, CP, HP)
+            w_j = tl.permute(tl.load(w + w_at, w_in, 0.0), (0, 2, 1))
+            y = tl.dot(tl.load(q + p_at, p_in, 0.0), w_j, input_precision=PRECISION)
+            a = dot_poses(x, tl.reshape(y, (P, CP, BT, DP, IC)))
         if LOGITS:
-            a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
+            l_at, l_in = logits_at(i, j, G, J)
+            a += tl.load(l + l_at, l_in, 0.0)[:, None, :]
+        if J % P != 0:
+            a = tl.where((j < J)[:, None, None], a, float("-inf"))
         higher = tl.maximum(top, a)
         total = total * tl.exp(top - higher) + tl.exp(a - higher)
         top = higher
-    tl.store(lse + b[:, None] * G + i[None, :], top + tl.log(total), (b[:, None] < B) & (i[None, :] < G))
+    highest = tl.max(top, 0)
+    if LEAKY:
+        highest = tl.maximum(highest, 0.0)
+    total = tl.sum(total * tl.exp(top - highest[None]), 0)
+    if LEAKY:
+        total += tl.exp(-highest)
+    tl.store(lse + b[:, None] * G + i[None, :], highest + tl.log(total), (b[:, None] < B) & (i[None, :] < G))
 
 
 @triton.jit
 def weighted_sum(
-    u, w, q, l, lse, s, B, tiles, parents, share,
+    u, w, q, l, lse, s, B, tiles, share,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
-    QUERY: tl.constexpr, LOGITS: tl.constexpr, PRECISION: tl.constexpr,
+    BT: tl.constexpr, IC: tl.constexpr, P: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
+    QUERY: tl.constexpr, LOGITS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Partial s_j of `tiles` tiles of children -> (chunks, B, J, C, h). Without query and logits c_ij is `share`."""
-    b = tl.program_id(0) * BT + tl.arange(0, BT)
-    s += tl.program_id(1).to(tl.int64) * B * J * (C * H)
-    first = tl.program_id(2) * parents
-    last = tl.minimum(first + parents, J)
-    for t in range(tiles):
-        i = (tl.program_id(1) * tiles + t) * IC + tl.arange(0, IC)
-        x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP)
+    R: tl.constexpr = CP * BT
+    N: tl.constexpr = DP * IC
+    SWAP: tl.constexpr = w.dtype.element_ty == tl.float32 and N % 8 == 0
+    j = tl.program_id(0) * P + tl.arange(0, P)
+    b = tl.program_id(1) * BT + tl.arange(0, BT)
+    first = tl.program_id(2) * tiles
+    last = tl.minimum(first + tiles, tl.cdiv(G, IC))
+    p_at, p_in = parents_at(tl.program_id(1) * BT, tl.arange(0, R), j, B, BT, J, C, H, CP, HP)
+    if QUERY:
+        q_j = tl.load(q + p_at, p_in, 0.0)
+    total = tl.zeros((P, R, HP), tl.float32)
+    for t in tl.range(first, last, num_stages=STAGES):
+        i = t * IC + tl.arange(0, IC)
+        x = tl.permute(poses(u, b, i, B, IC, G, C, D, CP, DP)[0], (2, 0, 3, 1))[None]
+        w_at, w_in = weights_at(t * IC, order(N, SWAP), j, IC, G, J, D, H, DP, HP)
+        ordered_w = tl.load(w + w_at, w_in, 0.0)
         if QUERY or LOGITS:
             inside = (b[:, None] < B) & (i[None, :] < G)
             lse_i = tl.load(lse + b[:, None] * G + i[None, :], inside, float("inf"))
-        w_at, w_in = _weight_at(i, first, G, D, H, DP, HP)
-        p_at, p_in = _parent_at(b, first, B, J, C, H, CP, HP)
-        next_w = tl.load(w + w_at, w_in, 0.0)
-        next_s = tl.load(s + p_at, p_in & (t > 0), 0.0)
-        for j in range(first, last):
-            w_j, before = next_w, next_s
-            p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-            more = j + 1 < last
-            w_at, w_in = _weight_at(i, j + 1, G, D, H, DP, HP)
-            next_w = tl.load(w + w_at, w_in & more, 0.0)
-            next_s = tl.load(s + p_at + C * H, p_in & more & (t > 0), 0.0)
-            if QUERY or LOGITS:
-                a = tl.zeros((BT, IC), tl.float32)
-                if QUERY:
-                    y = _times_weight(tl.load(q + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
-                    a = _dot_poses(x, y)
-                if LOGITS:
-                    a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
-                coupled = x * tl.exp(a - lse_i)[:, None, None, :]
-            else:
-                coupled = x * share
-            coupled = tl.reshape(coupled, (BT * CP, DP * IC)).to(w_j.dtype)
-            sums = tl.dot(coupled, w_j, input_precision=PRECISION)
-            tl.store(s + p_at, before + sums, p_in)
-        tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote
-
-
-@triton.jit
-def pose_gradient(
-    gs, u, w, q, l, lse, gu, delta, B, share, again,
-    G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
-    QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """gu (B, G, C, d), added to what is there if `again`, and delta (B, G). Program: a tile, all its parents once:
-
-    gu_i = sum_j c_ij (z_ij + gc_ij y_ij) - delta_i sum_j c_ij y_ij
-    """
-    b = tl.program_id(0) * BT + tl.arange(0, BT)
-    i = tl.program_id(1) * IC + tl.arange(0, IC)
-    x, u_at, u_in = _poses(u, b, i, B, G, C, D, CP, DP)
-    child_in = (b[:, None] < B) & (i[None, :] < G)
-    child_at = b[:, None] * G + i[None, :]
-    if QUERY or LOGITS:
-        lse_i = tl.load(lse + child_at, child_in, float("inf"))
-    grad = tl.zeros((BT, CP, DP, IC), tl.float32)
-    mean_y = tl.zeros((BT, CP, DP, IC), tl.float32)
-    delta_i = tl.zeros((BT, IC), tl.float32)
-    for j in range(J):
-        w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
-        p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-        w_j = tl.load(w + w_at, w_in, 0.0)
-        z = _times_weight(tl.load(gs + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
-        if QUERY or LOGITS:
-            a = tl.zeros((BT, IC), tl.float32)
-            if LOGITS:
-                a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
-            gc = _dot_poses(x, z)
+            a = tl.zeros((P, BT, IC), tl.float32)
             if QUERY:
-                y = _times_weight(tl.load(q + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
-                c = tl.exp(a + _dot_poses(x, y) - lse_i)
-                if not DETACH:
-                    y *= c[:, None, None, :]
-                    mean_y += y
-                    grad += y * gc[:, None, None, :]
-            else:
-                c = tl.exp(a - lse_i)
-            grad += z * c[:, None, None, :]
-            delta_i += c * gc
+                w_at, w_in = weights_at(t * IC, tl.arange(0, N), j, IC, G, J, D, H, DP, HP)
+                w_j = tl.permute(tl.load(w + w_at, w_in, 0.0), (0, 2, 1))
+                y = tl.dot(q_j, w_j, input_precision=PRECISION)
+                a = dot_poses(x, tl.reshape(y, (P, CP, BT, DP, IC)))
+            if LOGITS:
+                l_at, l_in = logits_at(i, j, G, J)
+                a += tl.load(l + l_at, l_in, 0.0)[:, None, :]
+            coupled = x * tl.exp(a - lse_i[None])[:, None, :, None, :]
         else:
-            grad += z * share
-    if QUERY and not DETACH:
-        grad -= mean_y * delta_i[:, None, None, :]
-    if QUERY or LOGITS:
-        tl.store(delta + child_at, delta_i, child_in)
-    out = tl.permute(grad, (0, 3, 1, 2)) + tl.load(gu + u_at, u_in & (again > 0), 0.0)
-    tl.store(gu + u_at, out.to(gu.dtype.element_ty), u_in)
-
-
-@triton.jit
-def parent_gradient(
-    gs, u, w, q, l, lse, delta, gw, gq, gl, B, tiles, batches, parents, share, again,
-    G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
-    QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Partial gW (examples' chunks, J, d, G, h), gq (children's chunks, B, J, C, h), gl (examples' chunks, G, J).
-
-    Program: `batches` tiles of examples x `tiles` of children x `parents` parents, sums added up in its own partials;
-    gW and gl are added to what is there if `again`.
-    """
-    gq += tl.program_id(0).to(tl.int64) * B * J * (C * H)
-    gw += tl.program_id(1).to(tl.int64) * J * G * (D * H)
-    gl += tl.program_id(1).to(tl.int64) * G * J
-    first = tl.program_id(2) * parents
-    last = tl.minimum(first + parents, J)
-    for step in range(tiles * batches):
-        t = step // batches
-        n = step % batches
-        i = (tl.program_id(0) * tiles + t) * IC + tl.arange(0, IC)
-        b = (tl.program_id(1) * batches + n) * BT + tl.arange(0, BT)
-        x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP)
-        if QUERY or LOGITS:
-            child_in = (b[:, None] < B) & (i[None, :] < G)
-            lse_i = tl.load(lse + b[:, None] * G + i[None, :], child_in, float("inf"))
-            delta_i = tl.load(delta + b[:, None] * G + i[None, :], child_in, 0.0)
-        w_at, w_in = _weight_at(i, first, G, D, H, DP, HP)
-        p_at, p_in = _parent_at(b, first, B, J, C, H, CP, HP)
-        next_gs = tl.load(gs + p_at, p_in, 0.0)
-        if QUERY or LOGITS:
-            next_w = tl.load(w + w_at, w_in, 0.0)
-        if QUERY:
-            next_q = tl.load(q + p_at, p_in, 0.0)
-        for j in range(first, last):
-            w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
-            p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-            more = j + 1 < last
-            gs_j = next_gs
-            next_gs = tl.load(gs + p_at + C * H, p_in & more, 0.0)
-            gw_j = tl.load(gw + w_at, w_in & ((n > 0) | (again > 0)), 0.0)
-            if QUERY or LOGITS:
-                w_j = next_w
-                next_w = tl.load(w + w_at + G * D * H, w_in & more, 0.0)
-                a = tl.zeros((BT, IC), tl.float32)
-                if LOGITS:
-                    a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
-                if QUERY:
-                    q_j = next_q
-                    next_q = tl.load(q + p_at + C * H, p_in & more, 0.0)
-                    before = tl.load(gq + p_at, p_in & (t > 0), 0.0)
-                    y = _times_weight(q_j, w_j, BT, CP, DP, IC, PRECISION)
-                    a += _dot_poses(x, y)
-                c = tl.exp(a - lse_i)
-                coupled = x * c[:, None, None, :]
-                coupled = tl.reshape(coupled, (BT * CP, DP * IC)).to(gs_j.dtype)
-                gw_j += tl.dot(tl.trans(coupled), gs_j, input_precision=PRECISION)
-                z = _times_weight(gs_j, w_j, BT, CP, DP, IC, PRECISION)
-                ga = c * (_dot_poses(x, z) - delta_i)
-                if LOGITS:
-                    gl_at = gl + i * J + j
-                    tl.store(gl_at, tl.load(gl_at, (i < G) & ((n > 0) | (again > 0)), 0.0) + tl.sum(ga, 0), i < G)
-                if QUERY:
-                    moved = tl.reshape(x * ga[:, None, None, :], (BT * CP, DP * IC)).to(w_j.dtype)
-                    tl.store(gq + p_at, before + tl.dot(moved, w_j, input_precision=PRECISION), p_in)
-                    if not DETACH:
-                        gw_j += tl.dot(tl.trans(moved), q_j, input_precision=PRECISION)
-            else:
-                coupled = tl.reshape(x * share, (BT * CP, DP * IC)).to(gs_j.dtype)
-                gw_j += tl.dot(tl.trans(coupled), gs_j, input_precision=PRECISION)
-            tl.store(gw + w_at, gw_j, w_in)
-        tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote
-
-
-@triton.jit
-def _sum_of_parts(parts, at, inside, chunks, n, E: tl.constexpr, CT: tl.constexpr):
-    """Sum of (chunks, n) over chunks at addresses `at` (E), CT loads in flight."""
-    c = tl.arange(0, CT)[:, None]
-    total = tl.zeros((E,), tl.float32)
-    for first in range(0, chunks, CT):
-        here = (first + c).to(tl.int64) * n + at[None, :]
-        total += tl.sum(tl.load(parts + here, (first + c < chunks) & inside[None, :], 0.0), 0)
-    return total
+            coupled = tl.broadcast_to(x * share, (P, CP, BT, DP, IC))
+        coupled = swapped(tl.reshape(coupled, (P, R, N)), SWAP).to(w.dtype.element_ty)
+        total = tl.dot(coupled, ordered_w, total, input_precision=PRECISION)
+    s += tl.program_id(2).to(tl.int64) * B * J * (C * H)
+    tl.store(s + p_at, total, p_in)
 
 
 @triton.jit
 def add_up(parts, out, chunks, n, E: tl.constexpr, CT: tl.constexpr):
-    """Sum of (chunks, n) over chunks."""
+    """Sum of (chunks, n) over chunks, CT loads in flight."""
     e = tl.program_id(0).to(tl.int64) * E + tl.arange(0, E)
-    total = _sum_of_parts(parts, e, e < n, chunks, n, E, CT)
+    c = tl.arange(0, CT)[:, None]
+    total = tl.zeros((E,), tl.float32)
+    for first in range(0, chunks, CT):
+        at = (first + c).to(tl.int64) * n + e[None, :]
+        total += tl.sum(tl.load(parts + at, (first + c < chunks) & (e < n)[None, :], 0.0), 0)
     tl.store(out + e, total.to(out.dtype.element_ty), e < n)
+
+
+@triton.jit
+def _sum_of_rows(parts, at, inside, chunks, n, CT: tl.constexpr):
+    """Sum of (chunks, n) over chunks at addresses `at` (RT, DP), CT loads in flight."""
+    c = tl.arange(0, CT)[:, None, None]
+    total = tl.zeros(at.shape, tl.float32)
+    for first in range(0, chunks, CT):
+        here = (first + c).to(tl.int64) * n + at[None]
+        total += tl.sum(tl.load(parts + here, (first + c < chunks) & inside[None], 0.0), 0)
+    return total
 
 
 @triton.jit
@@ -297,8 +125,7 @@ def settle(parts, bias, seen, s, v, query, chunks, rows, J, D: tl.constexpr, DP:
     r = (tl.program_id(0) * RT + tl.arange(0, RT))[:, None]
     k = tl.arange(0, DP)[None, :]
     at, inside = r * D + k, (r < rows) & (k < D)
-    flat, flat_in = tl.reshape(at, (RT * DP,)), tl.reshape(inside, (RT * DP,))
-    x = tl.reshape(_sum_of_parts(parts, flat, flat_in, chunks, rows * D, RT * DP, CT), (RT, DP))
+    x = _sum_of_rows(parts, at, inside, chunks, rows * D, CT)
     if BIAS:
         x += tl.load(bias + (r % J) * D + k, inside, 0.0).to(tl.float32)
     n2 = tl.sum(x * x, 1)[:, None]
@@ -312,19 +139,20 @@ def settle(parts, bias, seen, s, v, query, chunks, rows, J, D: tl.constexpr, DP:
 
 @triton.jit
 def unsettle(grad, parts, s, total, gs, chunks, rows, D: tl.constexpr, DP: tl.constexpr, RT: tl.constexpr,
-             CT: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
-    """Gradient of `settle`: total = sum of gq's parts + what came from later iterations (of the output if LAST),
-    gs = total f + s (s . total) f' / n with f = n / (1 + n^2), f' = (1 - n^2) / (1 + n^2)^2; 0 at n = 0.
+             CT: tl.constexpr, LATER: tl.constexpr):  # fmt: skip
+    """Gradient of `settle`, of the output if LATER is 0: total = sum of gq's parts + what came from later iterations
+    (LATER 2 and more), gs = total f + s (s . total) f' / n with f = n / (1 + n^2), f' = (1 - n^2) / (1 + n^2)^2; 0 at
+    n = 0.
     """
     r = (tl.program_id(0) * RT + tl.arange(0, RT))[:, None]
     k = tl.arange(0, DP)[None, :]
     at, inside = r * D + k, (r < rows) & (k < D)
-    flat, flat_in = tl.reshape(at, (RT * DP,)), tl.reshape(inside, (RT * DP,))
-    if LAST:
+    if LATER == 0:
         g = tl.load(grad + at, inside, 0.0).to(tl.float32)
     else:
-        g = tl.reshape(_sum_of_parts(parts, flat, flat_in, chunks, rows * D, RT * DP, CT), (RT, DP))
-        g += tl.load(total + at, inside, 0.0)
+        g = _sum_of_rows(parts, at, inside, chunks, rows * D, CT)
+        if LATER > 1:
+            g += tl.load(total + at, inside, 0.0)
         tl.store(total + at, g, inside)
     x = tl.load(s + at, inside, 0.0)
     n2 = tl.sum(x * x, 1)[:, None]

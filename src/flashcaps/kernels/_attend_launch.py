@@ -67,16 +67,30 @@ class Step:
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.u, self.weight, self.query, self.logits
 
-    def constants(self, tile: plan.Tile) -> dict[str, Any]:
+    def constants(self, t: plan.Tile) -> dict[str, Any]:
         _, g, j, c, d, h = self.n
         return {
             "G": g, "J": j, "C": c, "D": d, "H": h,
-            "BT": tile.bt, "IC": tile.ic, "CP": tile.cp, "DP": tile.dp, "HP": tile.hp,
-            **self.given, "PRECISION": precision(self.u.dtype), "num_warps": tile.warps,
+            "BT": t.bt, "IC": t.ic, "P": t.p, "CP": t.cp, "DP": t.dp, "HP": t.hp, "STAGES": t.stages,
+            **self.given, "PRECISION": precision(self.u.dtype), "num_warps": t.p,
         }  # fmt: skip
 
-    def grid(self, tile: plan.Tile) -> tuple[int, int]:
-        return plan.ceil_div(self.n.b, tile.bt), plan.ceil_div(self.n.g, tile.ic)
+    def tiles(self, t: plan.Tile) -> tuple[int, int, int]:
+        """Tiles of children, of examples, of parents."""
+        return plan.ceil_div(self.n.g, t.ic), plan.ceil_div(self.n.b, t.bt), plan.ceil_div(self.n.j, t.p)
+
+    def over_children(self, kernel: str) -> tuple[plan.Tile, plan.Cut, tuple[int, int, int]]:
+        """Tile, cut and grid of a kernel whose programs add up over children."""
+        t = plan.tile(self.n, kernel)
+        children, examples, parents = self.tiles(t)
+        cut = plan.cut(children, examples * parents, self.n.b * self.n.j * self.n.c * self.n.h)
+        return t, cut, (parents, examples, cut.chunks)
+
+    def over_examples(self, kernel: str) -> tuple[plan.Tile, plan.Cut, tuple[int, int, int]]:
+        t = plan.tile(self.n, kernel)
+        children, examples, parents = self.tiles(t)
+        cut = plan.cut(examples, children * parents, self.weight.numel())
+        return t, cut, (parents, children, cut.chunks)
 
     def forward(self, lse: Tensor) -> Tensor:
         """Partial s (chunks, B, J, D); lse (B, G) is written if couplings depend on anything."""
@@ -85,39 +99,37 @@ class Step:
         n = self.n
         if self.coupled:
             t = plan.tile(n, "log_sum_exp")
-            kernels.log_sum_exp[self.grid(t)](*self.tensors, lse, n.b, LEAKY=self.leaky, **self.constants(t))
-        t = plan.tile(n, "weighted_sum")
-        cut = plan.cut(n, t, "weighted_sum")
-        chunks, batches, groups = cut.grid
-        parts = empty(self.u, chunks, n.b, n.j, n.c * n.h)
-        kernels.weighted_sum[batches, chunks, groups](
-            *self.tensors, lse, parts, n.b, cut.tiles, cut.parents, self.share, **self.constants(t)
-        )
+            kernels.log_sum_exp[self.tiles(t)[:2]](*self.tensors, lse, n.b, LEAKY=self.leaky, **self.constants(t))
+        t, cut, grid = self.over_children("weighted_sum")
+        parts = empty(self.u, cut.chunks, n.b, n.j, n.c * n.h)
+        kernels.weighted_sum[grid](*self.tensors, lse, parts, n.b, cut.tiles, self.share, **self.constants(t))
         return parts
 
     def gradients(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Room for gu in `dtype` and for partial gW and gl."""
-        n, t = self.n, plan.tile(self.n, "parent_gradient")
-        batches = plan.cut(n, t, "parent_gradient").grid[1]
-        gl = (batches, n.g, n.j) if self.given["LOGITS"] else (1, 0)
+        n, (_, cut, _) = self.n, self.over_examples("weight_gradient")
+        gl = (cut.chunks, n.g, n.j) if self.given["LOGITS"] else (1, 0)
         gu = torch.empty(self.u.shape, dtype=dtype, device=self.u.device)
-        return gu, empty(self.u, batches, *self.weight.shape), empty(self.u, *gl)
+        return gu, empty(self.u, cut.chunks, *self.weight.shape), empty(self.u, *gl)
 
     def backward(self, gs: Tensor, lse: Tensor, into: tuple[Tensor, Tensor, Tensor], again: bool) -> Tensor:
         """Partial gq (chunks, B, J, D); gu, gW and gl go into `into`, on top of what is there if `again`."""
-        from . import _attend_kernels as kernels
+        from . import _attend_gradients as kernels
 
         n, (gu, gw, gl) = self.n, into
         delta = empty(gs, *((n.b, n.g) if self.coupled else (0,)))
         t = plan.tile(n, "pose_gradient")
-        kernels.pose_gradient[self.grid(t)](
+        kernels.pose_gradient[self.tiles(t)[:2]](
             gs, *self.tensors, lse, gu, delta, n.b, self.share, int(again), DETACH=self.detach, **self.constants(t)
         )
-        t = plan.tile(n, "parent_gradient")
-        cut = plan.cut(n, t, "parent_gradient")
-        gq = empty(gs, *((cut.grid[0], n.b, n.j, n.c * n.h) if self.given["QUERY"] else (1, 0)))
-        kernels.parent_gradient[cut.grid](
-            gs, *self.tensors, lse, delta, gw, gq, gl, n.b, cut.tiles, cut.batches, cut.parents, self.share, int(again),
+        gq = empty(gs, 1, 0)
+        if self.given["QUERY"]:
+            t, cut, grid = self.over_children("query_gradient")
+            gq = empty(gs, cut.chunks, n.b, n.j, n.c * n.h)
+            kernels.query_gradient[grid](gs, *self.tensors, lse, delta, gq, n.b, cut.tiles, **self.constants(t))
+        t, cut, grid = self.over_examples("weight_gradient")
+        kernels.weight_gradient[grid](
+            gs, *self.tensors, lse, delta, gw, gl, n.b, cut.tiles, self.share, int(again),
             DETACH=self.detach, **self.constants(t),
         )  # fmt: skip
         return gq

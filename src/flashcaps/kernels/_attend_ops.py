@@ -73,10 +73,13 @@ def _(grad, u, weight, query, logits, lse, leaky, detach):
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     u, weight, query, logits, ctx.leaky, ctx.detach = inputs
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(u, weight, query, logits, output[1])
 
 
-def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 6
     u, weight, query, logits, lse = ctx.saved_tensors
     gu, gw, gq, gl = attend_backward(grad, u, weight, query, logits, lse, ctx.leaky, ctx.detach)
     return gu, gw, None if query is None else gq, None if logits is None else gl, None, None

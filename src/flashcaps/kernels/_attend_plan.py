@@ -5,23 +5,25 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-FULL = {"weighted_sum": 396, "parent_gradient": 264}  # programs a large GPU of 132 multiprocessors holds at a time
+MULTIPROCESSORS = 132  # of a large GPU: work is spread over as many
 ROOM = 12 << 20  # elements of partial sums
 
 
 class Block(NamedTuple):
-    """What a program of a kernel holds: rows (examples x pose rows), columns (pose columns x children), warps."""
+    """What a warp of a kernel holds: rows (pose rows x examples), elements (rows x pose columns x children)."""
 
     rows: int
-    columns: int
-    warps: int
+    elements: int
+    parents: int  # of a program at most, a warp each
+    stages: int = 2  # tiles on their way
 
 
 BLOCKS = {
-    "log_sum_exp": Block(64, 64, 4),
-    "weighted_sum": Block(64, 64, 4),
-    "pose_gradient": Block(64, 64, 4),
-    "parent_gradient": Block(64, 64, 4),
+    "log_sum_exp": Block(32, 2048, 4),
+    "weighted_sum": Block(32, 2048, 4),
+    "pose_gradient": Block(16, 1024, 4),
+    "query_gradient": Block(32, 2048, 4),
+    "weight_gradient": Block(16, 1024, 4),
 }
 
 
@@ -37,27 +39,30 @@ class Sizes(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """BT examples x IC children; CP, DP, HP: C, d, h rounded up."""
+    """BT examples x IC children x P parents; CP, DP, HP: C, d, h rounded up."""
 
     bt: int
     ic: int
+    p: int
     cp: int
     dp: int
     hp: int
-    warps: int
+    stages: int
 
 
 class Cut(NamedTuple):
-    """A grid whose programs add up: tiles of children, tiles of examples and parents of each program."""
+    """A grid whose programs add up over `tiles` tiles each; the chunks are the copies of the sum."""
 
     tiles: int
-    batches: int
-    parents: int
-    grid: tuple[int, int, int]  # chunks of children, chunks of examples, groups of parents
+    chunks: int
 
 
 def power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 def too_large(n: Sizes) -> str | None:
@@ -69,48 +74,31 @@ def too_large(n: Sizes) -> str | None:
 
 
 def tile(n: Sizes, kernel: str) -> Tile:
-    """The kernel's block in examples and children; the matrix units take no fewer than 16 columns of a vote."""
+    """The kernel's block in examples and children: 8 of each at least where sums over a pose shall stay in a thread,
+    16 rows and columns for the matrix units.
+    """
     block = BLOCKS[kernel]
     cp, dp, hp = power_of_two(n.c), power_of_two(n.d), max(power_of_two(n.h), 16)
-    bt = max(min(block.rows // cp, power_of_two(n.b)), 16 // cp, 1)
-    warps = block.warps if bt * cp == block.rows else min(block.warps, 4)
-    return Tile(bt, max(block.columns // dp, 8), cp, dp, hp, warps)
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def _rows(batches: int, others: int, full: int) -> set[int]:
-    """Tiles of examples per program that could be best beside `others` programs for each chunk of them."""
-    fill = max(full // others, 1)
-    return {1, batches, *(ceil_div(batches, min(k, batches)) for k in (fill, fill + 1))}
+    bt = max(block.rows // cp, min(8, 64 // cp))
+    ic = max(block.elements // (bt * cp * dp), 16 // dp, 1)
+    return Tile(bt, ic, min(block.parents, power_of_two(n.j)), cp, dp, hp, block.stages)
 
 
 @lru_cache(maxsize=256)
-def cut(n: Sizes, t: Tile, kernel: str) -> Cut:
-    """The cut of least estimated time whose partial sums stay under ROOM.
+def cut(tiles: int, programs: int, copy: int) -> Cut:
+    """Chunks of least estimated time for sums over `tiles` tiles by as many `programs` per chunk.
 
-    A wave of programs takes as long as one: its tiles of children and examples, each with its parents and the poses
-    to load. gW (`parent_gradient`) has a copy per chunk of examples, s or gq one per chunk of children, and a million
-    elements of copies take as long to add up as two parents.
+    A multiprocessor's time is that of its programs, each its tiles and as much again as two to begin and end; a million
+    elements of copies, `copy` in each chunk but the first, take as long to add up as a tile. Copies stay under ROOM.
     """
-    batches, tiles = ceil_div(n.b, t.bt), ceil_div(n.g, t.ic)
-    weight, query = n.j * n.d * n.g * n.h, n.b * n.j * n.c * n.h
-    full, both = FULL[kernel], kernel == "parent_gradient"
     best: tuple[float, Cut] | None = None
-    for groups in sorted({ceil_div(n.j, p) for p in (4, 5, 8, 10, 16, 32)}):
-        parents = ceil_div(n.j, groups)
-        for per in range(1, tiles + 1):
-            chunks = ceil_div(tiles, per)
-            for rows in sorted(_rows(batches, chunks * groups, full)) if both else [1]:
-                grid = (chunks, ceil_div(batches, rows), ceil_div(n.j, parents))
-                copies = (grid[1] - 1) * weight * both + (chunks - 1) * query
-                if copies > ROOM:
-                    continue
-                waves = ceil_div(grid[0] * grid[1] * grid[2], full)
-                time = waves * per * rows * (parents + 1.0) + 2e-6 * copies
-                if best is None or time < best[0]:
-                    best = time, Cut(per, rows, parents, grid)
-    assert best is not None  # one chunk of each has no copies
+    for per in range(1, tiles + 1):
+        chunks = ceil_div(tiles, per)
+        copies = (chunks - 1) * copy
+        if copies > ROOM:
+            continue
+        time = ceil_div(chunks * programs, MULTIPROCESSORS) * (per + 2.0) + 1e-6 * copies
+        if best is None or time < best[0]:
+            best = time, Cut(per, chunks)
+    assert best is not None  # one chunk has no copies
     return best[1]

@@ -1,4 +1,4 @@
-"""`Attend` on a CUDA device: the same step in four Triton kernels, no vote and no coupling in memory.
+"""`Attend` on a CUDA device: the same step in five Triton kernels, no vote and no coupling in memory.
 
 Saved for the backward pass: poses, weights, query, logits, and one log-sum-exp per child. Results and gradients are
 bitwise reproducible.
@@ -20,13 +20,14 @@ from ._attend_launch import sizes
 from ._attend_ops import attend
 from ._attend_plan import too_large
 
+TRITON = importlib.util.find_spec("triton") is not None  # asked once: torch.compile cannot trace the question
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def supported(votes: Votes, softmax: Softmax = over_parents) -> str | None:
     """None if `TritonAttend` can take these votes, else the reason why not."""
     u, weight = votes
-    if importlib.util.find_spec("triton") is None:
+    if not TRITON:
         return "Triton is not installed"
     if u.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"votes on {u.device}; the kernel runs on CUDA devices"

@@ -40,13 +40,15 @@ from ._fit_lanes import (
 
 @triton.jit
 def slopes(
-    prior, centre, scale, weight, mean, variance, g_weight, g_mean, g_variance, table, eps, count, J: tl.constexpr,
-    D: tl.constexpr, RUN: tl.constexpr, DENSITY: tl.constexpr, BLOCK: tl.constexpr,
+    prior, centre, scale, weight, mean, variance, g_weight, g_mean, g_variance, bias, g_bias, table, eps, count,
+    J: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr, DENSITY: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """g_bias (B, D, J): the sum of w (A + 2 Q e) over children; e sums to eps mean, weighted."""
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = x < count
     b, j = x // J, x % J
-    divisor = tl.where(live, tl.load(weight + x, mask=live, other=0.0) + eps, 1.0)
+    n = tl.load(weight + x, mask=live, other=0.0)
+    divisor = tl.where(live, n + eps, 1.0)
     k = tl.load(g_weight + x, mask=live, other=0.0)
     out = table + b * ((HEAD + 4 * D) * J) + j * RUN
     if DENSITY:
@@ -58,6 +60,8 @@ def slopes(
         q = tl.load(g_variance + at, mask=live, other=0.0) / divisor
         a = tl.load(g_mean + at, mask=live, other=0.0) / divisor - 2 * eps * m * q / divisor
         k -= q * (tl.load(variance + at, mask=live, other=0.0) - eps)
+        if BIAS:
+            tl.store(g_bias + at, n * a + 2 * q * eps * m, mask=live)
         if DENSITY:
             mu = tl.load(centre + at, mask=live, other=0.0)
             var = tl.load(scale + at, mask=live, other=1.0)
@@ -67,6 +71,8 @@ def slopes(
             a += 2 * q * shift
             m = mu
             tl.store(p + D * J, 1 / var, mask=live)
+        if BIAS:
+            m -= tl.load(bias + d * J + j, mask=live, other=0.0)
         tl.store(p, m, mask=live)
         tl.store(p + 2 * D * J, a, mask=live)
         tl.store(p + 3 * D * J, q, mask=live)
@@ -249,8 +255,10 @@ def parent_gradients(
 
 @triton.jit
 def finish_parents(
-    parts, scale, g_prior, g_mean, g_variance, count, chunks, J: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
-):
+    parts, scale, g_prior, g_mean, g_variance, g_bias, count, chunks, J: tl.constexpr, D: tl.constexpr,
+    BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """What moves a bias moves the votes away from the centre: its gradient loses that of the centre."""
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (b, d, j)
     live = x < count
     b, d, j = x // (D * J), x // J % D, x % J
@@ -269,6 +277,8 @@ def finish_parents(
     precision = 1 / tl.load(scale + x, mask=live, other=1.0)
     tl.store(g_prior + b * J + j, n, mask=live & (d == 0))
     tl.store(g_mean + x, first * precision, mask=live)
+    if BIAS:
+        tl.store(g_bias + x, tl.load(g_bias + x, mask=live, other=0.0) - first * precision, mask=live)
     tl.store(g_variance + x, 0.5 * precision * (second * precision - n), mask=live)
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from ._fit_lanes import AHEAD, HEAD, deviations, load, load_chunks, load_table, mahalanobis, repeat, save
 
 LANES = 32  # a program is a warp: nothing crosses lanes, so nothing is gained by more
+CHILDREN = {"normaliser": 1, "child_sums": 1, "child_gradients": 1}  # a lane: they share what is read of a parent
 CHUNK_ELEMENTS = 1 << 15  # of W in a walk: programs on one multiprocessor then share it in their first-level cache
 
 
@@ -30,6 +31,7 @@ class Source(NamedTuple):
     u: Tensor | None  # (B, G, R, C, K)
     by_parent: Tensor  # (G, K, J, H), or votes (B, I, J, D)
     by_child: Tensor  # (J, K, G, H), or votes (B, J, I, D)
+    bias: Tensor | None = None  # (D, J): of every vote for a parent
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -63,6 +65,11 @@ class Source(NamedTuple):
         return 1 if self.u is None else self.u.shape[1]
 
     @property
+    def one(self) -> bool:
+        """Whether all children share one transform."""
+        return self.u is not None and self.groups == 1
+
+    @property
     def run(self) -> int:
         return 1 if self.dim % 4 else 4
 
@@ -83,9 +90,9 @@ class Walk(NamedTuple):
         return triton.cdiv(rows, self.rows), triton.cdiv(parents, self.parents), triton.cdiv(length, self.steps)
 
 
-def child_lanes(source: Source) -> int:
-    """One child per lane: two would share what is read of a parent, but halve the warps that fit."""
-    return min(triton.next_power_of_2(source.sizes[1]), LANES)
+def child_lanes(source: Source, kernel: str) -> int:
+    """Children of a program, a warp."""
+    return min(triton.next_power_of_2(source.sizes[1]), LANES * CHILDREN[kernel])
 
 
 def walk_children(source: Source) -> Walk:
@@ -102,8 +109,9 @@ def walk_children(source: Source) -> Walk:
 
 @triton.jit
 def _describe(
-    prior, mean, variance, table, count, J: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr
-):
+    prior, mean, variance, bias, table, count, J: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr,
+    BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = x < count
     b, j = x // J, x % J
@@ -114,7 +122,10 @@ def _describe(
         var = tl.load(variance + at, mask=live, other=1.0)
         constant -= 0.5 * tl.log(var)
         p = out + (HEAD + d // RUN * RUN) * J + d % RUN
-        tl.store(p, tl.load(mean + at, mask=live, other=0.0), mask=live)
+        centre = tl.load(mean + at, mask=live, other=0.0)
+        if BIAS:
+            centre -= tl.load(bias + d * J + j, mask=live, other=0.0)
+        tl.store(p, centre, mask=live)
         tl.store(p + D * J, 1 / var, mask=live)
     tl.store(out, constant, mask=live)
 
@@ -151,7 +162,7 @@ def _normaliser(
 def _moments(
     u, w, table, first, normaliser, gate, beta, out, B, I, R, steps, J: tl.constexpr,
     C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, ROWS: tl.constexpr, PARENTS: tl.constexpr,
-    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr,
+    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, ONE: tl.constexpr,
 ):  # fmt: skip
     D: tl.constexpr = C * H
     b = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None].to(tl.int64)
@@ -166,13 +177,17 @@ def _moments(
         precision = load_table(row, HEAD + D, live, D, J, RUN)
     n, score, mean, spread = zero, zero, repeat(zero, D), repeat(zero, D)
     none = repeat(0.0, D)
+    if ONE:
+        transform = load(w + j * H, J * H, there, K * H, H)
     lo = tl.program_id(2) * steps
     for i in tl.range(lo, tl.minimum(lo + steps, I), loop_unroll_factor=4 if D <= 4 else 1):
-        if K > 0:
+        if K == 0:
+            uu, ww = load(w + ((b * I + i) * J + j) * D, 0, live, D, D), ()
+        elif ONE:
+            uu, ww = load(u + (b * I + i) * (C * K), 0, here, C * K, C * K), transform
+        else:
             uu = load(u + (b * I + i) * (C * K), 0, here, C * K, C * K)
             ww = load(w + i // R * (K * J * H) + j * H, J * H, there, K * H, H)
-        else:
-            uu, ww = load(w + ((b * I + i) * J + j) * D, 0, live, D, D), ()
         v = deviations(uu, ww, none, C, K, H)
         use = tl.load(gate + b * I + i, mask=here, other=0.0)
         if DENSITY:
@@ -203,8 +218,8 @@ def _moments(
 
 @triton.jit
 def _finish(
-    parts, weight, score, mean, variance, eps, count, chunks,
-    J: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    parts, bias, weight, score, mean, variance, eps, count, chunks,
+    J: tl.constexpr, D: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (b, d, j)
     live = x < count
@@ -212,7 +227,9 @@ def _finish(
     stride = (count // D) * (2 * D + 2)
     p = parts + b * ((2 * D + 2) * J) + j
     n = tl.full((BLOCK,), 0.0, tl.float32)
-    benefit, total, spread = n, n, n
+    benefit, total, spread, shift = n, n, n, n
+    if BIAS:
+        shift = tl.load(bias + d * J + j, mask=live, other=0.0)
     for k in range(0, chunks, AHEAD):
         own = load_chunks(p, stride, k, chunks, live, AHEAD)
         more = load_chunks(p + J, stride, k, chunks, live, AHEAD)
@@ -222,13 +239,14 @@ def _finish(
             benefit += more[c]
             total += own[c] * m[c]
     divisor = tl.where(live, n + eps, 1.0)
-    centre = total / divisor
+    centre = (total + n * shift) / divisor
+    within = centre - shift  # of votes without their bias, as chunks have them
     for k in range(0, chunks, AHEAD):
         own = load_chunks(p, stride, k, chunks, live, AHEAD)
         m = load_chunks(p + (2 + d) * J, stride, k, chunks, live, AHEAD)
         m2 = load_chunks(p + (2 + D + d) * J, stride, k, chunks, live, AHEAD)
         for c in tl.static_range(AHEAD):
-            spread += m2[c] + own[c] * (m[c] - centre) * (m[c] - centre)
+            spread += m2[c] + own[c] * (m[c] - within) * (m[c] - within)
     tl.store(weight + b * J + j, n, mask=live & (d == 0))
     tl.store(score + b * J + j, benefit, mask=live & (d == 0))
     tl.store(mean + x, centre, mask=live)
@@ -241,7 +259,10 @@ def describe(source: Source, prior: Tensor, mean: Tensor, variance: Tensor) -> T
     run = source.run
     table = torch.empty(b, (HEAD.value + 2 * d) // run, j, run, device=mean.device)
     grid = (triton.cdiv(b * j, 64),)
-    _describe[grid](prior, mean, variance, table, b * j, J=j, D=d, RUN=run, BLOCK=64, num_warps=2)
+    _describe[grid](
+        prior, mean, variance, _or(source.bias, table), table, b * j, J=j, D=d, RUN=run,
+        BIAS=source.bias is not None, BLOCK=64, num_warps=2,
+    )  # fmt: skip
     return table
 
 
@@ -249,7 +270,7 @@ def normaliser(source: Source, table: Tensor) -> Tensor:
     """Z_i = log sum_j exp a_ij, (B, I)."""
     b, i, _, r = source.sizes
     out = torch.empty(b, i, device=table.device)
-    lanes = child_lanes(source)
+    lanes = child_lanes(source, "normaliser")
     _normaliser[(b, triton.cdiv(i, lanes))](
         source.poses, source.by_child, table, out, i, r, G=source.groups, BLOCK=lanes, **source.options, num_warps=1
     )
@@ -270,13 +291,14 @@ def moments(
     _moments[grid](
         source.poses, source.by_parent, _or(table, none), _or(first, none), _or(z, none), gate, _or(beta, none), parts,
         b, i, r, walk.steps, ROWS=walk.rows, PARENTS=walk.parents, **source.options,
-        DENSITY=table is not None, FIRST=first is not None, SCORE=beta is not None, num_warps=1,
+        DENSITY=table is not None, FIRST=first is not None, SCORE=beta is not None, ONE=source.one, num_warps=1,
     )  # fmt: skip
     weight, score = torch.empty(b, j, device=gate.device), torch.empty(b, j, device=gate.device)
     mean, variance = torch.empty(b, d, j, device=gate.device), torch.empty(b, d, j, device=gate.device)
     _finish[(triton.cdiv(b * d * j, 64),)](
-        parts, weight, score, mean, variance, eps, b * d * j, grid[2], J=j, D=d, BLOCK=64, num_warps=2
-    )
+        parts, _or(source.bias, parts), weight, score, mean, variance, eps, b * d * j, grid[2], J=j, D=d,
+        BIAS=source.bias is not None, BLOCK=64, num_warps=2,
+    )  # fmt: skip
     return weight, mean, variance, score
 
 

@@ -12,6 +12,8 @@ from . import _fit_backward as kernels
 from ._fit_forward import LANES, Source, Walk, child_lanes, walk_children
 from ._fit_lanes import HEAD
 
+GROUPS = 1  # of children a lane sums the weights' gradient for: they share what is read of a parent
+
 
 class Fitted(NamedTuple):
     """What the forward pass left: the parents it began with, couplings and moments."""
@@ -39,6 +41,7 @@ class Context(NamedTuple):
     fitted: Fitted
     table: Tensor  # (B, (4 + 4 D) / RUN, J, RUN)
     score: Tensor  # (B, J): gradient
+    bias: Tensor | None  # (B, D, J): its gradient in each example
 
     def pointers(self) -> tuple[Tensor, ...]:
         f, none = self.fitted, self.table
@@ -57,7 +60,7 @@ def walk_batch(source: Source) -> Walk:
     b, i, j, r = source.sizes
     groups = i // r
     parents = min(triton.next_power_of_2(j), LANES)
-    rows = min(LANES // parents, triton.next_power_of_2(groups))
+    rows = min(LANES // parents * GROUPS, triton.next_power_of_2(groups))
     programs = triton.cdiv(groups, rows) * triton.cdiv(j, parents)
     return Walk(rows, parents, max(triton.cdiv(b * r, max(4096 // programs, 1)), min(8, b * r)))
 
@@ -68,18 +71,20 @@ def context(source: Source, fitted: Fitted, gradients: tuple[Tensor, Tensor, Ten
     g_weight, g_mean, g_variance, g_score = (g.contiguous() for g in gradients)
     run = source.run
     table = torch.empty(b, (HEAD.value + 4 * d) // run, j, run, device=g_mean.device)
+    g_bias = None if source.bias is None else torch.empty(b, d, j, device=g_mean.device)
     prior, centre, scale = ((fitted.mean if x is None else x) for x in (fitted.prior, fitted.centre, fitted.scale))
     kernels.slopes[(triton.cdiv(b * j, 64),)](
-        prior, centre, scale, fitted.weight, fitted.mean, fitted.variance, g_weight, g_mean, g_variance, table, eps,
-        b * j, J=j, D=d, RUN=run, DENSITY=fitted.density, BLOCK=64, num_warps=2,
+        prior, centre, scale, fitted.weight, fitted.mean, fitted.variance, g_weight, g_mean, g_variance,
+        table if source.bias is None else source.bias, table if g_bias is None else g_bias, table, eps,
+        b * j, J=j, D=d, RUN=run, DENSITY=fitted.density, BIAS=g_bias is not None, BLOCK=64, num_warps=2,
     )  # fmt: skip
-    return Context(source, fitted, table, g_score)
+    return Context(source, fitted, table, g_score, g_bias)
 
 
 def child_sums(x: Context) -> Tensor:
     """s_i = sum_j p_ij dL/dw_ij, (B, I)."""
     b, i, _, r = x.source.sizes
-    lanes = child_lanes(x.source)
+    lanes = child_lanes(x.source, "child_sums")
     s = torch.empty(b, i, device=x.table.device)
     kernels.child_sums[(b, triton.cdiv(i, lanes))](
         x.source.poses, x.source.by_child, *x.pointers(), s, i, r, G=x.source.groups, BLOCK=lanes, **x.options()
@@ -90,7 +95,7 @@ def child_sums(x: Context) -> Tensor:
 def child_gradients(x: Context, s: Tensor, g_z: Tensor | None, sums: bool) -> Tensor:
     """Gradient of the poses, like u; with `sums` it writes s, else it reads it."""
     b, i, _, r = x.source.sizes
-    lanes = child_lanes(x.source)
+    lanes = child_lanes(x.source, "child_gradients")
     g_u = torch.empty_like(x.source.poses, memory_format=torch.contiguous_format)
     kernels.child_gradients[(b, triton.cdiv(i, lanes))](
         x.source.poses, x.source.by_child, *x.pointers(), s, s if g_z is None else g_z, g_u, i, r,
@@ -104,7 +109,7 @@ def parent_gradients(x: Context, s: Tensor, g_z: Tensor | None) -> tuple[list[Te
     b, i, j, r = x.source.sizes
     _, k, h = x.source.pose
     d, device = x.source.dim, s.device
-    one = k > 0 and x.source.by_parent.shape[0] == 1
+    one = x.source.one
     if not (x.fitted.density or one or k == 0):
         return [], None
     walk = walk_children(x.source)
@@ -122,8 +127,9 @@ def parent_gradients(x: Context, s: Tensor, g_z: Tensor | None) -> tuple[list[Te
     g_prior = torch.empty(b, j, device=device)
     g_mean, g_variance = torch.empty(b, d, j, device=device), torch.empty(b, d, j, device=device)
     kernels.finish_parents[(triton.cdiv(b * d * j, 64),)](
-        parts, x.fitted.scale, g_prior, g_mean, g_variance, b * d * j, grid[2], J=j, D=d, BLOCK=64, num_warps=2
-    )
+        parts, x.fitted.scale, g_prior, g_mean, g_variance, parts if x.bias is None else x.bias, b * d * j, grid[2],
+        J=j, D=d, BIAS=x.bias is not None, BLOCK=64, num_warps=2,
+    )  # fmt: skip
     return [g_prior, g_mean, g_variance], g_source
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..routing._math import OverPositions, Softmax, over_parents
-from ..votes import Votes
+from ..votes import Votes, add_bias
 from . import _fit_gradients as backward
 from ._fit import Fit
 from ._fit_forward import Source, describe, moments, normaliser
@@ -81,14 +81,14 @@ def share_gradient(share: Tensor, g: Tensor, softmax: OverPositions) -> Tensor:
 
 @torch.library.custom_op("flashcaps::fit", mutates_args=())
 def fit_step(
-    u: Tensor | None, by_parent: Tensor, by_child: Tensor, gate: Tensor, beta: Tensor | None, parents: list[Tensor],
-    child: Tensor | None, places: int, eps: float,
+    u: Tensor | None, by_parent: Tensor, by_child: Tensor, bias: Tensor | None, gate: Tensor, beta: Tensor | None,
+    parents: list[Tensor], child: Tensor | None, places: int, eps: float,
 ) -> list[Tensor]:  # fmt: skip
     """E-step and M-step: weight (B, J), mean and variance (B, D, J), score (B, J); and Z and q, (B, I) or empty.
 
     parents: none (couplings 1 / J), the first coupling (I, J), or prior (B, J), mean and variance (B, D, J).
     """
-    source = Source(u, by_parent, by_child)
+    source = Source(u, by_parent, by_child, bias)
     z = share = None
     table, first = None, parents[0] if len(parents) == 1 else None
     if len(parents) == 3:
@@ -103,8 +103,8 @@ def fit_step(
 
 @fit_step.register_fake
 def _(
-    u: Tensor | None, by_parent: Tensor, by_child: Tensor, gate: Tensor, beta: Tensor | None, parents: list[Tensor],
-    child: Tensor | None, places: int, eps: float,
+    u: Tensor | None, by_parent: Tensor, by_child: Tensor, bias: Tensor | None, gate: Tensor, beta: Tensor | None,
+    parents: list[Tensor], child: Tensor | None, places: int, eps: float,
 ) -> list[Tensor]:  # fmt: skip
     b, i, j, _ = Source(u, by_parent, by_child).sizes
     d = Source(u, by_parent, by_child).dim
@@ -115,11 +115,12 @@ def _(
 
 @torch.library.custom_op("flashcaps::fit_backward", mutates_args=())
 def fit_step_backward(
-    u: Tensor | None, by_parent: Tensor, by_child: Tensor, gate: Tensor, beta: Tensor | None, parents: list[Tensor],
-    child: Tensor | None, places: int, eps: float, outputs: list[Tensor], gradients: list[Tensor],
+    u: Tensor | None, by_parent: Tensor, by_child: Tensor, bias: Tensor | None, gate: Tensor, beta: Tensor | None,
+    parents: list[Tensor], child: Tensor | None, places: int, eps: float, outputs: list[Tensor],
+    gradients: list[Tensor],
 ) -> list[Tensor]:  # fmt: skip
-    """Gradients of u, by_parent, gate, beta and parents, those that there are."""
-    source = Source(u, by_parent, by_child)
+    """Gradients of u, by_parent, bias, gate, beta and parents, those that there are."""
+    source = Source(u, by_parent, by_child, bias)
     density = len(parents) == 3
     softmax = positions(child, places) if density else None
     weight, mean, variance, _, z, share = outputs
@@ -138,43 +139,50 @@ def fit_step_backward(
     of_beta, of_first = backward.pair_gradients(context)
     if of_source is None:
         of_source = backward.weight_gradients(context, s, g_z)
-    out += [of_source, s if softmax is None else share * s]
+    out += [of_source, *([] if context.bias is None else [context.bias.sum(0)])]
+    out.append(s if softmax is None else share * s)
     return out + [x for x in (of_beta, of_first) if x is not None] + of_parents
 
 
 @fit_step_backward.register_fake
 def _(
-    u: Tensor | None, by_parent: Tensor, by_child: Tensor, gate: Tensor, beta: Tensor | None, parents: list[Tensor],
-    child: Tensor | None, places: int, eps: float, outputs: list[Tensor], gradients: list[Tensor],
+    u: Tensor | None, by_parent: Tensor, by_child: Tensor, bias: Tensor | None, gate: Tensor, beta: Tensor | None,
+    parents: list[Tensor], child: Tensor | None, places: int, eps: float, outputs: list[Tensor],
+    gradients: list[Tensor],
 ) -> list[Tensor]:  # fmt: skip
-    inputs = (u, by_parent, gate, beta, *parents)
+    inputs = (u, by_parent, bias, gate, beta, *parents)
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs if x is not None]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    u, by_parent, by_child, gate, beta, parents, child, ctx.places, ctx.eps = inputs
+    u, by_parent, by_child, bias, gate, beta, parents, child, ctx.places, ctx.eps = inputs
     ctx.parents = len(parents)
-    ctx.save_for_backward(u, by_parent, by_child, gate, beta, child, *parents, *output)
+    ctx.save_for_backward(u, by_parent, by_child, bias, gate, beta, child, *parents, *output)
 
 
 def _differentiate(ctx: Any, gradients: list[Tensor]) -> tuple[Any, ...]:
-    u, by_parent, by_child, gate, beta, child, *rest = ctx.saved_tensors
+    u, by_parent, by_child, bias, gate, beta, child, *rest = ctx.saved_tensors
     parents, outputs = rest[: ctx.parents], rest[ctx.parents :]
     found = fit_step_backward(
-        u, by_parent, by_child, gate, beta, parents, child, ctx.places, ctx.eps, outputs, gradients[:4]
+        u, by_parent, by_child, bias, gate, beta, parents, child, ctx.places, ctx.eps, outputs, gradients[:4]
     )
     found = iter(found)
     g_u = None if u is None else next(found)
-    g_source, g_gate = next(found), next(found)
+    g_source = next(found)
+    g_bias = None if bias is None else next(found)
+    g_gate = next(found)
     g_beta = None if beta is None else next(found)
-    return g_u, g_source, None, g_gate, g_beta, list(found), None, None, None
+    return g_u, g_source, None, g_bias, g_gate, g_beta, list(found), None, None, None
 
 
 fit_step.register_autograd(_differentiate, setup_context=_keep)
 
 
 class TritonFit:
-    """`Fit` on a GPU: same arguments, same results, in float32."""
+    """`Fit` on a GPU: same arguments, same results, in float32.
+
+    bias (J, C, 1, h): added to every vote. It is the same for all children, so it moves parents and never a vote.
+    """
 
     def __init__(
         self,
@@ -184,13 +192,16 @@ class TritonFit:
         start: Tensor | None = None,
         betas: tuple[Tensor, Tensor] | None = None,
         softmax: Softmax = over_parents,
+        bias: Tensor | None = None,
     ) -> None:
         reason = supported(votes, softmax)
         if reason is not None:
             raise ValueError(f"votes: expected what the Triton kernels can route, got {reason}; use backend='matrix'")
         b, i, j, _ = votes.shape
-        self.votes, self.start, self.softmax = votes, start, softmax
+        self.votes, self.start, self.softmax, self.bias = votes, start, softmax, bias
         self.source = source_of(votes)
+        if bias is not None:
+            self.source = self.source._replace(bias=bias.float().view(j, -1).t().contiguous())
         self.gate = gate.float().contiguous()
         self.cover = softmax if isinstance(softmax, OverPositions) else None
         self.first = [] if start is None else [start.float().softmax(-1).contiguous()]
@@ -198,19 +209,21 @@ class TritonFit:
         if self.cover is not None:
             z = self.gate.new_zeros(b, i) if start is None else start.float().logsumexp(-1).expand(b, i)
             self.first_gate = (self.gate * share_of(z, self.cover)).contiguous()
-        self.betas = tuple(x.float() for x in betas or ())
-        self.beta = None  # per child and parent: sum_i (beta_use + beta_ignore) w is summed where w is made
-        if any(x.ndim == 2 for x in self.betas):
-            self.beta = sum(self.betas, self.gate.new_zeros(i, j))
+        self.beta = self.both = self.cost = None
+        if betas is not None:
+            use, ignore = (x.float() for x in betas)
+            self.cost = self.gate @ ignore if ignore.ndim == 2 else self.gate.sum(1, keepdim=True) * ignore  # (B, J)
+            both = use + ignore
+            if both.ndim == 2:  # per child and parent: sum_i (beta_use + beta_ignore) w is summed where w is made
+                self.beta = both.contiguous()
+            else:
+                self.both = both
 
     def _score(self, total: Tensor, benefit: Tensor) -> Tensor:
         """sum_i beta_use w - beta_ignore (gate - w)"""
-        if not self.betas:
+        if self.cost is None:
             return torch.zeros_like(total)
-        use, ignore = self.betas
-        if self.beta is None:
-            return use * total - ignore * (self.gate.sum(1, keepdim=True) - total)
-        return benefit - (self.gate @ ignore if ignore.ndim == 2 else ignore * self.gate.sum(1, keepdim=True))
+        return (benefit if self.both is None else self.both * total) - self.cost
 
     def __call__(self, eps: float, *parents: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """E-step (with parents) and M-step: total weight, mean, variance, and heinsen's score (B, J) or 0."""
@@ -225,4 +238,5 @@ class TritonFit:
 
     def couplings(self, *parents: Tensor) -> Tensor:
         """r (B, I, J), for those who ask."""
-        return Fit(self.votes, self.gate, start=self.start, softmax=self.softmax).couplings(*parents)
+        votes = self.votes if self.bias is None else add_bias(self.votes, self.bias.to(self.votes.u.dtype))
+        return Fit(votes, self.gate, start=self.start, softmax=self.softmax).couplings(*parents)

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from ..routing._math import Softmax, over_parents
 from ..routing._types import Routed, Step
-from ..routing.attention import finish
 from ..routing.em import activation_logit
 from ..votes import Votes
 from ._fit import spread_of_attended
+from ._norm import layer_norm_poses
 from ._steps import attend_step
 
 
@@ -36,7 +36,8 @@ def attention_routing(
     votes = Votes(u, w)
     query = None if pose is None else scale * pose.to(u.dtype)
     attend = attend_step(triton)(votes, softmax=softmax)
-    p = finish(attend(query), norm, weight, bias)
+    p = attend(query)
+    p = layer_norm_poses(p, weight, bias) if norm else p
     c = attend.couplings(query) if record or coupling else None
     active = variance = None
     if beta_u is not None and beta_a is not None:

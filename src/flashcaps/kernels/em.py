@@ -10,7 +10,7 @@ from torch import Tensor
 from ..routing._checks import check_iterations
 from ..routing._math import Softmax, over_parents
 from ..routing._types import Routed, Step
-from ..routing.em import activation_logit, temperatures
+from ..routing.em import temperatures
 from ..votes import Votes
 from ._steps import fit_step
 
@@ -32,12 +32,14 @@ def em_routing(
     """The routing file's `em_routing` on votes that stay u and W."""
     check_iterations(iterations)
     fit = fit_step(triton)(votes, activation, softmax=softmax)
+    d = votes.shape[3]
+    cost = d * beta_u if beta_u.ndim == 1 else beta_u.sum(-1)  # (J,): sum_h beta_u
     parents: tuple[Tensor, ...] = ()
     history: list[Step] = []
     for inverse in temperatures(inverse_temperature, iterations):
         before = parents
         total, mu, variance, _ = fit(eps, *parents)
-        logit = activation_logit(total, variance, beta_u, beta_a, inverse)
+        logit = inverse * (beta_a - total * (cost + 0.5 * variance.log().sum(-1)))  # sum_h cost_jh, summed first
         parents = (F.logsigmoid(logit), mu, variance)
         if record:
             history.append(Step(fit.couplings(*before), mu))

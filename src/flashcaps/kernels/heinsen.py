@@ -25,10 +25,12 @@ def heinsen_routing(
     coupling: bool = False,
     softmax: Softmax = over_parents,
     triton: bool = False,
+    vote_bias: Tensor | None = None,
 ) -> Routed:
-    """The routing file's `heinsen_routing` on votes that stay u and W."""
+    """The routing file's `heinsen_routing` on votes that stay u and W. vote_bias (J, C, 1, h): to be added to them."""
     check_iterations(iterations)
-    fit = fit_step(triton)(votes, score.sigmoid(), start=start, betas=(beta_use, beta_ignore), softmax=softmax)
+    more = {} if vote_bias is None else {"bias": vote_bias}  # the kernels' alone: else it is in the votes
+    fit = fit_step(triton)(votes, score.sigmoid(), start=start, betas=(beta_use, beta_ignore), softmax=softmax, **more)
     parents: tuple[Tensor, ...] = ()
     history: list[Step] = []
     for _ in range(iterations):

@@ -55,8 +55,9 @@ def image(spec: Any, value: Sequence[int]) -> Any:
 
 
 def check_image(value: Sequence[int]) -> Image:
-    if len(value) != 3 or min(value) < 1:
-        raise ValueError(f"image: expected (channels, height, width), got {tuple(value)}")
+    whole = isinstance(value, list | tuple) and all(isinstance(n, int) and n >= 1 for n in value)
+    if not whole or len(value) != 3:
+        raise ValueError(f"image: expected (channels, height, width), got {value!r}")
     c, h, w = value
     return c, h, w
 
@@ -86,7 +87,7 @@ def backbone(spec: Any, value: str | Mapping[str, Any] | nn.Module) -> Any:
     if isinstance(value, Mapping) and "timm" in value:
         return replace(spec, backbone=changed("backbone", Timm(value["timm"]), value))
     if isinstance(value, Mapping) and "module" in value:
-        raise ValueError(f"backbone: this model was built on a module that no name rebuilds, {value['module']}; give it "
+        raise ValueError(f"backbone: this model was built on a module no name rebuilds, {value['module']}; give it "
                          "again: load(path, backbone=module), or create_model(..., backbone=module)")
     if isinstance(value, Mapping):
         numbers = dict(value)
@@ -97,7 +98,7 @@ def backbone(spec: Any, value: str | Mapping[str, Any] | nn.Module) -> Any:
     if value not in BACKBONES:
         names = ", ".join(map(repr, BACKBONES))
         raise ValueError(
-            f"backbone: expected one of {names}, a dict or an nn.Module, got {value!r}{nearest(value, BACKBONES)}"
+            f"backbone: expected one of {names}, a dict or an nn.Module, got {value!r}{nearest(str(value), BACKBONES)}"
         )
     return replace(spec, backbone=BACKBONES[value])
 
@@ -117,6 +118,9 @@ def hidden(spec: Any, value: Sequence[int | Sequence[int]]) -> Any:
 
 def decoder(spec: Any, value: bool | Sequence[int]) -> Any:
     """True is the model's own, or dynamic's 512 and 1,024 units; False is none; a list gives the widths."""
+    widths = isinstance(value, list | tuple) and all(isinstance(n, int) and n >= 1 for n in value)
+    if not (widths or value is None or isinstance(value, bool)):
+        raise ValueError(f"decoder: expected True, False or a list of widths, got {value!r}")
     if value is True:
         return spec if spec.decoder is not None else replace(spec, decoder=(512, 1024))
     return replace(spec, decoder=None if value is False or value is None else tuple(value))

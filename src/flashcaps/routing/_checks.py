@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+import torch
 from torch import Tensor
+
+MOST_ITERATIONS = 1000  # more is a mistake, and would look like a hang
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
@@ -23,20 +27,52 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
 
 def check_sizes(least: int = 1, **sizes: int) -> None:
     for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int | torch.SymInt):
+            raise TypeError(f"{name}: expected a whole number, got {size!r}")
         if size < least:
             raise ValueError(f"{name}: expected at least {least}, got {size}")
 
 
 def check_iterations(iterations: int) -> None:
-    if iterations < 1:
-        raise ValueError(f"iterations: expected at least 1, got {iterations}")
+    check_sizes(iterations=iterations)
+    if iterations > MOST_ITERATIONS:
+        raise ValueError(f"iterations: expected at most {MOST_ITERATIONS}, got {iterations}")
+
+
+def check_number(name: str, value: float, least: float = -math.inf) -> None:
+    """A real number that is not NaN or Inf."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    if not (math.isfinite(value) and value >= least):
+        raise ValueError(f"{name}: expected a finite number{f' of at least {least:g}' * (least > -math.inf)}, "
+                         f"got {value}")
+
+
+def check_tensor(name: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
+    if x.layout != torch.strided:
+        raise ValueError(f"{name}: expected a dense tensor, got {x.layout}; convert it with .to_dense()")
+
+
+def check_axis(name: str, axis: int, x: Tensor) -> None:
+    if isinstance(axis, bool) or not isinstance(axis, int):
+        raise TypeError(f"{name}: expected a whole number, got {axis!r}")
+    if not -max(x.ndim, 1) <= axis < max(x.ndim, 1):
+        raise ValueError(f"{name}: expected an axis of {tuple(x.shape)}, got {axis}")
 
 
 def check_floating(name: str, x: Tensor) -> None:
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name}: expected a torch.Tensor, got {type(x).__name__}")
+    check_tensor(name, x)
     if not x.is_floating_point():
         raise ValueError(f"{name}: expected a floating-point tensor, got {x.dtype}; convert it with .float()")
+
+
+def check_dtype(name: str, x: Tensor, weight: Tensor) -> None:
+    """x has the dtype of a module's weights, unless autocast sees to it."""
+    kind = x.device.type
+    if x.dtype != weight.dtype and not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+        raise ValueError(f"{name}: expected {weight.dtype} like the weights, got {x.dtype}; convert one with .to()")
 
 
 def check_votes(votes: Tensor) -> tuple[int, int, int, int]:
@@ -64,7 +100,48 @@ def check_shape(name: str, x: Tensor | None, shapes: tuple[int, ...] | list[tupl
         raise ValueError(f"{name}: expected {wanted} ({what}), got {tuple(x.shape)}")
 
 
+def check_given(name: str, x: Tensor, shapes: tuple[int, ...] | list[tuple[int, ...]], what: str) -> None:
+    """As `check_shape`, where None will not do."""
+    check_floating(name, x)
+    check_shape(name, x, shapes, what)
+
+
 def check_devices(like: Tensor, **tensors: Tensor | None) -> None:
     for name, x in tensors.items():
         if x is not None and x.device != like.device:
-            raise ValueError(f"{name}: expected on the votes' {like.device}, got {x.device}; move it with .to()")
+            raise ValueError(f"{name}: expected on {like.device} like the rest, got {x.device}; move it with .to()")
+
+
+def can_look(x: Tensor) -> bool:
+    """Whether the numbers of `x` can be looked at without waiting for a device, and are there at all."""
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    plain = type(x) is Tensor or type(x) is torch.nn.Parameter  # fake tensors have no numbers
+    return plain and torch._C._functorch.peek_interpreter_stack() is None  # nor have those under vmap
+
+
+def check_overflow(results: Iterable[Tensor | None], gradients: bool = True, **arguments: Tensor | None) -> None:
+    """Refuse finite arguments of which no finite result, or no finite gradient, can come: the largest is named.
+
+    NaN and Inf that came in go out again. On other devices than the CPU nobody looks: it would stall them.
+    """
+    seen = [x for x in results if x is not None]
+    given = {k: x for k, x in arguments.items() if x is not None and x.numel() and x.is_floating_point()}
+    asked = gradients and torch.is_grad_enabled() and any(x.requires_grad for x in given.values())
+    if not all(can_look(x) for x in (*seen, *given.values())):
+        return
+    fine = all(bool(torch.isfinite(x).all()) for x in seen)
+    if fine and not asked:
+        return
+    most = torch.finfo(seen[0].dtype).max ** 0.25  # a gradient of a square of a square
+    sizes = {k: _largest(x) for k, x in given.items()}
+    name = max(sizes, key=lambda k: sizes[k], default="")
+    if not name or not all(map(math.isfinite, sizes.values())) or (fine and sizes[name] <= most):
+        return
+    raise ValueError(f"{name}: expected numbers up to {most:.1e}, whose squares and gradients {seen[0].dtype} can "
+                     f"hold, got {sizes[name]:.1e}; scale them down")
+
+
+def _largest(x: Tensor) -> float:
+    low, high = x.detach().aminmax()
+    return torch.maximum(-low, high).item()  # NaN where there is one

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ._checks import check_iterations
+
 
 class Step(NamedTuple):
     """One routing iteration, kept when `record=True`."""
@@ -66,8 +68,7 @@ class Routing:
     iterations: int = 3
 
     def __post_init__(self) -> None:
-        if self.iterations < 1:
-            raise ValueError(f"iterations: expected at least 1, got {self.iterations}")
+        check_iterations(self.iterations)
 
     @property
     def takes(self) -> str | None:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._checks import check_choice, check_devices, check_shape, check_votes
+from ._checks import check_choice, check_devices, check_number, check_overflow, check_shape, check_votes
 from ._gaussian import weighted_moments
 from ._math import Softmax, full_precision, over_parents
 from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
@@ -43,6 +43,7 @@ def attention_routing(
     `activation` (B, I) multiplies the child's votes.
     """
     b, i, j, d = check_votes(votes)
+    check_number("scale", scale)
     check_shape("pose", pose, (b, j, d), "the parents' pose")
     check_shape("weight", weight, (d,), "LayerNorm's scale")
     check_shape("bias", bias, (d,), "LayerNorm's shift")
@@ -61,11 +62,15 @@ def attention_routing(
         a = scale * torch.einsum("bijd,bjd->bij", votes, pose.to(votes.dtype))  # Eq. 2   (B, I, J)
     r = softmax(a)  # Eq. 3   (B, I, J)
     p = torch.einsum("bij,bijd->bjd", r, votes)  # Eq. 4   (B, J, D)
-    p_out = finish(p, norm, weight, bias).to(dtype)
-    active = variance = None
+    p = finish(p, norm, weight, bias)
+    p_out = p.to(dtype)
+    active = variance = logit = None
     if beta_u is not None and beta_a is not None:
         total, _, variance = weighted_moments(r, votes, eps=1e-8)
-        active = activation_logit(total, variance, beta_u, beta_a, 1.0).sigmoid().to(dtype)
+        logit = activation_logit(total, variance, beta_u.to(p.dtype), beta_a.to(p.dtype), 1.0)
+        active = logit.sigmoid().to(dtype)
+    learned = {"weight": weight, "bias": bias, "beta_u": beta_u, "beta_a": beta_a}
+    check_overflow((p, r, logit), votes=votes, pose=pose, activation=activation, **learned)
     return Routed(p_out, active, r, variance, (Step(r, p_out),) if record else None)
 
 
@@ -93,6 +98,8 @@ class Attention(Routing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.scale is not None:
+            check_number("scale", self.scale)
         check_choice("initial", self.initial, ("zero", "learned", "random"))
 
     @property

@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._checks import check_choice, check_devices, check_shape, check_votes
+from ._checks import (
+    check_choice,
+    check_devices,
+    check_given,
+    check_number,
+    check_overflow,
+    check_tensor,
+    check_votes,
+)
 from ._math import Softmax, full_precision, length, over_parents, squash
 from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
 
@@ -29,17 +37,19 @@ def discriminative_routing(
     `softmax` is what other algorithms normalise by; these coefficients are signed and no distribution.
     """
     b, i, j, _ = check_votes(votes)
-    check_shape("coefficients", coefficients, (i, j), "one per child and parent")
+    check_given("coefficients", coefficients, (i, j), "one per child and parent")
     check_devices(votes, coefficients=coefficients)
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
     v = torch.einsum("ij,bijd->bjd", coefficients.to(votes.dtype), votes)  # Eq. 6   (B, J, D)
     s = squash(v)  # Eq. 2
     coupling = coefficients.to(votes.dtype).expand(b, i, j)
     history = (Step(coupling, s.to(dtype)),) if record else None
+    check_overflow((s,), votes=votes, coefficients=coefficients)
     return Routed(s.to(dtype), length(s).to(dtype), coupling, history=history)
 
 
 def check_labels(labels: Tensor, batch: int, parents: int) -> None:
+    check_tensor("labels", labels)
     if tuple(labels.shape) not in ((batch,), (batch, parents)):
         wanted = f"{(batch,)} class indices or {(batch, parents)} multi-hot"
         raise ValueError(f"labels: expected {wanted}, got {tuple(labels.shape)}")
@@ -75,27 +85,37 @@ def discriminative_update(
     votes (B, I, J, D) are those of the step's own forward pass. rate (gamma) multiplies the sum over the batch.
     """
     b, i, j, _ = check_votes(votes)
-    check_shape("coefficients", coefficients, (i, j), "one per child and parent")
+    check_given("coefficients", coefficients, (i, j), "one per child and parent")
     check_labels(labels, b, j)
     check_devices(votes, coefficients=coefficients, labels=labels)
+    check_number("rate", rate)
+    check_number("strength", strength)
     votes = votes.to(compute_dtype(votes))
     signs = label_signs(labels, j, votes.dtype)
     v = torch.einsum("ij,bijd->bjd", coefficients.to(votes.dtype), votes)  # before squash
     agreement = torch.einsum("bj,bijd,bjd->ij", signs, votes, v)
-    return ascend(coefficients, agreement.to(coefficients.dtype), b, rate, strength, penalty)
+    check_overflow((agreement,), votes=votes, coefficients=coefficients)
+    risen = ascend(coefficients.to(votes.dtype), agreement, b, rate, strength, penalty)  # the sum may pass fp16's end
+    return risen.to(coefficients.dtype)
 
 
 @dataclass(frozen=True)
 class Discriminative(Routing):
-    """rate (gamma), strength (lambda), penalty ("l2" or "l1") of the coefficients' own update."""
+    """rate (gamma), strength (lambda), penalty ("l2" or "l1") of the coefficients' own update.
+
+    Nine classes of ten push a capsule's coefficients towards 0, where they stay: at a rate of 1e-4 some classes of
+    MNIST die while the weights warm up, at 1e-5 none does.
+    """
 
     iterations: int = 1
-    rate: float = 1e-4
+    rate: float = 1e-5
     strength: float = 1e-3
     penalty: str = "l2"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_number("rate", self.rate)
+        check_number("strength", self.strength)
         check_choice("penalty", self.penalty, ("l2", "l1"))
 
     @property

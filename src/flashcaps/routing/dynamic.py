@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._checks import check_devices, check_iterations, check_shape, check_votes
+from ._checks import check_devices, check_iterations, check_overflow, check_shape, check_votes
 from ._math import Softmax, full_precision, length, over_parents, squash
 from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
 
@@ -48,12 +48,13 @@ def dynamic_routing(
         u = votes.detach() if detach and t < iterations - 1 else votes
         c = softmax(b, leaky=leaky)  # Eq. 3   (B, I, J)
         s = torch.einsum("bij,bijd->bjd", c, u)  # Eq. 2   (B, J, D)
-        v = squash(s if bias is None else s + bias)  # Eq. 1   (B, J, D)
+        v = squash(s if bias is None else s + bias.to(s.dtype))  # Eq. 1   (B, J, D)
         if record:
             history.append(Step(c, v.to(dtype)))
         if t < iterations - 1:
             agreement = torch.einsum("bijd,bjd->bij", u, v)
             b = b + (agreement.detach() if detach else agreement)
+    check_overflow((v, c), votes=votes, logits=logits, bias=bias)
     return Routed(v.to(dtype), length(v).to(dtype), c, history=tuple(history) if record else None)
 
 

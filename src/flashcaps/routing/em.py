@@ -11,12 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._checks import check_devices, check_iterations, check_shape, check_votes
+from ._checks import (
+    check_devices,
+    check_given,
+    check_iterations,
+    check_number,
+    check_overflow,
+    check_tensor,
+    check_votes,
+)
 from ._gaussian import log_density, weighted_moments
 from ._math import Softmax, full_precision, masked, over_parents
 from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
@@ -24,17 +32,20 @@ from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, co
 
 def inverse_temperature(iterations: int) -> tuple[float, ...]:
     """lambda_t = 0.01 (1 - 0.95^(t+1)), t = 0, 1, ..."""
+    check_iterations(iterations)
     return tuple(0.01 * (1 - 0.95 ** (t + 1)) for t in range(iterations))
 
 
 def temperatures(value: float | Sequence[float], iterations: int) -> tuple[float, ...]:
     """One inverse temperature per iteration."""
-    if isinstance(value, (int, float)):
-        return (float(value),) * iterations
+    if not isinstance(value, list | tuple):
+        value = (cast(float, value),) * iterations
     if len(value) != iterations:
         raise ValueError(
             f"inverse_temperature: expected one number, or one for each of {iterations} iterations, got {len(value)}"
         )
+    for x in value:
+        check_number("inverse_temperature", x)
     return tuple(float(x) for x in value)
 
 
@@ -66,25 +77,30 @@ def em_routing(
     """
     b, i, j, d = check_votes(votes)
     check_iterations(iterations)
-    check_shape("activation", activation, (b, i), "one per child")
-    check_shape("beta_u", beta_u, [(j,), (j, d)], "one per parent, or per parent and pose element")
-    check_shape("beta_a", beta_a, (j,), "one per parent")
+    check_number("eps", eps, 0)
+    check_given("activation", activation, (b, i), "one per child")
+    check_given("beta_u", beta_u, [(j,), (j, d)], "one per parent, or per parent and pose element")
+    check_given("beta_a", beta_a, (j,), "one per parent")
+    schedule = temperatures(inverse_temperature, iterations)
+    if mask is not None:
+        check_tensor("mask", mask)
     check_devices(votes, activation=activation, beta_u=beta_u, beta_a=beta_a, mask=mask)
     if mask is not None:
         if tuple(mask.shape) != (i, j):
             raise ValueError(f"mask: expected {(i, j)} (child, parent), got {tuple(mask.shape)}")
         softmax = masked(softmax, mask.bool())
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
-    activation = activation.to(votes.dtype)
+    activation, beta_u, beta_a = (x.to(votes.dtype) for x in (activation, beta_u, beta_a))
     history: list[Step] = []
     r = softmax(votes.new_zeros(b, i, j))  # 1 / number of parents a child can vote for
-    for t, inverse in enumerate(temperatures(inverse_temperature, iterations)):
+    for t, inverse in enumerate(schedule):
         total, mu, variance = weighted_moments(r * activation[..., None], votes, eps)  # M-step
         logit = activation_logit(total, variance, beta_u, beta_a, inverse)
         if record:
             history.append(Step(r, mu.to(dtype)))
         if t < iterations - 1:  # E-step
             r = softmax(F.logsigmoid(logit)[:, None] + log_density(votes, mu, variance))
+    check_overflow((mu, variance, logit, r), votes=votes, activation=activation, beta_u=beta_u, beta_a=beta_a)
     return Routed(mu.to(dtype), logit.sigmoid().to(dtype), r, variance, tuple(history) if record else None)
 
 
@@ -94,6 +110,12 @@ class EM(Routing):
 
     inverse_temperature: float | tuple[float, ...] | None = None
     eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("eps", self.eps, 0)
+        if self.inverse_temperature is not None:
+            temperatures(self.inverse_temperature, self.iterations)
 
     @property
     def takes(self) -> str:

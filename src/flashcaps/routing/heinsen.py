@@ -17,7 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._checks import check_devices, check_iterations, check_shape, check_votes
+from ._checks import (
+    check_devices,
+    check_given,
+    check_iterations,
+    check_number,
+    check_overflow,
+    check_shape,
+    check_votes,
+)
 from ._gaussian import log_density, weighted_moments
 from ._math import Softmax, full_precision, over_parents
 from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
@@ -43,12 +51,14 @@ def heinsen_routing(
     """
     b, i, j, _ = check_votes(votes)
     check_iterations(iterations)
-    check_shape("score", score, (b, i), "one logit per child")
-    check_shape("beta_use", beta_use, [(i, j), (j,)], "per child and parent, or per parent")
-    check_shape("beta_ignore", beta_ignore, [(i, j), (j,)], "per child and parent, or per parent")
+    check_number("eps", eps, 0)
+    check_given("score", score, (b, i), "one logit per child")
+    check_given("beta_use", beta_use, [(i, j), (j,)], "per child and parent, or per parent")
+    check_given("beta_ignore", beta_ignore, [(i, j), (j,)], "per child and parent, or per parent")
     check_shape("start", start, (i, j), "logits of the first R")
     check_devices(votes, score=score, beta_use=beta_use, beta_ignore=beta_ignore, start=start)
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
+    beta_use, beta_ignore = beta_use.to(votes.dtype), beta_ignore.to(votes.dtype)
     f = score.to(votes.dtype).sigmoid()[..., None]  # (B, I, 1)
     history: list[Step] = []
     r = softmax(votes.new_zeros(b, i, j) if start is None else start.to(votes.dtype).expand(b, i, j))
@@ -61,6 +71,7 @@ def heinsen_routing(
             history.append(Step(r, mu.to(dtype)))
         if t < iterations - 1:  # the next iteration's E-step: there is none after the last M-step
             r = softmax(F.logsigmoid(a)[:, None] + log_density(votes, mu, variance))  # Eq. 2   (B, I, J)
+    check_overflow((mu, variance, a, r), votes=votes, beta_use=beta_use, beta_ignore=beta_ignore, start=start)
     return Routed(mu.to(dtype), a.to(dtype), r, variance, tuple(history) if record else None)
 
 
@@ -72,6 +83,12 @@ class Heinsen(Routing):
     eps: float = 1e-5
     tied: bool = False
     one_to_one: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("eps", self.eps, 0)
+        if self.one_to_one is not None:
+            check_number("one_to_one", self.one_to_one)
 
     @property
     def takes(self) -> str:

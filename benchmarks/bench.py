@@ -1,0 +1,122 @@
+"""The benchmark: what to measure, within which time, and where it is written. `flashcaps bench` calls this."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import cpu, provenance
+from .measure import explain
+from .record import file_for, merge, read, write
+from .runner import Task, Tell, large_rows, rows, run, sweep_rows
+from .sweeps import BASE
+from .table import write_tables
+from .training import profile
+from .workloads import BACKENDS, PRECISIONS, profiled, table
+
+
+@dataclass(frozen=True)
+class Plan:
+    """workloads: names (none: all). Parts of it: the table unless another is asked for. seconds: for all of them."""
+
+    workloads: Sequence[str] = ()
+    backends: Sequence[str] = ()
+    precisions: Sequence[str] = ()
+    sweep: bool = False
+    whole: bool = False
+    profile: bool = False
+    seconds: float = 600.0
+    device: str = "auto"
+    folder: Path = Path("results/bench")
+    toy: bool = False
+
+    def check(self) -> None:
+        known = [*BASE] if self.sweep else [*table(self.toy)]
+        for name, given, right in (
+            ("workload", self.workloads, known),
+            ("backend", self.backends, BACKENDS),
+            ("precision", self.precisions, PRECISIONS),
+        ):
+            for x in given:
+                if x not in right:
+                    raise ValueError(f"{name}: expected one of {', '.join(right)}, got {x!r}")
+        if self.seconds <= 0:
+            raise ValueError(f"seconds: expected more than 0, got {self.seconds:g}")
+
+    def tasks(self) -> list[Task]:
+        tasks = []
+        if self.whole:
+            tasks += large_rows()
+        if self.sweep:
+            tasks += sweep_rows(self.workloads, self.toy)
+        if not (self.whole or self.sweep or self.profile):
+            tasks += [Task("rates"), *rows(self.workloads or table(self.toy), self.backends, self.precisions)]
+        if self.backends:
+            tasks = [task for task in tasks if task.kind == "rates" or task.backend in (*self.backends, "no capsules")]
+        if self.precisions:
+            tasks = [task for task in tasks if task.kind == "rates" or task.precision in self.precisions]
+        return tasks
+
+
+def bench(plan: Plan, tell: Tell = print) -> Path:
+    """Measure, and write results/bench/HARDWARE.json and the tables and plots made from it."""
+    device = plan.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device: expected auto, cpu or cuda, got {device!r}; CUDA_VISIBLE_DEVICES chooses among GPUs")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device: 'cuda' asked for, but there is no CUDA device here; use cpu")
+    layers = device == "cpu" and all(name in cpu.WORKLOADS for name in plan.workloads)
+    if layers and not (plan.sweep or plan.whole or plan.profile or plan.toy):
+        path = plan.folder / "cpu.json"
+        cpu.bench(list(plan.workloads) or list(cpu.WORKLOADS), path, tell)
+        write_tables(plan.folder, tell)
+        return path
+    plan.check()
+    origin = provenance(device)
+    path = file_for(plan.folder, origin["hardware"])
+    if device == "cpu":
+        path = path.with_name("cpu-rows.json")  # cpu.json is the table of layers
+    start = time.monotonic()
+    if plan.profile:
+        write_profiles(plan, device, tell)
+    left = max(plan.seconds - (time.monotonic() - start), 1.0)
+    tasks = plan.tasks()
+    before, found = read(path), []
+    for row in run(tasks, device, left, tell, plan.toy):
+        found.append(row)
+        if len(found) % 10 == 0:  # what there is survives whatever ends the process
+            write(path, merge(before, found, origin, plan.toy))
+    if found:
+        write(path, merge(before, found, origin, plan.toy))
+    write_tables(plan.folder, tell)
+    tell(f"{time.monotonic() - start:.0f} s in all")
+    return path
+
+
+def write_profiles(plan: Plan, device: str, tell: Tell) -> None:
+    """profile.txt: the kernels of the three whole steps."""
+    texts = []
+    backends = plan.backends or (("triton",) if device == "cuda" else ("matrix",))
+    for workload in profiled(plan.toy):
+        for backend in backends:
+            for precision in plan.precisions or ("bf16",):
+                tell(f"profile of {workload.name}, {backend}, {precision}")
+                texts.append(_profile(workload, backend, precision, device))
+    o = provenance(device)
+    head = f"{o['hardware']}, torch {o['versions']['torch']}, commit {o['commit']}, made by {o['command']}\n"
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    (plan.folder / "profile.txt").write_text("\n".join([head, *texts]))
+
+
+def _profile(workload: Any, backend: str, precision: str, device: str) -> str:
+    try:
+        return profile(workload, backend, precision, device)
+    except Exception as error:
+        return f"{workload.title}, {backend}, {precision}: failed: {explain(error)}\n"

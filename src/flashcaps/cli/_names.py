@@ -1,0 +1,28 @@
+"""Arguments that several commands take, and what the shell completes them with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ._complete import algorithm_names, figure_names, recipe_names, run_names
+
+RunName = Annotated[
+    str, typer.Argument(help="a run folder, a weights file, or a shipped name", autocompletion=run_names)
+]
+RecipeName = Annotated[
+    str | None,
+    typer.Argument(help="a name `flashcaps recipes` lists, or a .toml file", autocompletion=recipe_names),
+]
+Algorithm = Annotated[
+    str | None, typer.Option(help="for your data: the algorithm", autocompletion=algorithm_names)
+]
+Figures = Annotated[
+    list[str] | None, typer.Argument(help="which figures (default: all)", autocompletion=figure_names)
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(help="last, best or ema (default: those the run tested)",
+                 autocompletion=lambda: ["ema", "last", "best"]),
+]  # fmt: skip

@@ -1,0 +1,173 @@
+"""The HTTP surface: requests validated and limited, answers computed by the worker, the page as it lies in page/."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mimetypes
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from torch import Tensor
+
+from .. import __version__
+from .centering import SIDE, center, fit
+from .explainer import Explainer
+from .inputs import Refused, read_pixels, read_upload, write_pixels
+from .limits import Limits
+from .samples import describe_samples
+from .schema import Compare, Drawing, Image, Pose, Route
+from .worker import Worker
+
+PAGE = Path(__file__).with_name("page")
+# Nothing comes from another host. 'unsafe-inline' is for style attributes of drawings made by the page itself.
+HEADERS = {
+    "content-security-policy": "default-src 'self' data: blob:; style-src 'self' 'unsafe-inline'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+
+
+def create_app(explainers: Sequence[Explainer], *, worker: Worker | None = None, hosts: Sequence[str] = ()) -> FastAPI:
+    """The page over these models. hosts: names it may be called by (see `Limits`)."""
+    worker = worker or Worker()
+    models = {x.name: x for x in explainers}
+    listed = encode({"models": [x.info() for x in explainers], "samples": describe_samples()})
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        worker.start()
+        yield
+        worker.stop()
+
+    app = FastAPI(title="flashcaps", version=__version__, docs_url=None, redoc_url=None, openapi_url=None,
+                  lifespan=lifespan)  # fmt: skip
+    app.add_middleware(Limits, hosts=tuple(hosts), headers=HEADERS)
+    add_errors(app)
+    add_page(app)
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        return {"status": "ok", "models": len(models), "version": __version__}
+
+    @app.get("/api/models")
+    async def list_models() -> Response:
+        return answered(listed)
+
+    def model(name: str) -> Explainer:
+        if name not in models:
+            raise Refused(404, f"model: there is no {name!r}; there are {', '.join(models)}")
+        return models[name]
+
+    async def compute(request: Any, work: Callable[[], dict[str, Any]], *, quick: bool = False) -> Response:
+        return answered(await worker.answer(key_of(request), lambda: encode(work()), quick=quick))
+
+    @app.post("/api/center")
+    async def center_drawing(drawing: Drawing) -> Response:
+        return await compute(drawing, lambda: centred(drawing.read()), quick=True)
+
+    @app.post("/api/upload")
+    async def upload(request: Request) -> Response:
+        kind = request.headers.get("content-type", "")
+        if not kind.startswith("image/"):
+            raise Refused(415, f"content-type: expected image/*, got {kind or 'none'}")
+        content = await request.body()
+        return await compute(content, lambda: centred(read_upload(content)))
+
+    @app.post("/api/route")
+    async def route(request: Route) -> Response:
+        x = model(request.model)
+        return await compute(request, lambda: x.route(sized(request.image, x, request.center)))
+
+    @app.post("/api/compare")
+    async def compare(request: Compare) -> Response:
+        chosen = [model(name) for name in request.models]
+        return await compute(request, lambda: {
+            "results": [x.route(sized(request.image, x, request.center)) for x in chosen]})  # fmt: skip
+
+    @app.post("/api/decode")
+    async def decode(request: Pose) -> Response:
+        x = model(request.model)
+        return await compute(request, lambda: x.decode(request.pose, request.label), quick=True)
+
+    @app.post("/api/dimensions")
+    async def dimensions(request: Pose) -> Response:
+        x = model(request.model)
+        return await compute(["dimensions", request.key()], lambda: x.dimensions(request.pose, request.label))
+
+    return app
+
+
+def encode(answer: dict[str, Any]) -> bytes:
+    return json.dumps(answer, separators=(",", ":"), allow_nan=False).encode()
+
+
+def answered(content: bytes) -> Response:
+    return Response(content, media_type="application/json")
+
+
+def key_of(request: Any) -> str:
+    """The same content, the same key."""
+    if not isinstance(request, bytes):
+        own = request.key() if hasattr(request, "key") else request
+        request = json.dumps(own, sort_keys=True).encode()
+    return hashlib.sha256(request).hexdigest()
+
+
+def centred(ink: Tensor) -> dict[str, Any]:
+    digit = center(ink)
+    empty = ink.new_zeros(SIDE, SIDE)
+    return {"image": write_pixels(empty if digit is None else digit), "empty": digit is None}
+
+
+def sized(image: Image, explainer: Explainer, also: bool) -> Tensor:
+    """An image of the model's size: as it came, or centred like MNIST and put in the middle."""
+    pixels = read_pixels(image.width, image.height, image.pixels)
+    if not (image.center or also):
+        return pixels
+    digit = center(pixels)
+    return fit(pixels.new_zeros(SIDE, SIDE) if digit is None else digit, *explainer.image[1:])
+
+
+def add_page(app: FastAPI) -> None:
+    mimetypes.add_type("text/javascript", ".js")  # a browser refuses modules of another type
+
+    @app.get("/")
+    async def index() -> FileResponse:
+        return FileResponse(PAGE / "index.html", media_type="text/html")
+
+    app.mount("/page", StaticFiles(directory=PAGE))
+
+
+def add_errors(app: FastAPI) -> None:
+    """Every error is one line of JSON."""
+
+    @app.exception_handler(Refused)
+    async def refused(request: Request, error: Refused) -> JSONResponse:
+        return JSONResponse({"error": error.message}, error.status)
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"error": f"{request.url.path}: {error.detail}"}, error.status_code)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(x) for x in first["loc"] if x != "body") or "body"
+        if first["type"] == "json_invalid":
+            return JSONResponse({"error": "body: expected JSON, got something else"}, 400)
+        if not request.headers.get("content-type", "").startswith("application/json"):
+            return JSONResponse({"error": "content-type: expected application/json"}, 415)
+        return JSONResponse({"error": " ".join(f"{where}: {first['msg']}".split())}, 422)
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"error": f"the server failed: {type(error).__name__}"}, 500)

@@ -1,0 +1,283 @@
+"""One model, explained: where its capsules look, how an image is routed, what a pose draws."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..analysis._inside import children, class_votes, layers_of, receptive_fields
+from ..analysis._types import Run
+from ..analysis.measures import MEASURES, measure
+from ..analysis.perturbations import OFFSETS
+from ..batches import Batch
+from ..data import to_float
+from ..evaluate import answers
+from ..layers import ConvCapsules, DenseCapsules
+from ..predict import answer_rule, class_names
+from ..routing import Routed
+from ..routing._math import length
+from .centering import fit
+from .inputs import Refused, write_pixels
+from .routing_view import DIGITS, Seen, plain, step_activations, steps, strongest, votes_in_plane
+from .wording import MEASURED, words_for
+
+NAMEABLE = 0.75  # standard deviations of a measure over digits that a dimension has to move it by to be named after it
+
+
+class Explainer:
+    """A trained capsule network of images. samples: uint8 (N, 28, 28), digits to learn its habits from."""
+
+    def __init__(self, name: str, model: Any, samples: Tensor, *, card: str = "", title: str = "") -> None:
+        self.name, self.model, self.card = name, model.eval(), card
+        check_model(name, model)
+        self.image: tuple[int, int, int] = tuple(model.image)
+        self.run = Run(model, self.batch(torch.zeros(self.image[1:], dtype=torch.uint8)), name=name)
+        self.layer = self.run.layer()
+        self.rule, self.threshold = answer_rule(model)
+        with torch.no_grad():
+            votes, top = class_votes(self.run, self.run.examples())
+            self.grid, self.field = places(self.run, top, votes.shape[1])
+            self.parents, self.dim = votes.shape[2:]
+            images = torch.cat([self.batch(fit(x, *self.image[1:])).inputs for x in samples])
+            routed = model.route(images)
+            poses, labels = routed.pose, model.head(routed).argmax(1)
+            self.poses = poses[torch.arange(len(poses)), labels]  # (N, D) of the capsules that win
+            self.labels: list[int] = labels.tolist()
+            self.habits = self._habits() if model.decoder is not None else None
+        self.title = title or words_for(self.layer.name).title + (", two digits" if self.pairs else "")
+        self.meanings = self._meanings()
+
+    @property
+    def pairs(self) -> bool:
+        return self.rule != "top1"
+
+    def info(self) -> dict[str, Any]:
+        """An entry of /api/models."""
+        result = getattr(self.model, "config", {}).get("result")
+        signed = self.layer.name == "discriminative"
+        return {
+            "name": self.name,
+            "algorithm": self.layer.name,
+            "title": self.title,
+            "classes": list(class_names(self.model)),
+            "image": list(self.image),
+            "pairs": self.pairs,
+            "iterations": None if signed else len(self.seen(torch.zeros(self.image[1:])).top.steps),
+            "decoder": self.model.decoder is not None,
+            "pose_dim": self.dim,
+            "reach": self.reach,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "result": None if result is None else {"error": error_of(result), "split": result["split"]},
+            "grid": list(self.grid),
+            "parents": self.parents,
+            "dimensions": self.meanings,
+            "card": self.card,
+        }
+
+    def batch(self, pixels: Tensor) -> Batch:
+        """uint8 (H, W) -> a batch of one, its grey in every channel."""
+        x = to_float(pixels.to(torch.uint8)).expand(1, *self.image)
+        label = torch.zeros(1, dtype=torch.long)
+        return Batch(x, label, label, x)
+
+    def seen(self, pixels: Tensor) -> Seen:
+        votes, top = class_votes(self.run, self.batch(pixels))
+        return Seen(votes[0], top, self.grid)
+
+    def as_shown(self, scores: Tensor) -> Tensor:
+        """Scores as bars between 0 and 1: lengths and probabilities as they are, logits through what the loss took."""
+        if self.layer.routing.gives in ("length", "probability") and not self.layer.routing.stepwise:
+            return scores
+        return scores.sigmoid() if self.pairs else scores.softmax(-1)
+
+    @property
+    def measure(self) -> str:
+        gives = self.layer.routing.gives
+        if gives in ("length", "probability") and not self.layer.routing.stepwise:
+            return "length" if gives == "length" else "activation"
+        return "logistic score" if self.pairs else "softmax of scores"
+
+    @torch.no_grad()
+    def route(self, pixels: Tensor) -> dict[str, Any]:
+        """What /api/route answers for an image (H, W) of the model's own size."""
+        if tuple(pixels.shape) != self.image[1:]:
+            raise Refused(422, f"image: {self.name} expects {self.image[1]} x {self.image[2]} (height x width), got "
+                               f"{pixels.shape[0]} x {pixels.shape[1]}; center=true takes any size")  # fmt: skip
+        begun = time.perf_counter()
+        seen = self.seen(pixels)
+        out = seen.top.out
+        scores = self.model.head(out)[0].float()
+        given = answers(scores[None], self.rule, self.threshold)[0]
+        order = scores.argsort(descending=True).tolist()
+        predicted = [k for k in order if given[k]] or order[:1]
+        runner_up = [k for k in order if k not in predicted][:1]
+        return {
+            "model": self.name,
+            "shape": list(pixels.shape),
+            "scores": plain(scores),
+            "activation": plain(self.as_shown(scores)),
+            "lengths": plain(length(out.pose[0])),
+            "predicted": predicted,
+            "poses": plain(out.pose[0]),
+            "reconstructions": self.reconstructions(out, predicted),
+            "routing": self.routing(seen, predicted + runner_up),
+            "ms": round(1000 * (time.perf_counter() - begun), 2),
+        }
+
+    def routing(self, seen: Seen, classes: list[int]) -> dict[str, Any]:
+        words, signed = words_for(self.layer.name), self.layer.name == "discriminative"
+        activations = step_activations(self.model, seen.top, self.as_shown)
+        return {
+            "signed": signed,
+            "iterations": len(seen.top.steps),
+            "steps": steps(seen, activations),
+            "grid": list(self.grid[1:]),
+            "field": self.field,
+            "presence": plain(seen.by_cell(seen.there)),
+            "top": strongest(seen),
+            "votes": votes_in_plane(seen, classes),
+            "measure": self.measure,
+            "formula": words.formula,
+            "agreement_formula": words.agreement,
+        }
+
+    def reconstructions(self, out: Routed, classes: list[int]) -> list[dict[str, Any]]:
+        if self.model.decoder is None:
+            return []
+        drawn = self.model.reconstruct(out, torch.tensor([classes]))[0]
+        return [{"class": k, "image": write_pixels(x)} for k, x in zip(classes, drawn, strict=True)]
+
+    def draw(self, poses: Tensor, label: int) -> Tensor:
+        """Poses (N, D) of class capsule `label` -> what the decoder draws, (N, C, H, W)."""
+        capsules = poses.new_zeros(len(poses), self.parents, self.dim)
+        capsules[:, label] = poses
+        return self.model.reconstruct(Routed(capsules), torch.full((len(poses),), label))
+
+    def check_pose(self, pose: list[float], label: int) -> Tensor:
+        if self.model.decoder is None:
+            raise Refused(422, f"model: {self.name} has no decoder to draw a pose with")
+        if len(pose) != self.dim:
+            raise Refused(422, f"pose: expected {self.dim} numbers, got {len(pose)}")
+        if not 0 <= label < self.parents:
+            raise Refused(422, f"class: expected 0 to {self.parents - 1}, got {label}")
+        return torch.tensor(pose, dtype=torch.float32)
+
+    @torch.no_grad()
+    def decode(self, pose: list[float], label: int) -> dict[str, Any]:
+        drawn = self.draw(self.check_pose(pose, label)[None], label)[0]
+        return {"image": write_pixels(drawn), "shape": list(self.image[1:])}
+
+    @torch.no_grad()
+    def dimensions(self, pose: list[float], label: int) -> dict[str, Any]:
+        """Every dimension from -reach to reach in eleven steps, and what moves with it."""
+        pictures = self.vary(self.check_pose(pose, label), label)  # (D, 11, C, H, W)
+        names = self.name_rows(pictures)
+        rows = [{"dimension": d, "stands_for": names[d], "images": [write_pixels(x) for x in row]}
+                for d, row in enumerate(pictures)]  # fmt: skip
+        return {"rows": rows, "offsets": self.offsets, "shape": list(self.image[1:])}
+
+    @property
+    def offsets(self) -> list[float]:
+        return [round(x / OFFSETS[-1] * self.reach, DIGITS) for x in OFFSETS]
+
+    def vary(self, pose: Tensor, label: int) -> Tensor:
+        """One dimension changed at a time, (D, offsets, C, H, W)."""
+        moved = torch.eye(self.dim)[:, None] * torch.tensor(self.offsets)[None, :, None]  # (D, offsets, D)
+        return self.draw((pose + moved).flatten(0, 1), label).unflatten(0, moved.shape[:2])
+
+    def name_rows(self, pictures: Tensor) -> list[str | None]:
+        """The measure each row moves most, in units of how much it differs between digits; None below NAMEABLE."""
+        assert self.habits is not None
+        values = measure(pictures.mean(2))  # each (D, offsets)
+        moved = torch.stack([(values[m][:, -1] - values[m][:, 0]) / self.habits[m] for m in MEASURES], 1)
+        best = moved.abs().max(1)
+        return [MEASURED[MEASURES[m]] if size >= NAMEABLE else None
+                for size, m in zip(best.values.tolist(), best.indices.tolist(), strict=True)]  # fmt: skip
+
+    @property
+    def reach(self) -> float:
+        """How far sliders go: 0.25 for a vector no longer than 1 (dynamic, Fig. 4), else as far as poses vary."""
+        if self.layer.routing.gives == "length" or len(self.poses) < 2:
+            return OFFSETS[-1]
+        return float(f"{max(float(self.poses.std(0).mean()), 0.01):.2g}")
+
+    def _habits(self) -> dict[str, Tensor]:
+        """How much each measure differs between the digits that the model draws of the samples."""
+        drawn = torch.cat([self.draw(p[None], k) for p, k in zip(self.poses, self.labels, strict=True)])
+        return {name: x.std().clamp(min=1e-3) for name, x in measure(drawn.mean(1)).items()}
+
+    @torch.no_grad()
+    def _meanings(self) -> list[str | None]:
+        """What each dimension stands for in most class capsules; None where they do not agree."""
+        if self.habits is None:
+            return [None] * self.dim
+        first = {k: p for p, k in zip(self.poses, self.labels, strict=True)}
+        found = [self.name_rows(self.vary(p, k)) for k, p in first.items()]
+        said = [Counter(column).most_common(1)[0] for column in zip(*found, strict=True)]
+        return [name if 2 * count > len(found) else None for name, count in said]
+
+
+def error_of(result: dict[str, Any]) -> float:
+    """In percent."""
+    return round(100 - result["value"] if "accuracy" in result["metric"] else result["value"], 4)
+
+
+def check_model(name: str, model: Any) -> None:
+    """A capsule network of images with a dense class layer, or one line that says what it is instead."""
+    if getattr(model, "image", None) is None:
+        raise ValueError(f"{name}: expected a model of images; this one reads text")
+    stack = getattr(model, "capsules", None)
+    if stack is None:
+        raise ValueError(f"{name}: expected a capsule network; {model.name} has no capsules to watch")
+    if not isinstance(layers_of(stack)[-1], DenseCapsules):
+        raise ValueError(f"{name}: expected a dense class layer; that of {model.name} is convolutional")
+
+
+def places(run: Run, top: Any, capsules: int) -> tuple[tuple[int, int, int], dict[str, int]]:
+    """How the children of the class layer lie, (types, H, W), and what one place of them sees of the image.
+
+    field: side in pixels, distance between neighbours, first pixel of the first place (negative where it is padded).
+    Capsule layers in between widen it by their kernels. Children without places all see the whole image.
+    """
+    assert run.model.image is not None
+    side = max(run.model.image[1:])
+    u, _ = children(run, run.examples())
+    if top.u.ndim != 5 or u.ndim != 5:
+        return (capsules, 1, 1), {"size": side, "stride": side, "offset": 0}
+    field = field_of(receptive_fields(run, run.examples()), side)
+    for layer in layers_of(run.stack())[:-1]:
+        if isinstance(layer, ConvCapsules):
+            field["offset"] -= layer.padding * field["stride"]
+            field["size"] += (layer.kernel - 1) * field["stride"]
+            field["stride"] *= layer.stride
+    _, types, h, w, _ = top.u.shape
+    return (types, h, w), field
+
+
+def field_of(fields: Tensor, side: int) -> dict[str, int]:
+    """size, stride and offset from the first and last row that each place looks at; borders cut some of them short."""
+    first, last = fields[:, 0, 0], fields[:, 0, 1]
+    size = int((last - first).max()) + 1
+    whole = (last - first + 1 == size).nonzero()[:, 0]
+    k = int(whole[0])
+    if len(whole) > 1:
+        stride = int(first[whole[1]] - first[k]) // int(whole[1] - k)
+    else:
+        stride = max(1, (side - size) // max(1, len(first) - 1))
+    return {"size": size, "stride": stride, "offset": int(first[k]) - stride * k}
+
+
+def card_of(name: str, model: Any, folder: Path) -> str:
+    """The card that lies beside the weights, or one made on the spot."""
+    from ..hub import model_card
+
+    beside = folder / f"{name}.md"
+    if beside.is_file():
+        return beside.read_text(encoding="utf-8")
+    config = getattr(model, "config", {})
+    return model_card(model, config, config.get("result", {}))

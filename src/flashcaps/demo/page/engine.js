@@ -1,0 +1,79 @@
+/** From a drawing to the network's answer. One pipeline for one digit, one for two. */
+
+import { api, newest } from "./api.js";
+import { asPicture, fromBase64, overlay, place, SIDE } from "./codec.js";
+import { raster, RASTER } from "./strokes.js";
+import { createStore } from "./state.js";
+
+/**
+ * @typedef {object} Answer
+ * @property {Uint8Array | null} digit   28 x 28 as the network sees it, null where nothing is drawn
+ * @property {any} route                 what /api/route said
+ * @property {any} model                 who said it
+ */
+
+const GAP = 70; // ms between requests while a line is being drawn
+
+/**
+ * @param {ReturnType<typeof createStore>} store
+ * @param {{models: any[], samples: any[]}} catalog
+ * @param {(error: Error | null) => void} say
+ */
+export function createEngine(store, catalog, say) {
+  const answers = createStore({ one: null, two: null });
+  const centred = new WeakMap();
+  const samples = new Map(catalog.samples.map((sample) => [sample.id, sample]));
+  const models = new Map(catalog.models.map((model) => [model.name, model]));
+
+  /** @returns {Promise<Uint8Array | null>} */
+  async function toDigit(drawing, signal) {
+    if (drawing.kind === "pixels") return drawing.pixels;
+    if (drawing.kind === "sample") return samples.has(drawing.id) ? fromBase64(samples.get(drawing.id).image) : null;
+    if (!drawing.strokes.length) return null;
+    if (!centred.has(drawing)) {
+      const answer = await api.center(asPicture(raster(drawing.strokes), RASTER, RASTER), signal);
+      centred.set(drawing, answer.empty ? null : fromBase64(answer.image));
+    }
+    return centred.get(drawing);
+  }
+
+  async function one({ drawing, model: name }, signal) {
+    const model = models.get(name);
+    const digit = await toDigit(drawing, signal);
+    if (!digit) return { digit: null, route: null, model };
+    const [, height, width] = model.image;
+    return { digit, model, route: await api.route(name, asPicture(place(digit, height, width), height, width), signal) };
+  }
+
+  async function two({ drawing, second, shift, pair: name }, signal) {
+    const model = models.get(name);
+    const digits = [await toDigit(drawing, signal), await toDigit(second, signal)];
+    const [, height, width] = model.image;
+    const placed = digits.map((digit, n) =>
+      digit ? place(digit, height, width, shift[2 * n], shift[2 * n + 1]) : new Uint8Array(height * width));
+    if (!digits[0] && !digits[1]) return { digits, placed, route: null, model };
+    return { digits, placed, model, route: await api.route(name, asPicture(overlay(...placed), height, width), signal) };
+  }
+
+  const failed = (error) => error.name !== "AbortError" && say(error);
+  const runOne = newest(one, { gap: GAP, failed, done: (answer) => (say(null), answers.set({ one: answer })) });
+  const runTwo = newest(two, { gap: GAP, failed, done: (answer) => (say(null), answers.set({ two: answer })) });
+
+  function refresh() {
+    const state = store.get();
+    if (state.view === "overlap") {
+      if (models.has(state.pair)) runTwo(state);
+    } else if (models.has(state.model)) runOne(state);
+  }
+
+  let asked = {};
+  store.on(["view", "drawing", "second", "shift", "model", "pair"], (state) => {
+    const { drawing, second, shift, model, pair } = state;
+    const now = state.view === "overlap" ? { two: true, drawing, second, shift, pair } : { two: false, drawing, model };
+    const same = Object.keys(now).length === Object.keys(asked).length && Object.entries(now).every(([k, v]) => asked[k] === v);
+    asked = now;
+    if (!same) refresh();
+  });
+
+  return { answers, models, samples, toDigit, refresh, side: SIDE };
+}

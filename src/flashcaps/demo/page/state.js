@@ -1,0 +1,145 @@
+/** What the page shows, in one place, and its mirror in the address bar. */
+
+import { decodeDrawing, encodeDrawing } from "./codec.js";
+
+export const VIEWS = ["draw", "overlap", "tweak", "routing", "compare", "learn"];
+
+/**
+ * @typedef {object} State
+ * @property {string} view
+ * @property {string} model       the model of single digits
+ * @property {string} pair        the model of overlapping digits
+ * @property {import("./codec.js").Drawing} drawing
+ * @property {import("./codec.js").Drawing} second
+ * @property {number[]} shift     how far both digits are moved: dx, dy of the first, dx, dy of the second
+ * @property {number} step        the routing iteration shown, from 0; -1 is the last
+ * @property {number | null} parent  the class capsule looked at
+ * @property {number[]} tweak     what is added to each pose dimension
+ * @property {string[]} compared  names, [] is one of each algorithm
+ * @property {number} lesson      step of the tour, from 0
+ */
+
+/** @returns {State} */
+export function initialState() {
+  return {
+    view: "draw",
+    model: "",
+    pair: "",
+    drawing: { kind: "strokes", strokes: [] },
+    second: { kind: "strokes", strokes: [] },
+    shift: [-3, -2, 3, 2],
+    step: -1,
+    parent: null,
+    tweak: [],
+    compared: [],
+    lesson: 0,
+  };
+}
+
+const whole = (text, low, high) => {
+  const value = Number.parseInt(text, 10);
+  return Number.isFinite(value) ? Math.max(low, Math.min(high, value)) : undefined;
+};
+const list = (text, scale, limit) =>
+  text.split(",").map((part) => Math.max(-limit, Math.min(limit, (Number.parseInt(part, 10) || 0) / scale)));
+
+/** Each field that travels: its key, how it is written (null: leave out) and read (undefined: ignore). */
+const FIELDS = {
+  view: { key: "v", write: (v) => v, read: (t) => (VIEWS.includes(t) ? t : undefined) },
+  model: { key: "m", write: (v) => v || null, read: (t) => t },
+  pair: { key: "mp", write: (v) => v || null, read: (t) => t },
+  drawing: { key: "d", write: encodeDrawing, read: (t) => decodeDrawing(t) ?? undefined },
+  second: { key: "e", write: (v, s) => (s.view === "overlap" ? encodeDrawing(v) : null), read: (t) => decodeDrawing(t) ?? undefined },
+  shift: {
+    key: "o",
+    write: (v, s) => (s.view === "overlap" ? v.join(",") : null),
+    read: (t) => (t.split(",").length === 4 ? list(t, 1, 4) : undefined),
+  },
+  step: { key: "t", write: (v, s) => (s.view === "routing" && v >= 0 ? v + 1 : null), read: (t) => whole(t, 1, 99) - 1 },
+  parent: { key: "c", write: (v) => v, read: (t) => whole(t, 0, 999) },
+  tweak: {
+    key: "w",
+    write: (v, s) => (s.view === "tweak" && v.some(Boolean) ? v.map((x) => Math.round(100 * x)).join(",") : null),
+    read: (t) => list(t, 100, 9),
+  },
+  compared: { key: "k", write: (v, s) => (s.view === "compare" && v.length ? v.join(",") : null), read: (t) => t.split(",").slice(0, 12) },
+  lesson: { key: "l", write: (v, s) => (s.view === "learn" ? v + 1 : null), read: (t) => whole(t, 1, 99) - 1 },
+};
+
+/** @param {State} state */
+export function toHash(state) {
+  const parts = new URLSearchParams();
+  for (const [name, { key, write }] of Object.entries(FIELDS)) {
+    const text = write(state[name], state);
+    if (text !== null && text !== undefined) parts.set(key, String(text));
+  }
+  return `#${parts.toString().replaceAll("%2C", ",")}`;
+}
+
+/** @returns {Partial<State>} what the address says; what it does not say or says wrongly is left out */
+export function fromHash(hash) {
+  const parts = new URLSearchParams(hash.replace(/^#/, ""));
+  const found = {};
+  for (const [name, { key, read }] of Object.entries(FIELDS)) {
+    const text = parts.get(key);
+    const value = text === null ? undefined : read(text);
+    if (value !== undefined && !Number.isNaN(value)) found[name] = value;
+  }
+  return found;
+}
+
+/**
+ * A record with listeners. `set` changes fields and tells those who asked for one of them, once.
+ * @template {object} T
+ * @param {T} initial
+ */
+export function createStore(initial) {
+  let value = initial;
+  const listeners = new Set();
+  return {
+    /** @returns {T} */
+    get: () => value,
+    /** @param {Partial<T>} patch */
+    set(patch) {
+      const changed = Object.keys(patch).filter((name) => !Object.is(patch[name], value[name]));
+      if (!changed.length) return;
+      value = { ...value, ...patch };
+      for (const { names, call } of [...listeners]) if (names.some((name) => changed.includes(name))) call(value, changed);
+    },
+    /** @param {(keyof T)[]} names */
+    on(names, call) {
+      const entry = { names, call };
+      listeners.add(entry);
+      return () => listeners.delete(entry);
+    },
+  };
+}
+
+/** Keep the address bar in step: a new view is a new page of the history, all else replaces the present one. */
+export function mirror(store) {
+  let timer = 0;
+  let shown = store.get().view;
+  const write = () => {
+    const hash = toHash(store.get());
+    if (hash === location.hash) return;
+    const push = store.get().view !== shown;
+    shown = store.get().view;
+    history[push ? "pushState" : "replaceState"](null, "", hash);
+  };
+  const names = /** @type {any} */ (Object.keys(FIELDS));
+  store.on(names, (_, changed) => {
+    clearTimeout(timer);
+    if (changed.includes("view")) write();
+    else timer = setTimeout(write, 120); // browsers refuse more than a hundred changes in half a minute
+  });
+  addEventListener("popstate", () => {
+    shown = fromHash(location.hash).view ?? "draw";
+    store.set({ ...fresh(store.get()), ...fromHash(location.hash) });
+  });
+  write();
+}
+
+/** What a link that says nothing of them means, for the fields that are left out when they are at rest. */
+function fresh(state) {
+  return { tweak: [], step: -1, parent: null, compared: [], lesson: 0, drawing: state.drawing };
+}

@@ -1,0 +1,145 @@
+"""No step with NaN or Inf: noticed on the device, never applied, told and explained at the next look.
+
+A step whose loss, gradients or coefficients hold NaN or Inf changes neither weights nor optimiser, and neither does any
+step after it, until the loop looks (where it waits for the device anyway). So everything a step changes is then as it
+was before the bad batch. What is judged was averaged over all processes: all of them skip and stop at the same step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .checkpoint import newest_state, write_atomic
+
+if TYPE_CHECKING:
+    from .step import Step
+
+REPORT = "nonfinite.json"
+
+
+class NonFinite(RuntimeError):
+    """Training met NaN or Inf and stopped before it could spread."""
+
+
+class Guard:
+    """tripped: 0 or 1, which optimisers read as `found_inf` and then do nothing. applied: steps taken since a look.
+
+    Discriminative routing's coefficients are no parameters: they are put back where a step is not applied.
+    """
+
+    def __init__(self, optimiser: torch.optim.Optimizer, coefficients: Sequence[Tensor], device: torch.device) -> None:
+        self.tripped = torch.zeros((), device=device)
+        self.applied = torch.zeros((), device=device, dtype=torch.int64)
+        self.asked = 0
+        self.coefficients = list(coefficients)
+        self.before = [c.clone() for c in self.coefficients]
+        optimiser.found_inf = self.tripped  # type: ignore[attr-defined]
+
+    def remember(self) -> None:
+        """Before the forward pass."""
+        for kept, c in zip(self.before, self.coefficients, strict=True):
+            kept.copy_(c)
+
+    def judge(self, loss: Tensor, grads: Iterable[Tensor]) -> None:
+        """Between the gradients and the optimiser: every largest element is finite, or the step is not applied."""
+        largest = torch._foreach_norm([*grads, *self.coefficients, loss], math.inf)
+        bad = ~torch.stack([x.float() for x in largest]).isfinite().all()
+        self.tripped.copy_(torch.maximum(self.tripped, bad))
+        self.applied += self.tripped == 0
+        for kept, c in zip(self.before, self.coefficients, strict=True):
+            c.copy_(torch.where(self.tripped > 0, kept, c))
+
+    def look(self) -> int | None:
+        """How many of the steps asked for since the last look were applied before the bad one; None: all of them."""
+        asked, applied, self.asked = self.asked, int(self.applied), 0
+        self.applied.zero_()
+        return None if asked == applied else applied
+
+    @property
+    def healthy(self) -> bool:
+        """Waits for the device."""
+        return not bool(self.tripped)
+
+
+def first_bad(named: Iterable[tuple[str, Tensor | None]]) -> str:
+    """The name of the first tensor with NaN or Inf, and how many it holds; "" for none."""
+    for name, x in named:
+        if x is not None and x.is_floating_point() and not bool(x.isfinite().all()):
+            return f"{name} holds {int((~x.isfinite()).sum()):,} NaN or Inf of {x.numel():,}"
+    return ""
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value] if value.is_floating_point() else []
+    return [x for v in value for x in _tensors(v)] if isinstance(value, tuple | list) else []
+
+
+class FirstNaN:
+    """While open, notes the innermost module that is first to give NaN, or else Inf, from finite input."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.found = ""
+        self.handles = [m.register_forward_hook(self._hook(name)) for name, m in model.named_modules() if name]
+
+    def _hook(self, name: str) -> Any:
+        def note(module: nn.Module, inputs: Any, output: Any) -> None:
+            if not self.found and all(bool(x.isfinite().all()) for x in _tensors(inputs)):
+                bad = first_bad(("its output", x) for x in _tensors(output))
+                self.found = bad and f"{name} ({type(module).__name__}): {bad}, from finite input"
+
+        return note
+
+    def __enter__(self) -> FirstNaN:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+
+def diagnose(step: Step, index: Tensor, noise: Tensor) -> str:
+    """One line on where NaN or Inf comes from in this process's batch: the step once more, nothing of it applied."""
+    if bad := first_bad(step.model.named_parameters()):
+        return f"weights: {bad}; the step before made it"
+    batch = step.stream.batch(index, noise)
+    finite = batch.inputs.flatten(1).isfinite().all(1)
+    if not bool(finite.all()):
+        return f"input: NaN or Inf in {int((~finite).sum())} of {len(finite)} examples, first {int(index[~finite][0])}"
+    with FirstNaN(step.model) as first:
+        scores, loss = step.loss_of(step.model, batch)
+    if first.found or not bool(loss.isfinite()):
+        return f"forward: {first.found or first_bad([('scores', scores)]) or f'the loss is {float(loss):g}'}"
+    step.optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    if bad := first_bad((name, p.grad) for name, p in step.model.named_parameters()):
+        return f"backward: the gradient of {bad}, though the loss is {float(loss):.4g}"
+    return ""
+
+
+def raise_non_finite(step: Step, at: int, folder: Path, resume: str) -> None:
+    """Leave nonfinite.json behind (step, every process's indices, cause, last good state) and raise NonFinite."""
+    epoch, k = divmod(at, step.stream.steps)
+    plan = step.stream.plan(epoch)
+    found = step.workers.gathered((diagnose(step, plan.index[k], plan.noise[k]), plan.index[k].tolist()))
+    causes = [f"process {r}: {text}" if len(found) > 1 else text for r, (text, _) in enumerate(found) if text]
+    diagnosis = (causes or ["not met again when the batch was repeated: a random layer, or the hardware"])[0]
+    state = newest_state(folder)
+    good = f"the last good state is {folder / state}" if state else "no state was saved before it"
+    lr = step.rates(at).lr
+    if step.workers.rank == 0:
+        report = {"step": at, "epoch": epoch, "diagnosis": diagnosis, "lr": lr, "state": state,
+                  "rollbacks": step.rollbacks, "indices": [indices for _, indices in found]}
+        write_atomic(folder / REPORT, json.dumps(report) + "\n")
+    raise NonFinite(
+        f"NaN or Inf at step {at} (learning rate {lr:g}): {diagnosis}; the step was not taken, its examples are in "
+        f"{folder / REPORT}, {good}; try a lower optimiser.lr or train.clip=1, or go on with half the rate: "
+        f"{resume} train.rollback={step.rollbacks + 1}"
+    )

@@ -1,0 +1,85 @@
+"""What each output of a convolutional layer looks at: one kernel on a GPU, forward and backward.
+
+Backward, each place of the input sums the patches that hold it, in the order of the kernel: one read, one write, the
+same bits every time, in the layout of the input.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import votes
+from ._rows import TILE, Tiles, fused, power_of_two
+
+
+def patches(u: Tensor, kernel: int, stride: int) -> Tensor:
+    """(B, T, H, W, D) -> (B, H', W', T * k * k, D): `votes.patches`, in one kernel where there is one."""
+    return gather_patches(u, kernel, stride) if fused(u) else votes.patches(u, kernel, stride)
+
+
+def _grid(height: int, width: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Places of the output."""
+    return (height - kernel) // stride + 1, (width - kernel) // stride + 1
+
+
+def _tiles(rows: int, dim: int) -> Tiles:
+    """Rows of one place, in tiles."""
+    columns = power_of_two(dim)
+    height = max(min(power_of_two(rows), TILE // columns), 1)
+    return Tiles(height, columns, -(-rows // height))
+
+
+@torch.library.custom_op("flashcaps::gather_patches", mutates_args=())
+def gather_patches(u: Tensor, kernel: int, stride: int) -> Tensor:
+    """(B, T, H, W, D) of any strides -> (B, H', W', T * k * k, D), contiguous."""
+    from . import _patches_triton as kernels
+
+    b, t, h, w, d = u.shape
+    oh, ow = _grid(h, w, kernel, stride)
+    out = torch.empty(b, oh, ow, t * kernel * kernel, d, dtype=u.dtype, device=u.device)
+    tiles = _tiles(t * kernel * kernel, d)
+    kernels.gather[(b * oh * ow, tiles.total)](
+        u, out, t, oh, ow, *u.stride(), D=d, KERNEL=kernel, STRIDE=stride, **tiles.options
+    )
+    return out
+
+
+@gather_patches.register_fake
+def _(u, kernel, stride):
+    b, t, h, w, d = u.shape
+    return u.new_empty(b, *_grid(h, w, kernel, stride), t * kernel * kernel, d)
+
+
+@torch.library.custom_op("flashcaps::scatter_patches", mutates_args=())
+def scatter_patches(g: Tensor, size: list[int], strides: list[int], kernel: int, stride: int) -> Tensor:
+    """The gradient of u, of this size and strides, from g (B, H', W', T * k * k, D)."""
+    from . import _patches_triton as kernels
+
+    out = torch.empty_strided(size, strides, dtype=g.dtype, device=g.device)
+    b, t, h, w, d = size
+    tiles = _tiles(t, d)
+    kernels.scatter[(b * h * w, tiles.total)](
+        g.contiguous(), out, t, h, w, *_grid(h, w, kernel, stride), *strides, D=d, KERNEL=kernel, STRIDE=stride,
+        **tiles.options,
+    )  # fmt: skip
+    return out
+
+
+@scatter_patches.register_fake
+def _(g, size, strides, kernel, stride):
+    return torch.empty_strided(size, strides, dtype=g.dtype, device=g.device)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    u, ctx.kernel, ctx.stride = inputs
+    ctx.size, ctx.strides = u.shape, torch.empty_like(u, device="meta").stride()  # u's own, where it has no gaps
+
+
+def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    return scatter_patches(g, ctx.size, ctx.strides, ctx.kernel, ctx.stride), None, None
+
+
+gather_patches.register_autograd(_backward, setup_context=_keep)

@@ -1,0 +1,48 @@
+"""Kernels of `_patches`: a program copies poses to one output place, or sums the gradients of one input place."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def gather(
+    u, out, T, OH, OW, sb, st, sh, sw, sd, D: tl.constexpr, DP: tl.constexpr, ROWS: tl.constexpr,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr,
+):  # fmt: skip
+    """out (B, H', W', T, k, k, D)"""
+    place = tl.program_id(0).to(tl.int64)  # (b, y, x)
+    y, x = place // OW % OH * STRIDE, place % OW * STRIDE
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]  # (t, row of the kernel, column)
+    d = tl.arange(0, DP)[None, :]
+    t, ky, kx = row // (KERNEL * KERNEL), row // KERNEL % KERNEL, row % KERNEL
+    live = (t < T) & (d < D)
+    corner = u + place // (OH * OW) * sb + y * sh + x * sw
+    v = tl.load(corner + t.to(tl.int64) * st + ky * sh + kx * sw + d * sd, mask=live, other=0.0)
+    tl.store(out + place * (T * KERNEL * KERNEL * D) + row * D + d, v, mask=live)
+
+
+@triton.jit
+def scatter(
+    g, out, T, H, W, OH, OW, sb, st, sh, sw, sd, D: tl.constexpr, DP: tl.constexpr, ROWS: tl.constexpr,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr,
+):  # fmt: skip
+    """out (B, T, H, W, D): the sum over the patches that hold a place, in the order of the kernel."""
+    place = tl.program_id(0)  # (b, y, x)
+    b, y, x = (place // (H * W)).to(tl.int64), place // W % H, place % W
+    t = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
+    d = tl.arange(0, DP)[None, :]
+    live = (t < T) & (d < D)
+    total = tl.full((ROWS, DP), 0.0, tl.float32)
+    for ky in tl.static_range(KERNEL):
+        for kx in tl.static_range(KERNEL):
+            oy, ox = y - ky, x - kx
+            inside = (oy >= 0) & (ox >= 0) & (oy % STRIDE == 0) & (ox % STRIDE == 0)
+            oy, ox = oy // STRIDE, ox // STRIDE
+            inside = inside & (oy < OH) & (ox < OW)
+            row = ((b * OH + oy) * OW + ox) * T + t
+            p = g + (row * (KERNEL * KERNEL) + ky * KERNEL + kx) * D + d
+            total += tl.load(p, mask=live & inside, other=0.0).to(tl.float32)
+    p = out + b * sb + y * sh + x * sw + t.to(tl.int64) * st + d * sd
+    tl.store(p, total.to(out.dtype.element_ty), mask=live)

@@ -1,0 +1,99 @@
+"""Short rows: many poses of D numbers each, wherever in memory they lie.
+
+torch gives each row of a normalisation a block of threads, and reads a pose that lies across channels only after
+copying it. Here a program takes many rows, from any layout.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LONGEST = 128  # elements of a row that is kept in registers
+TILE = 2048  # elements of a program's tile, 16 for each of its threads
+PROGRAMS = 1024  # that sum over all rows: several for each multiprocessor of a large GPU
+
+
+def fused(x: Tensor) -> bool:
+    """Whether the kernels take x; where they do not, torch's own operators do the same."""
+    if not (HAS_TRITON and x.is_cuda) or torch.compiler.is_exporting():
+        return False
+    return x.dtype in DTYPES and x.numel() > 0
+
+
+class Rows(NamedTuple):
+    """Where the rows of x (..., D) lie: n0 x n1 x n2 of them, and the strides of those axes and of D."""
+
+    n0: int
+    n1: int
+    n2: int
+    s0: int
+    s1: int
+    s2: int
+    sd: int
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """What kernels are told: n0 follows from their number."""
+        return self[1:]
+
+
+def rows_of(x: Tensor) -> tuple[Tensor, Rows]:
+    """x and its rows; x is copied if its rows lie along more than three axes."""
+    axes: list[tuple[int, int]] = []
+    for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):
+        if size == 1:
+            continue
+        if axes and axes[-1][1] == size * stride:
+            axes[-1] = (axes[-1][0] * size, stride)
+        else:
+            axes.append((size, stride))
+    if len(axes) > 3:
+        return rows_of(x.contiguous())
+    (n0, s0), (n1, s1), (n2, s2) = [(1, 0)] * (3 - len(axes)) + axes
+    return x, Rows(n0, n1, n2, s0, s1, s2, x.stride(-1))
+
+
+def with_gradient(x: Tensor) -> tuple[Tensor, Rows, Tensor]:
+    """x, its rows, and an empty tensor in which the gradients of these rows lie alike."""
+    y, rows = rows_of(x)
+    gradient = torch.empty_like(y)
+    if gradient.stride() == y.stride():
+        return y, rows, gradient
+    y, rows = rows_of(x.contiguous())  # overlapping, or with gaps
+    return y, rows, torch.empty_like(y)
+
+
+def laid_out_like(x: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient as `torch.empty_like(x)` would lie, which compilers are promised."""
+    if gradient.stride() == torch.empty_like(x, device="meta").stride():
+        return gradient
+    return torch.empty_like(x).copy_(gradient)
+
+
+class Tiles(NamedTuple):
+    """Rows x columns of a tile, and how many tiles cover all rows."""
+
+    rows: int
+    columns: int
+    total: int
+
+    @property
+    def options(self) -> dict[str, int]:
+        return {"ROWS": self.rows, "DP": self.columns, "num_warps": max(self.rows * self.columns // (TILE // 4), 1)}
+
+
+def tiles_of(rows: Rows, dim: int) -> Tiles:
+    columns = power_of_two(dim)
+    height = min(power_of_two(rows.n2), max(TILE // columns, 1))
+    return Tiles(height, columns, rows.n0 * rows.n1 * -(-rows.n2 // height))
+
+
+def power_of_two(n: int) -> int:
+    """The smallest that is at least n."""
+    return 1 << max(n - 1, 0).bit_length()

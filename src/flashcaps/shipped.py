@@ -1,0 +1,115 @@
+"""Weights that come along: found by name, and made from a finished run by one command.
+
+    model = flashcaps.load("demo_dynamic")
+    python -m flashcaps.shipped runs/demo_dynamic-0 demo_dynamic --data DIR
+
+The command stores the weights the run was tested with in half precision, tests them again as stored, and writes a card
+beside them. Every number in the card is from the run's result.json or from that test.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .checkpoint import _shipped, load, save_weights, write_atomic
+from .evaluate import Evaluation, evaluate, score_threshold
+from .recipe import make_recipe
+
+FOLDER = Path(__file__).with_name("weights")
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+DEMO = ("demo_dynamic", "demo_em", "demo_attention", "demo_heinsen", "demo_discriminative", "demo_pairs")
+
+
+def shipped_names() -> list[str]:
+    """What `flashcaps.load` finds by name."""
+    return sorted(p.name.removesuffix(".safetensors") for p in _shipped())
+
+
+def ship(run: str | Path, name: str, *, dtype: str = "float16", data: str | None = None, folder: Path = FOLDER) -> Path:
+    """weights/NAME.safetensors and weights/NAME.md from a finished run. data: where its test data lie."""
+    from .hub import portable, read_result
+
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
+    if not name.isidentifier():
+        raise ValueError(f"name: expected letters, digits and _, got {name!r}")
+    result = read_result(run)
+    model: Any = load(run)
+    if model.config["recipe"]["name"] != result["recipe"]:
+        raise ValueError(f"run: its weights are of {model.config['recipe']['name']}, its result of {result['recipe']}")
+    model.to(DTYPES[dtype])
+    for key, x in model.state_dict().items():
+        if not x.isfinite().all():
+            raise ValueError(f"dtype: {key} does not fit into {dtype}; bfloat16 has the range of float32")
+    model.float()
+    test = measure(model, data)
+    value, interval = test.metric(result["metric"])
+    stored = {"dtype": dtype, "value": round(value, 4), "interval": [round(x, 4) for x in interval],
+              "examples": test.examples}  # fmt: skip
+    kept = {k: x for k, x in result.items() if k not in ("curve", "command")}
+    config = portable(model.config) | {"result": kept | {"command": plain_command(result["command"]), "stored": stored}}
+    card = make_card(name, model, config)
+    path = folder / f"{name}.safetensors"
+    save_weights(path, model.to(DTYPES[dtype]), config)
+    write_atomic(path.with_suffix(".md"), card)
+    return path
+
+
+def measure(model: Any, data: str | None) -> Evaluation:
+    """On the test set its recipe names, with the weights as they will be stored."""
+    from .sources import open_sources
+
+    recipe = make_recipe(model.config["recipe"])
+    held = open_sources(recipe, data, torch.device("cpu"), None).test
+    return evaluate(model, held, batch=500, threshold=score_threshold(recipe.loss.kind))
+
+
+def plain_command(command: str) -> str:
+    """A command without the folders of the machine it ran on."""
+    words = command.split(" ")
+    skipped = {k + 1 for k, word in enumerate(words) if word in ("--out", "--data")}
+    return " ".join(w for k, w in enumerate(words) if k not in skipped and w not in ("--out", "--data"))
+
+
+def make_card(name: str, model: Any, config: dict[str, Any]) -> str:
+    """What it is, what it was trained on, how good it is, how to use and how to repeat it."""
+    from .hub import _about, _data, _result
+
+    result, stored = config["result"], config["result"]["stored"]
+    low, high = stored["interval"]
+    what = result["metric"].removesuffix("_percent").replace("_", " ")
+    both = config["recipe"]["data"]["name"] == "multimnist"
+    note = " An image counts as right only where both digits are." if both else ""
+    versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items())
+    parts = [
+        f"# {name}",
+        _about(model),
+        f'```python\nmodel = flashcaps.load("{name}")\n```',
+        _data(config["recipe"]),
+        _result(result),
+        f"As stored here ({stored['dtype']}): {what} {stored['value']:.2f} % ({low:.2f} to {high:.2f} %) on "
+        f"{stored['examples']:,} images.{note}",
+        f"## Reproduce\n\n    {result['command']}\n"
+        f"    python -m flashcaps.shipped RUN {name} --dtype {stored['dtype']}",
+        f"Seed {result['seed']}, commit {result['commit'] or 'unknown'}, {versions}.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m flashcaps.shipped", description="Ship the weights of a run.")
+    parser.add_argument("run", help="the folder of a finished run")
+    parser.add_argument("name", help="what flashcaps.load will find them by")
+    parser.add_argument("--dtype", choices=list(DTYPES), default="float16")
+    parser.add_argument("--data", help="where data sets lie")
+    given = parser.parse_args()
+    path = ship(given.run, given.name, dtype=given.dtype, data=given.data)
+    print(f"{path}: {path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

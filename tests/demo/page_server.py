@@ -1,0 +1,192 @@
+"""The page in a real browser: a server of its own, a page that complains of every error, and ink to draw with."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+             "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
+DESKTOP, PHONE = (1360, 860), (390, 844)
+VIEWS = ("draw", "overlap", "tweak", "routing", "compare", "learn")
+PIXELS = "canvas => canvas.toDataURL()"
+
+
+@pytest.fixture(scope="session")
+def page_url() -> Iterator[str]:
+    with serve() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium: Any, page_url: str, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
+    """Pages that had nothing to complain of: no error, no warning, no request to another host."""
+    made: list[Visit] = []
+    shots = Path(os.environ.get("SCREENSHOTS", tmp_path))
+    shots.mkdir(parents=True, exist_ok=True)
+
+    def make(**context: Any) -> Visit:
+        made.append(Visit(chromium, page_url, shots, **context))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.context.close()
+        assert one.complaints == []
+
+
+def winner(page: Any) -> Any:
+    return page.get_by_test_id("winner")
+
+
+def expect(locator: Any) -> Any:
+    from playwright.sync_api import expect as expected
+
+    return expected(locator)
+
+
+def shares(panel: Any) -> list[float]:
+    """The bars of a view, as drawn."""
+    return [float(bar.evaluate("b => b.style.getPropertyValue('--share')")) for bar in panel.locator(".bar .fill").all()]
+
+
+@contextmanager
+def serve() -> Iterator[str]:
+    """`flashcaps demo` on a free port, over the models that come along; or the page $DEMO_URL, if one is served."""
+    if "DEMO_URL" in os.environ:
+        yield os.environ["DEMO_URL"]
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "flashcaps", "demo", "--no-browser", "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield wait_for(f"http://127.0.0.1:{port}/", process)
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def wait_for(url: str, process: subprocess.Popen[str]) -> str:
+    for _ in range(300):
+        if process.poll() is not None:
+            raise RuntimeError(f"flashcaps demo ended: {process.communicate()[0]}")
+        try:
+            with urlopen(f"{url}health", timeout=1):
+                return url
+        except OSError:
+            time.sleep(0.2)
+    raise RuntimeError("flashcaps demo did not answer within a minute")
+
+
+def launch(playwright: Any) -> Any:
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        raise RuntimeError("these tests need Chromium: apt-get install chromium")
+    return playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+
+
+class Visit:
+    """A page with one visitor. `complaints` holds what a good page has none of."""
+
+    def __init__(self, browser: Any, url: str, shots: Path, *, size: tuple[int, int] = DESKTOP, **context: Any) -> None:
+        self.url, self.shots = url, shots
+        self.context = browser.new_context(viewport={"width": size[0], "height": size[1]}, **context)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", self._heard)
+        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        self.page.on("request", self._asked)
+
+    def _heard(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"console: {message.text}")
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith((self.url, "data:", "blob:")):
+            self.complaints.append(f"request to another host: {request.url}")
+
+    def open(self, hash: str = "") -> Any:
+        self.page.goto("about:blank")  # a change of the hash alone would not load the page
+        self.page.goto(f"{self.url}{hash}")
+        self.page.wait_for_selector("body[data-ready]")
+        return self.page
+
+    def show(self, view: str) -> Any:
+        self.page.get_by_role("tab", name=view.capitalize()).click()
+        panel = self.page.locator(f"#view-{view}")
+        panel.wait_for(state="visible")
+        return panel
+
+    def shoot(self, name: str) -> None:
+        self.page.screenshot(path=str(self.shots / f"{name}.png"))
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The server's own answer, beside the page."""
+        if body is None:
+            return self.context.request.get(f"{self.url}{path}").json()
+        return self.context.request.post(f"{self.url}{path}", data=json.dumps(body),
+                                         headers={"content-type": "application/json"}).json()  # fmt: skip
+
+    def draw(self, digit: str) -> None:
+        """Clear the pad and draw a digit with the mouse."""
+        self.page.get_by_role("button", name="Clear").click()
+        box = self.page.locator(".pad").bounding_box()
+        for stroke in STROKES[digit]:
+            points = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
+            self.page.mouse.move(*points[0])
+            self.page.mouse.down()
+            for point in points[1:]:
+                self.page.mouse.move(*point)
+            self.page.mouse.up()
+
+
+def arc(cx: float, cy: float, rx: float, ry: float, start: float, end: float, count: int = 24) -> list[tuple[float, float]]:
+    """Points of an ellipse; degrees, 0 to the right, clockwise as the screen's y goes down."""
+    angles = [math.radians(start + (end - start) * t / (count - 1)) for t in range(count)]
+    return [(cx + rx * math.cos(a), cy + ry * math.sin(a)) for a in angles]
+
+
+def line(*points: tuple[float, float], count: int = 10) -> list[tuple[float, float]]:
+    found = [points[0]]
+    for (ax, ay), (bx, by) in zip(points, points[1:], strict=False):
+        found += [(ax + (bx - ax) * t / count, ay + (by - ay) * t / count) for t in range(1, count + 1)]
+    return found
+
+
+STROKES = {
+    "0": [arc(0.5, 0.5, 0.2, 0.3, -90, 270, 40)],
+    "1": [line((0.52, 0.2), (0.48, 0.8))],
+    "2": [arc(0.48, 0.35, 0.17, 0.15, -170, 30) + line((0.62, 0.45), (0.32, 0.78)) + line((0.32, 0.78), (0.7, 0.78))],
+    "3": [arc(0.47, 0.35, 0.17, 0.15, -150, 90) + arc(0.47, 0.65, 0.19, 0.15, -90, 150)],
+    "4": [line((0.38, 0.2), (0.3, 0.52), (0.68, 0.52)), line((0.62, 0.2), (0.58, 0.82))],
+    "5": [line((0.66, 0.22), (0.42, 0.22), (0.38, 0.47)) + arc(0.48, 0.62, 0.18, 0.17, -115, 150)],
+    "6": [arc(0.72, 0.5, 0.38, 0.34, 235, 165) + arc(0.5, 0.64, 0.155, 0.15, 175, -185, 34)],
+    "7": [line((0.3, 0.24), (0.68, 0.24), (0.46, 0.8))],
+    "8": [arc(0.5, 0.36, 0.13, 0.14, 90, -270, 34) + arc(0.5, 0.65, 0.16, 0.15, -90, 270, 34)],
+    "9": [arc(0.5, 0.37, 0.15, 0.15, 0, -360, 34) + line((0.65, 0.37), (0.6, 0.8))],
+}

@@ -1,0 +1,338 @@
+"""The page for everyone: keyboard, screen reader, phone, dark, calm; links, errors, slow answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .page_server import PHONE, PIXELS, VIEWS, Visit, expect, shares, winner
+
+pytestmark = pytest.mark.browser
+Visits = Callable[..., Visit]
+
+
+def tab_to(page: Any, test: str, limit: int = 60) -> None:
+    """Press Tab until the focused element passes a test in JavaScript."""
+    for _ in range(limit):
+        page.keyboard.press("Tab")
+        if page.evaluate(f"(() => {{ const e = document.activeElement; return Boolean({test}); }})()"):
+            return
+    raise AssertionError(f"not reached with the Tab key: {test}")
+
+
+def test_keyboard_alone_draws_switches_and_inspects(visit: Visits) -> None:
+    one = visit()
+    page = one.open()
+    tab_to(page, "e.classList.contains('pad')")
+    page.keyboard.press("Delete")
+    expect(winner(page)).to_have_text("")
+    page.keyboard.press("Space")
+    for _ in range(14):
+        page.keyboard.press("ArrowDown")
+    page.keyboard.press("Space")
+    expect(winner(page)).to_have_text("1")
+    page.keyboard.press("Control+z")
+    expect(winner(page)).to_have_text("")
+    tab_to(page, "e.classList.contains('sample')")
+    for _ in range(10):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(winner(page)).not_to_have_text("")
+    tab_to(page, "e.classList.contains('bar')")
+    expect(page.locator(".inspector")).to_be_visible()  # focus shows what pointing shows
+    page.keyboard.press("Escape")
+    expect(page.locator(".inspector")).to_be_hidden()
+
+
+def test_keyboard_alone_goes_through_the_views(visit: Visits) -> None:
+    one = visit()
+    page = one.open()
+    tab_to(page, "e.role === 'tab' || e.getAttribute('role') === 'tab'")
+    for view in VIEWS[1:]:
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Enter")
+        expect(page.locator(f"#view-{view}")).to_be_visible()
+    page.keyboard.press("Home")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    panel = page.locator("#view-routing")
+    expect(panel.locator(".tree circle").first).to_be_visible()
+    tab_to(page, "e.getAttribute('aria-label') === 'Previous iteration'")
+    before = panel.locator(".count").inner_text()
+    page.keyboard.press("Enter")
+    expect(panel.locator(".count")).not_to_have_text(before)
+    tab_to(page, "e.closest('.cells')")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".inspector")).to_contain_text("row 2, column 1")
+    tab_to(page, "e.closest('.parents')")
+    page.keyboard.press("Enter")
+    expect(panel.locator(".parent.chosen")).to_have_count(1)
+
+
+def test_focus_is_seen_and_can_leave(visit: Visits) -> None:
+    one = visit()
+    page = one.open()
+    tab_to(page, "e.classList.contains('skip')")
+    tab_to(page, "e.classList.contains('pad')")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("Tab")
+    assert not page.evaluate("document.activeElement.classList.contains('pad')")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe_finds_nothing(visit: Visits, view: str, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    one = visit(color_scheme=scheme, reduced_motion="reduce")
+    page = one.open(f"#v={view}")
+    page.wait_for_timeout(900)
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    one.shoot(f"{scheme}-{view}")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_phone(visit: Visits, view: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    one = visit(size=PHONE, has_touch=True, is_mobile=True, reduced_motion="reduce")
+    page = one.open(f"#v={view}")
+    page.wait_for_timeout(900)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]  # nothing to scroll to the side
+    tabs = page.locator("#tabs").bounding_box()
+    assert tabs["y"] + tabs["height"] == pytest.approx(PHONE[1], abs=1)  # under the thumb
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    one.shoot(f"phone-{view}")
+
+
+def test_a_finger_draws(visit: Visits) -> None:
+    one = visit(size=PHONE, has_touch=True, is_mobile=True)
+    page = one.open()
+    page.get_by_role("button", name="Clear").tap()
+    expect(winner(page)).to_have_text("")
+    box = page.locator(".pad").bounding_box()
+    touch = one.context.new_cdp_session(page)
+
+    def send(kind: str, *points: dict[str, float]) -> None:
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": list(points)})
+
+    x, top = box["x"] + box["width"] / 2, box["y"] + 40
+    send("touchStart", {"x": x, "y": top})
+    for step in range(1, 17):
+        send("touchMove", {"x": x, "y": top + 10 * step})
+    send("touchEnd")
+    expect(winner(page)).to_have_text("1")
+    assert page.evaluate("scrollY") == 0  # the pad keeps the finger to itself
+
+
+def test_dark_follows_the_system_until_told_otherwise(visit: Visits) -> None:
+    one = visit(color_scheme="dark")
+    page = one.open()
+    light = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((a, b) => a + +b, 0) > 380"
+    assert not page.evaluate(light)
+    page.emulate_media(color_scheme="light")
+    page.wait_for_function(light)
+    page.get_by_role("button", name="Dark colours").click()
+    assert not page.evaluate(light)
+    one.open()
+    assert not page.evaluate(light)  # and remembered
+
+
+def test_calm_moves_nothing_by_itself(visit: Visits) -> None:
+    one = visit(reduced_motion="reduce")
+    page = one.open("#v=routing&t=1")
+    widths = "() => [...document.querySelectorAll('.lines path')].map((p) => p.getAttribute('stroke-width')).join()"
+    expect(page.locator(".count")).to_contain_text("Iteration 1")
+    before = page.evaluate(widths)
+    page.get_by_role("button", name="Next iteration").click()
+    expect(page.locator(".count")).to_contain_text("Iteration 2")
+    at_once = page.evaluate(widths)
+    page.wait_for_timeout(900)
+    assert before != at_once == page.evaluate(widths)
+
+
+def state_of(page: Any) -> dict[str, Any]:
+    """What a person would call the same page."""
+    page.wait_for_timeout(900)
+    view = page.evaluate("document.body.dataset.view")
+    panel = page.locator(f"#view-{view}")
+    return {
+        "view": view, "hash": page.evaluate("location.hash"), "model": page.locator("#model").input_value(),
+        "bars": shares(panel), "sliders": [s.input_value() for s in panel.locator("input[type=range]").all()],
+        "pressed": panel.locator("[aria-pressed=true]").all_inner_texts(),
+        "heading": panel.locator("h2").all_inner_texts(),
+        "inks": [c.evaluate(PIXELS) for c in panel.locator(".picture .pixels").all()[:6]],
+    }  # fmt: skip
+
+
+def test_a_link_restores_a_drawing(visit: Visits) -> None:
+    one = visit()
+    page = one.open()
+    one.draw("3")
+    expect(winner(page)).to_have_text("3")
+    before = state_of(page)
+    assert len(before["hash"]) < 600
+    other = visit()
+    again = other.open(before["hash"])
+    expect(winner(again)).to_have_text("3")
+    assert state_of(again) == before
+
+
+def test_a_link_restores_every_view(visit: Visits) -> None:
+    one = visit(reduced_motion="reduce")
+    page = one.open()
+    names = [m["name"] for m in one.ask("api/models")["models"] if not m["pairs"]]
+    one.draw("2")
+    page.locator("#model").select_option(names[2])
+    links = {}
+    panel = one.show("tweak")
+    panel.locator("input[type=range]").nth(3).fill("0.1")
+    links["tweak"] = state_of(page)
+    one.show("routing")
+    page.get_by_role("button", name="Previous iteration").click()
+    page.locator(".parent").nth(4).click()
+    links["routing"] = state_of(page)
+    one.show("compare")
+    page.get_by_role("button", name="Any two").click()
+    page.get_by_label("Second model").select_option(names[3])
+    links["compare"] = state_of(page)
+    one.show("overlap")
+    page.locator(".overlap-view .chip.second").press("ArrowUp")
+    links["overlap"] = state_of(page)
+    one.show("learn")
+    page.get_by_role("button", name="Step 5: Squash").click()
+    links["learn"] = state_of(page)
+    for state in links.values():
+        other = visit(reduced_motion="reduce")
+        assert state_of(other.open(state["hash"])) == state
+
+
+def test_back_goes_to_the_view_before(visit: Visits) -> None:
+    one = visit()
+    page = one.open()
+    one.show("routing")
+    one.show("compare")
+    page.go_back()
+    expect(page.locator("#view-routing")).to_be_visible()
+    page.go_forward()
+    expect(page.locator("#view-compare")).to_be_visible()
+
+
+def test_uploads_and_bad_links_are_no_trouble(visit: Visits, tmp_path: Path) -> None:
+    from PIL import Image
+
+    one = visit()
+    page = one.open("#v=nowhere&m=nobody&d=s%%%&e=pAAAA&t=x&w=a,b&l=-7&c=zz&o=1,2")
+    expect(winner(page)).not_to_have_text("")
+    picture = Image.new("L", (60, 60))
+    for y in range(8, 52):
+        for x in range(28, 33):
+            picture.putpixel((x, y), 255)
+    picture.save(tmp_path / "one.png")
+    page.locator("input[type=file]").set_input_files(tmp_path / "one.png")
+    expect(winner(page)).to_have_text("1")
+    before = state_of(page)
+    assert "d=p" in before["hash"]
+    assert state_of(visit().open(before["hash"]))["view"] == "draw"
+    expect(winner(page)).to_have_text("1")
+
+
+def test_the_link_is_copied(visit: Visits) -> None:
+    one = visit(permissions=["clipboard-read", "clipboard-write"])
+    page = one.open()
+    page.get_by_role("button", name="Copy a link").click()
+    expect(page.locator("#says")).to_contain_text("copied")
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
+
+
+def test_errors_are_one_polite_line(visit: Visits, tmp_path: Path) -> None:
+    one = visit()
+    page = one.open()
+    (tmp_path / "not.png").write_text("this is no picture")
+    page.locator("input[type=file]").set_input_files(tmp_path / "not.png")
+    says = page.locator("#says")
+    expect(says).not_to_have_text("")
+    assert "\n" not in says.inner_text()
+    one.draw("1")
+    expect(winner(page)).to_have_text("1")
+    expect(says).to_have_text("")  # the next good answer takes it away
+    page.route("**/api/route", lambda route: route.fulfill(status=503, body=json.dumps({"error": "busy, try again"})))
+    page.locator(".sample").nth(4).click()
+    expect(says).to_have_text("busy, try again")
+    one.shoot("error")
+    page.unroute("**/api/route")
+    page.route("**/api/route", lambda route: route.abort())
+    page.locator(".sample").nth(8).click()
+    expect(says).to_contain_text("cannot be reached")
+    page.unroute("**/api/route")
+    page.locator(".sample").nth(12).click()
+    expect(says).to_have_text("")
+    assert all("Failed to load resource" in line for line in one.complaints)
+    assert len(one.complaints) >= 3  # the browser's own report of those answers
+    one.complaints.clear()
+
+
+LATE = """
+const own = window.fetch;
+let count = 0;
+window.fetch = async (path, options) => {
+  if (!String(path).endsWith('api/route')) return own(path, options);
+  const mine = count++;
+  const answer = await own(path, { ...options, signal: undefined });
+  if (mine === 0) await new Promise((done) => setTimeout(done, 2500));
+  return answer;
+};
+"""
+
+
+def test_a_slow_answer_never_overwrites_a_newer_one(visit: Visits) -> None:
+    one = visit()
+    one.context.add_init_script(LATE)
+    page = one.open()  # the answer to the first picture comes late
+    samples = one.ask("api/models")["samples"]
+    seven = next(s for s in samples if s["label"] == 7)
+    page.locator(f".sample[data-id='{seven['id']}']").click()
+    expect(winner(page)).to_have_text("7")
+    page.wait_for_timeout(2600)
+    expect(winner(page)).to_have_text("7")
+
+
+def test_requests_while_drawing_are_throttled(visit: Visits) -> None:
+    one = visit()
+    page = one.open()
+    page.get_by_role("button", name="Clear").click()
+    box = page.locator(".pad").bounding_box()
+    page.mouse.move(box["x"] + 40, box["y"] + 140)
+    page.mouse.down()
+    for step in range(200):
+        page.mouse.move(box["x"] + 40 + step, box["y"] + 140 + 60 * ((step // 20) % 2))
+    page.mouse.up()
+    page.wait_for_timeout(600)
+    starts = page.evaluate("performance.getEntriesByType('resource').filter((e) => e.name.endsWith('api/center')).map((e) => e.startTime)")
+    assert 1 < len(starts) < 100
+    assert min(b - a for a, b in zip(starts, starts[1:], strict=False)) > 50  # a gap of 70 ms, less the clock's grain
+
+
+def test_drawings_survive_the_address_bar(visit: Visits) -> None:
+    one = visit()
+    page = one.open()
+    assert page.evaluate("""async () => {
+      const { decodeDrawing, encodeDrawing, packStroke, overlay, place } = await import('/page/codec.js');
+      const stroke = packStroke(Array.from({ length: 300 }, (_, t) => [0.5 + 0.4 * Math.cos(t / 40), 0.5 + 0.4 * Math.sin(t / 40)]));
+      const pixels = Uint8Array.from({ length: 784 }, (_, i) => 17 * (i % 7 ? 0 : i % 16));
+      const same = [{ kind: 'strokes', strokes: [stroke, packStroke([[0, 1]])] }, { kind: 'pixels', pixels }, { kind: 'sample', id: 12 }]
+        .every((d) => JSON.stringify(decodeDrawing(encodeDrawing(d))) === JSON.stringify(d));
+      const bad = ['', 'x', 's', 'sAA', 's!', 'pAAAA', 'n', 'n-1', 's' + 'A'.repeat(999)]
+        .filter((text) => { const d = decodeDrawing(text); return d && d.strokes?.length !== 0; });
+      const digit = new Uint8Array(784).fill(9);
+      const moved = place(digit, 36, 36, 4, -4);
+      return same && !bad.length && stroke.length < 120 && moved[8] === 9 && moved[7] === 0 && moved[28 * 36 + 8] === 0
+        && overlay(moved, moved.map(() => 250))[8] === 255;
+    }""")  # fmt: skip

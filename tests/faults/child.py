@@ -1,0 +1,177 @@
+"""Training processes to be hurt: forked from a server that has imported everything, so that one starts at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch._dynamo  # which the first optimiser would import, in every child anew
+from torch import Tensor
+
+from flashcaps import train as training
+from flashcaps.cli import main as command_line
+from tests.fake_data import SMALL_TOML, write_idx
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.faults.child"])
+LIMIT_S = 120  # no trial takes this long; one that does hangs, and is lost
+
+Patch = Callable[[], None]
+
+
+class Child:
+    """`flashcaps ARGUMENTS` in a process of its own; `patch` (a picklable function) is called in it first."""
+
+    def __init__(self, arguments: list[str], log: Path, patch: Any = None, environment: dict[str, str] | None = None):
+        self.log = log
+        self.process: BaseProcess = FORKS.Process(target=_run, args=(arguments, log, patch, environment or {}))
+        self.process.start()
+
+    @property
+    def output(self) -> str:
+        return " ".join(self.log.read_text(errors="replace").split()) if self.log.is_file() else ""
+
+    def wait(self) -> int:
+        """Its exit code, negative for a signal, as multiprocessing says it."""
+        self.process.join(LIMIT_S)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+            return 1000
+        assert self.process.exitcode is not None
+        return self.process.exitcode
+
+    def kill_after(self, seconds: float) -> bool:
+        """SIGKILL; whether it was still alive."""
+        self.process.join(seconds)
+        alive = self.process.is_alive()
+        self.process.kill()
+        self.process.join()
+        return alive
+
+    def wait_for(self, ready: Callable[[], bool]) -> bool:
+        until = time.monotonic() + LIMIT_S
+        while self.process.is_alive() and not ready():
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.002)
+        return ready()
+
+
+def _run(arguments: list[str], log: Path, patch: Any, environment: dict[str, str]) -> None:
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    plain_runs()
+    if patch is not None:
+        patch()
+    try:
+        command_line(arguments)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def plain_runs() -> None:
+    """No pictures at the end, and a digest of everything a step changes beside the run's folder."""
+    finish = training.finish
+
+    def told(step: Any, sources: Any, run: Any, at: int, watch: Any) -> Any:
+        write_digest(step, run.path)
+        return finish(step, sources, run, at, watch)
+
+    training.finish = told  # type: ignore[assignment]
+    training.draw_curve = training.draw_reconstructions = lambda *_: ""  # type: ignore[assignment]
+
+
+def write_digest(step: Any, folder: Path) -> None:
+    if step.workers.rank:
+        return
+    state = step.state_dict()
+    parts = {name: digest(state[name]) for name in ("model", "average", "optimiser")}
+    parts["moments"] = digest(state["optimiser"]["state"])  # the rates are set before a step, whatever becomes of it
+    parts["random"] = digest(torch.get_rng_state())
+    Path(f"{folder}.digest").write_text(json.dumps(parts))
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of nested dicts and lists of tensors and numbers, in order."""
+    h = hashlib.sha256()
+
+    def add(x: Any) -> None:
+        if isinstance(x, Tensor):
+            h.update(f"{x.dtype}{tuple(x.shape)}".encode())
+            h.update(np.ascontiguousarray(x.detach().cpu().numpy()).tobytes())
+        elif isinstance(x, dict):
+            for key in x:
+                h.update(repr(key).encode())
+                add(x[key])
+        elif isinstance(x, list | tuple):
+            for item in x:
+                add(item)
+        else:
+            h.update(repr(x).encode())
+
+    add(value)
+    return h.hexdigest()
+
+
+def prepare(folder: Path) -> Path:
+    """A recipe file and its data; and the server of children is there, so that the first is as fast as the others."""
+    server = FORKS.Process(target=int)
+    server.start()
+    server.join()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "small.toml").write_text(SMALL_TOML)
+    write_idx(folder / "data")
+    return folder
+
+
+def train_arguments(folder: Path, out: str, *more: str) -> list[str]:
+    return ["train", str(folder / "small.toml"), "--device", "cpu", "--data", str(folder / "data"),
+            "--out", str(folder / out), *more]  # fmt: skip
+
+
+def start(folder: Path, out: str, *more: str, patch: Any = None, **environment: str) -> Child:
+    return Child(train_arguments(folder, out, *more), folder / f"{out}.log", patch, environment)
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """The log without what depends on the clock."""
+    path = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    return [{k: v for k, v in line.items() if k not in ("seconds", "images_s")} for line in lines]
+
+
+def lines_of(folder: Path) -> int:
+    path = folder / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
+
+
+def differences(folder: Path, reference: Path) -> list[str]:
+    """What of a finished run is not, bit for bit, as in the reference: weights, optimiser, random state, metrics."""
+    found = []
+    digests = [Path(f"{f}.digest") for f in (folder, reference)]
+    if not all(d.is_file() for d in digests):
+        return ["the run did not finish"]
+    mine, its = (json.loads(d.read_text()) for d in digests)
+    found += [f"{name} differs" for name in its if mine[name] != its[name]]
+    found += ["the metric log differs"] * (metrics(folder) != metrics(reference))
+    for name in ("last", "ema", "best"):
+        a, b = (f / f"{name}.safetensors" for f in (folder, reference))
+        found += [f"{name}.safetensors differs"] * (a.read_bytes() != b.read_bytes())
+    return found

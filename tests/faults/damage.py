@@ -1,0 +1,92 @@
+"""3. A state or weights file cut short or with flipped bits: always noticed, the one before taken, with a warning."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from flashcaps.checkpoint import load, load_state
+from tests.faults.child import differences, lines_of, prepare, start
+from tests.faults.row import Row
+
+
+def damaged(content: bytes, flips: int) -> Iterator[tuple[str, bytes]]:
+    """Cut at each sixteenth; one flipped bit, at random, `flips` times; and a hundred of them at once."""
+    for k in range(16):
+        yield f"cut at {k}/16", content[: len(content) * k // 16]
+    draw = random.Random(len(content))
+    for count in [1] * flips + [100]:
+        raw = bytearray(content)
+        for _ in range(count):
+            raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
+        yield f"{count} bits flipped", bytes(raw)
+
+
+def try_all(folder: Path, full: bool) -> Row:
+    row = Row(3, "checkpoint truncated or with flipped bits")
+    flips = 100 if full else 20
+    prepare(folder)
+    whole, killed = start(folder, "whole", "save_seconds=0"), start(folder, "killed", "save_seconds=0")
+    killed.wait_for(lambda: lines_of(folder / "killed") >= 12)
+    killed.kill_after(0)
+    if whole.wait():
+        row.count(f"the uninterrupted run failed: {whole.output}")
+        return row
+    run = folder / "killed"
+    newest, older = sorted(run.glob("state-*.pt"), reverse=True)[:2]
+    expected = int(older.name.split("-")[1])
+    _each(newest, flips, row, lambda: _falls_back(run, expected))
+    _each(run / "states.json", flips, row, lambda: _any_whole(run, expected))
+    _each(folder / "whole" / "last.safetensors", flips, row, lambda: _refused(folder / "whole" / "last.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    again = start(folder, "killed", "save_seconds=0", "--resume")
+    code = again.wait()
+    row.count("" if code == 0 else f"exit code {code}", "" if "is damaged or gone" in again.output else "no warning",
+              *differences(run, folder / "whole"))  # fmt: skip
+    return row
+
+
+def _each(path: Path, flips: int, row: Row, wrong: Callable[[], str]) -> None:
+    content, kept = path.read_bytes(), path.parent.with_name(f"{path.parent.name}.kept")
+    shutil.copytree(path.parent, kept)
+    for what, raw in damaged(content, flips):
+        path.write_bytes(raw)
+        row.count(f"{path.name}, {what}: {fault}" if (fault := wrong()) else "")
+        shutil.copytree(kept, path.parent, dirs_exist_ok=True)
+    shutil.rmtree(kept)
+
+
+def _falls_back(run: Path, expected: int) -> str:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            at = load_state(run)["at"]
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    if at != expected:
+        return f"state {at} loaded, expected {expected}"
+    return "" if any("is damaged or gone" in str(w.message) for w in said) else "no warning"
+
+
+def _any_whole(run: Path, least: int) -> str:
+    """States carry their checksums in their names: whatever becomes of the list, what is loaded is whole."""
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        try:
+            state = load_state(run)
+        except FileNotFoundError as error:
+            return str(error)
+    return "" if state["at"] >= least else f"state {state['at']}"
+
+
+def _refused(path: Path) -> str:
+    try:
+        load(path)
+    except ValueError as error:
+        return "" if str(path) in str(error) else f"no path in {error}"
+    return "loaded in silence"
+
+

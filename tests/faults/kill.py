@@ -1,0 +1,120 @@
+"""1. kill -9 at random moments, and at every stage of a save: the run goes on by itself and ends the same, bit for bit.
+
+Weights, averaged weights, optimiser, random state, metric log and files are compared with those of a run left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.faults.child import Child, differences, prepare, start
+from tests.faults.row import Row
+
+STAGES = ("open", "half", "fsync", "replace", "replaced", "unlink")
+OVERRIDES = ("epochs=6", "save_seconds=0")
+
+
+class _Half:
+    """A file that is killed in the middle of its first write."""
+
+    def __init__(self, file: Any, die: Callable[[], None]) -> None:
+        self.file, self.die = file, die
+
+    def __enter__(self) -> _Half:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.file.close()
+
+    def write(self, content: bytes) -> int:
+        self.file.write(content[: len(content) // 2])
+        self.file.flush()
+        self.die()
+        return self.file.write(content[len(content) // 2 :])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+def die_at(stage: str, nth: int) -> None:
+    """Be killed at the n-th time that a stage of writing a file is reached."""
+    reached = 0
+
+    def at(name: str) -> None:
+        nonlocal reached
+        reached += name == stage
+        if reached == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def with_notice(function: Any, before: str, after: str = "") -> Any:
+        @functools.wraps(function)
+        def noticed(*arguments: Any, **options: Any) -> Any:
+            at(before)
+            result = function(*arguments, **options)
+            at(after)
+            return result
+
+        return noticed
+
+    real_open = pathlib.Path.open
+
+    def opened(path: Path, *arguments: Any, **options: Any) -> Any:
+        file = real_open(path, *arguments, **options)
+        if not path.name.endswith(".part"):
+            return file
+        at("open")
+        return _Half(file, lambda: at("half"))
+
+    pathlib.Path.open = opened  # type: ignore[assignment]
+    pathlib.Path.unlink = with_notice(pathlib.Path.unlink, "unlink")  # type: ignore[method-assign]
+    os.fsync = with_notice(os.fsync, "fsync")
+    os.replace = with_notice(os.replace, "replace", "replaced")
+
+
+def try_all(folder: Path, full: bool) -> Row:
+    kills, runs = (50, 5) if full else (8, 1)
+    row = Row(1, "kill -9, some in the middle of a save")
+    prepare(folder)
+    begun = time.monotonic()
+    whole = start(folder, "whole", *OVERRIDES)
+    if whole.wait():
+        row.count(f"the uninterrupted run failed: {whole.output}")
+        return row
+    seconds = time.monotonic() - begun
+    draw = random.Random(0)
+    for k in range(runs):
+        _one_run(folder, f"parts-{k}", kills // runs, seconds, draw, row)
+    return row
+
+
+def _one_run(folder: Path, name: str, kills: int, seconds: float, draw: random.Random, row: Row) -> None:
+    """Killed `kills` times, started again each time by the same command, as torchrun or Slurm would."""
+    done = 0
+    for attempt in range(20 * kills):
+        if done == kills:
+            break
+        if (done + attempt) % 2:  # every second one in a save
+            patch = functools.partial(die_at, draw.choice(STAGES), draw.randint(1, 40))
+            killed = _restart(folder, name, attempt, patch).wait() == -signal.SIGKILL
+        else:
+            killed = _restart(folder, name, attempt).kill_after(draw.uniform(0, 0.5 * seconds))
+        done += killed
+        if not killed and (folder / name / "result.json").is_file():
+            (folder / name / "result.json").unlink()  # it ended before it could be killed: from the start again
+    last = _restart(folder, name, 1)
+    code = last.wait()
+    wrong = differences(folder / name, folder / "whole") if code == 0 else [f"exit code {code}: {last.output[-300:]}"]
+    row.count(*([f"{done} of {kills} kills"] * (done < kills)), *wrong)
+    row.tried += done - 1  # each kill was a trial, and all are judged by what came out
+
+
+def _restart(folder: Path, name: str, attempt: int, patch: Any = None) -> Child:
+    return start(folder, name, *OVERRIDES, patch=patch, TORCHELASTIC_RESTART_COUNT=str(attempt))

@@ -1,0 +1,76 @@
+"""9. Ten thousand steps: memory, open files and threads stay as they were, and others can read the log all along."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from flashcaps import train as training
+from tests.faults.child import Child, prepare, start
+from tests.faults.row import Row
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+GROWTH = 0.01
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+def sample(out: Path) -> None:
+    """Write memory, open files and threads whenever the loop says how far it is."""
+    real = training.Step.read
+
+    def told(self: Any) -> Any:
+        now = {"rss": resident(), "files": len(os.listdir("/proc/self/fd")), "threads": threading.active_count(),
+               "tasks": len(os.listdir("/proc/self/task"))}  # fmt: skip
+        with out.open("a") as lines:
+            lines.write(json.dumps(now) + "\n")
+        return real(self)
+
+    training.Step.read = told  # type: ignore[method-assign]
+
+
+def try_all(folder: Path, full: bool) -> Row:
+    steps = 10_000 if full else 400
+    row = Row(9, f"a long run of {steps:,} steps")
+    prepare(folder)
+    out = folder / "samples.jsonl"
+    child = start(folder, "run", f"train.steps={steps}", "log_every=20", "evaluate_every=10", "save_seconds=1",
+                  patch=functools.partial(sample, out))  # fmt: skip
+    reads, torn = _read_along(child, folder / "run" / "metrics.jsonl")
+    code = child.wait()
+    row.count("" if code == 0 else f"exit code {code}: {child.output[-300:]}")
+    row.count(*torn[:1], "" if reads else "nobody read the log")
+    samples = [json.loads(line) for line in out.read_text().splitlines()]
+    settled = samples[len(samples) // 4 :]  # the first evaluations and saves allocate what the later ones use again
+    for what in ("files", "threads", "tasks"):
+        values = {s[what] for s in settled}
+        row.count("" if len(values) == 1 else f"{what}: {sorted(values)}")
+    if full:
+        first, last = (max(s["rss"] for s in part) for part in (settled[:20], settled[-20:]))
+        row.count("" if last <= first * (1 + GROWTH) else f"memory grew from {first:,} to {last:,} bytes")
+        row.note = f"memory {(last / first - 1) * 100:+.2f} %, {reads:,} reads of the log"
+    return row
+
+
+def _read_along(child: Child, log: Path) -> tuple[int, list[str]]:
+    """Read the whole log again and again: every line is whole, and none that was there goes."""
+    reads, torn, before = 0, [], b""
+
+    def read() -> bool:
+        nonlocal reads, before
+        content = log.read_bytes() if log.is_file() else b""
+        if not content.startswith(before) or (content and not content.endswith(b"\n")):
+            torn.append(f"the log was torn after {len(content):,} bytes")
+        for line in content[len(before) :].splitlines():
+            json.loads(line)
+        reads, before = reads + bool(content), content
+        return False
+
+    child.wait_for(read)
+    return reads, torn

@@ -1,0 +1,191 @@
+"""5. NaN or Inf in input, routing, loss or gradient: not applied, every rank stops at that step and says why."""
+
+from __future__ import annotations
+
+import functools
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flashcaps import step as stepping
+from flashcaps import train as training
+from flashcaps.batches import Batch, ImageStream, Share
+from flashcaps.checkpoint import load_state
+from flashcaps.data import load_data
+from flashcaps.sources import holdout
+from tests.faults.child import Child, prepare, start, write_digest
+from tests.faults.row import Row
+
+BAD = 13  # the example whose batch goes wrong
+KINDS = {"input": "input: NaN or Inf in 1 of", "routing": "forward: capsules", "overflow": "forward: capsules",
+         "loss": "forward: the loss is", "gradient": "backward: the gradient of"}  # fmt: skip
+OPTIMISERS = {
+    "adamw": (),
+    "sgd": ("optimiser.kind=sgd", "optimiser.momentum=0.9"),
+    "radam": ("optimiser.kind=radam", "schedule.kind=one_cycle", "schedule.momentum=[0.999, 0.8991]"),
+    "clipped": ("clip=1", "accumulate=2"),
+}
+LOGGED = "log_every=5"  # so that the fault is met between two looks
+Damage = Callable[[Tensor], Tensor]
+
+
+def poison(kind: str, above: float = 0.0) -> None:
+    """Whatever `kind` says of the batch with the example BAD becomes NaN or Inf, while the learning rate is `above`."""
+    batch, set_step, create, criterion = (
+        ImageStream.batch, stepping.Step.set, training.create_model, stepping.criterion,
+    )  # fmt: skip
+    now: dict[str, Any] = {"bad": False, "lr": 0.0}
+
+    def noted(self: stepping.Step, step: int) -> None:
+        now["lr"] = self.rates(step).lr
+        set_step(self, step)
+
+    def watched(self: ImageStream, index: Tensor, noise: Tensor) -> Batch:
+        made = batch(self, index, noise)
+        now["bad"] = BAD in index.tolist() and now["lr"] >= above
+        if now["bad"] and kind == "input":
+            made.inputs[index.tolist().index(BAD)] = float("nan")
+        return made
+
+    def hooked(name: str, **overrides: Any) -> Any:
+        model: Any = create(name, **overrides)
+        layer = model.capsules.layers[0]
+        spoil: Damage = (lambda x: (x.half() * 60_000 * 60_000).float()) if kind == "overflow" else (lambda x: x / 0)
+        if kind in ("routing", "overflow"):
+            layer.register_forward_hook(lambda _, __, out: out._replace(pose=spoil(out.pose)) if now["bad"] else out)
+        if kind == "gradient":
+            layer.weight.register_hook(lambda g: g * float("nan") if now["bad"] else g)
+        return model
+
+    def judged(*arguments: Any) -> Tensor:
+        return criterion(*arguments) + (float("inf") if now["bad"] and kind == "loss" else 0.0)
+
+    ImageStream.batch = watched  # type: ignore[method-assign]
+    stepping.Step.set = noted  # type: ignore[method-assign]
+    stepping.criterion = judged
+    training.create_model = hooked
+    _digest_when_stopped()
+
+
+def _digest_when_stopped() -> None:
+    stop = training.raise_non_finite
+
+    def told(step: Any, at: int, folder: Path, resume: str) -> None:
+        write_digest(step, folder)
+        stop(step, at, folder, resume)
+
+    training.raise_non_finite = told
+
+
+def look_before(at: int, out: Path) -> None:
+    """Only a digest of the state before step `at` of a run that nothing happens to."""
+    call = stepping.Step.__call__
+
+    def called(self: stepping.Step, index: Tensor, noise: Tensor, step: int) -> None:
+        if step == at:
+            write_digest(self, out)
+            raise SystemExit(0)
+        call(self, index, noise, step)
+
+    stepping.Step.__call__ = called  # type: ignore[method-assign]
+
+
+def bad_step(folder: Path, world: int = 1) -> tuple[int, list[list[int]]]:
+    """Where BAD comes first in a run, and what each rank's batch is there."""
+    train, _ = holdout(load_data("mnist", folder / "data").train, count=16)
+    streams = [ImageStream(train, training.Recipe.augment, Share(8, r, world), 10, 0) for r in range(world)]
+    plans = [s.plan(0).index for s in streams]
+    step = next(k for k in range(len(plans[0])) if any(BAD in p[k].tolist() for p in plans))
+    return step, [p[step].tolist() for p in plans]
+
+
+def ranks(folder: Path, out: str, *more: str, patch: Any = None, world: int = 2) -> list[Child]:
+    """As many processes of one run, as torchrun would start them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    where = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    arguments = ["train", str(folder / "small.toml"), "--device", "cpu", "--data", str(folder / "data"),
+                 "--out", str(folder / out), *more]  # fmt: skip
+    return [Child(arguments, folder / f"{out}-{rank}.log", patch, where | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank in range(world)]  # fmt: skip
+
+
+def try_all(folder: Path, full: bool) -> Row:
+    row = Row(5, "NaN or Inf in input, routing, loss or gradient")
+    prepare(folder)
+    for name, overrides in OPTIMISERS.items() if full else list(OPTIMISERS.items())[:1]:
+        for kind in KINDS:
+            _one(folder, f"{name}-{kind}", kind, overrides, row)
+    if not full:
+        _one(folder, "radam-gradient", "gradient", OPTIMISERS["radam"], row)
+    for kind in KINDS if full else ("gradient",):
+        _two(folder, f"two-{kind}", kind, row)
+    _rollbacks(folder, row)
+    _huge_rate(folder, row)
+    return row
+
+
+def _one(folder: Path, name: str, kind: str, overrides: tuple[str, ...], row: Row) -> None:
+    at, indices = bad_step(folder)
+    clean = start(folder, f"{name}.clean", LOGGED, *overrides,
+                  patch=functools.partial(look_before, at, folder / f"{name}.before"))  # fmt: skip
+    child = start(folder, name, LOGGED, "save_seconds=0", *overrides, patch=functools.partial(poison, kind))
+    codes = clean.wait(), child.wait()
+    wrong = [] if codes == (0, 1) else [f"exit codes {codes}: {child.output[-300:]}"]
+    wrong += _left_behind(folder / name, child, kind, at, indices) if codes == (0, 1) else []
+    if codes == (0, 1):
+        mine, before = (json.loads(Path(f"{folder / n}.digest").read_text()) for n in (name, f"{name}.before"))
+        wrong += [f"the {part} moved" for part in ("model", "moments") if mine[part] != before[part]]
+    row.count(*(f"{name}: {w}" for w in wrong))
+
+
+def _left_behind(run: Path, child: Child, kind: str, at: int, indices: list[list[int]]) -> list[str]:
+    """What is wrong with the message, the report and the state."""
+    report = json.loads((run / "nonfinite.json").read_text())
+    wrong = [] if f"NaN or Inf at step {at} " in child.output else [f"message {child.output[-300:]!r}"]
+    wrong += [] if KINDS[kind] in report["diagnosis"] else [f"diagnosis {report['diagnosis']!r}"]
+    wrong += [] if (report["step"], report["indices"]) == (at, indices) else [f"report {report}"]
+    state = load_state(run)
+    wrong += [] if state["at"] <= at and (run / report["state"]).is_file() else [f"state {state['at']}"]
+    finite = all(bool(x.isfinite().all()) for x in state["step"]["model"].values() if torch.is_floating_point(x))
+    return wrong + ([] if finite else ["NaN or Inf in the state"])
+
+
+def _two(folder: Path, name: str, kind: str, row: Row) -> None:
+    at, indices = bad_step(folder, 2)
+    both = ranks(folder, name, LOGGED, "save_seconds=0", patch=functools.partial(poison, kind))
+    codes = [child.wait() for child in both]
+    text = f"NaN or Inf at step {at} "
+    wrong = [f"exit code {c}, {child.output[-300:]}" for c, child in zip(codes, both, strict=True)
+             if c != 1 or text not in child.output]  # fmt: skip
+    wrong += [] if wrong else _left_behind(folder / name, both[0], kind, at, indices)
+    row.count(*(f"{name}: {w}" for w in wrong))
+
+
+def _rollbacks(folder: Path, row: Row) -> None:
+    """A fault of the rate is over when the rate is low enough; one of the data is not, and ends the run after three."""
+    options = (LOGGED, "save_seconds=0", "train.rollback=3", "schedule.kind=constant")
+    healed = start(folder, "healed", *options, patch=functools.partial(poison, "loss", 0.002))  # 0.005, 0.0025, 0.00125
+    given_up = start(folder, "given-up", *options, patch=functools.partial(poison, "loss"))
+    codes = healed.wait(), given_up.wait()
+    row.count("" if codes[0] == 0 else f"healed: exit code {codes[0]}: {healed.output[-300:]}",
+              "" if healed.output.count("going back") == 2 else "healed: expected two rollbacks",
+              "" if '"lr": 0.00125' in (folder / "healed" / "metrics.jsonl").read_text() else "healed: another rate")
+    report = json.loads((folder / "given-up" / "nonfinite.json").read_text())
+    row.count("" if codes[1] == 1 else f"given-up: exit code {codes[1]}",
+              "" if report["rollbacks"] == given_up.output.count("going back") == 3 else f"given-up: {report}")
+
+
+def _huge_rate(folder: Path, row: Row) -> None:
+    """A real one: plain gradient descent that runs away."""
+    child = start(folder, "huge", LOGGED, "epochs=20", "optimiser.kind=sgd", "optimiser.momentum=0.99", "lr=1e6",
+                  "schedule.kind=constant", "loss.kind=cross_entropy", "reconstruction=1e6")  # fmt: skip
+    code = child.wait()
+    report = folder / "huge" / "nonfinite.json"
+    row.count("" if code == 1 and report.is_file() else f"huge rate: exit code {code}, {child.output[-300:]}")

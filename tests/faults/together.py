@@ -1,0 +1,91 @@
+"""10. Two at once: a second run in a folder is refused with the first one's id; a file fetched twice is there once."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import random
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from flashcaps.data._sources import SOURCES, Remote
+from tests.faults.child import Child, differences, lines_of, prepare, start
+from tests.faults.row import Row
+
+CONTENT = random.Random(0).randbytes(400_000)
+
+
+class SlowServer(ThreadingHTTPServer):
+    """One file, a piece at a time."""
+
+    daemon_threads = True
+    asked = 0
+
+
+class _Slowly(BaseHTTPRequestHandler):
+    server: SlowServer
+
+    def do_GET(self) -> None:
+        self.server.asked += 1
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        for at in range(0, len(CONTENT), 50_000):
+            self.wfile.write(CONTENT[at : at + 50_000])
+            time.sleep(0.05)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+def publish(url: str) -> None:
+    """MNIST is one file, and this is where it is."""
+    checksum = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
+    SOURCES["mnist"] = (Remote("digits.gz", (url,), len(CONTENT), checksum),)
+
+
+def try_all(folder: Path, full: bool) -> Row:
+    row = Row(10, "two runs in a folder, two downloads of a file")
+    prepare(folder)
+    for k in range(5 if full else 1):
+        _two_runs(folder, k, row)
+        _two_downloads(folder, k, row)
+    return row
+
+
+def _two_runs(folder: Path, k: int, row: Row) -> None:
+    name, alone = f"run-{k}", f"alone-{k}"
+    first = start(folder, name)
+    first.wait_for(lambda: lines_of(folder / name) >= 2)
+    others = [Child(_arguments(folder, name, flag), folder / f"{name}{flag}.log") for flag in ("--fresh", "--resume")]
+    codes = [other.wait() for other in others]
+    reference = start(folder, alone)
+    ends = first.wait(), reference.wait()
+    wrong = [f"exit codes {codes}"] if codes != [1, 1] else []
+    wrong += [o.output for o in others if f"is in use by process {first.process.pid} on " not in o.output]
+    wrong += [f"the first one's exit codes {ends}"] if ends != (0, 0) else differences(folder / name, folder / alone)
+    row.count(*wrong)
+
+
+def _arguments(folder: Path, name: str, flag: str) -> list[str]:
+    return ["train", str(folder / "small.toml"), "--device", "cpu", "--data", str(folder / "data"),
+            "--out", str(folder / name), flag]  # fmt: skip
+
+
+def _two_downloads(folder: Path, k: int, row: Row) -> None:
+    server = SlowServer(("127.0.0.1", 0), _Slowly)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    root = folder / f"root-{k}"
+    patch = functools.partial(publish, f"http://127.0.0.1:{server.server_port}/digits.gz")
+    both = [Child(["data", "mnist", "--data", str(root)], folder / f"get-{k}-{n}.log", patch, {"no_proxy": "127.0.0.1"})
+            for n in range(2)]  # fmt: skip
+    codes = [child.wait() for child in both]
+    server.shutdown()
+    server.server_close()
+    found = sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file())
+    good = found == ["mnist/SHA256SUMS", "mnist/digits.gz"] and (root / "mnist" / "digits.gz").read_bytes() == CONTENT
+    row.count("" if codes == [0, 0] else f"exit codes {codes}: {both[0].output} {both[1].output}",
+              "" if good else f"found {json.dumps(found)}", "" if server.asked == 1 else f"asked {server.asked} times")

@@ -1,0 +1,141 @@
+"""A short walk over every fuzz target, and proof that the judge sees what it should."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from flashcaps import functional as F
+
+from . import run
+from .draw import Draw
+from .judge import CARRIED, FINITE, OVERFLOW, REFUSED, UNEXPLAINED, Case, judge
+from .targets import NAMES, TARGETS, make_case
+
+PLAIN = torch.ones(2, 3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**63))
+def test_hostile_arguments_are_answered_or_refused(name: str, seed: int) -> None:
+    case = TARGETS[name](Draw(str(seed)))
+    verdict = judge(case)
+    assert verdict.kind != UNEXPLAINED, f"{verdict.why} [{case.text()}]"
+
+
+def test_a_case_depends_on_seed_and_number_alone() -> None:
+    (name, first), (again, second) = make_case(3, 17), make_case(3, 17)
+    assert name == again == NAMES[17 % len(NAMES)]
+    assert first.text() == second.text()
+    assert make_case(4, 17)[1].text() != first.text()
+
+
+# ---- the judge
+
+
+def test_a_finite_result_is_finite() -> None:
+    assert judge(Case(lambda x: x + 1, {"x": PLAIN}, gradient=True)).kind == FINITE
+
+
+def test_nan_out_of_finite_numbers_is_unexplained() -> None:
+    assert judge(Case(lambda x: x - x + torch.nan, {"x": PLAIN})).kind == UNEXPLAINED
+    assert judge(Case(lambda x: (x - 1).sqrt(), {"x": PLAIN}, gradient=True)).kind == UNEXPLAINED  # Inf, the gradient
+
+
+def test_nan_that_came_in_may_go_out() -> None:
+    assert judge(Case(lambda x: x + 1, {"x": PLAIN * torch.nan})).kind == CARRIED
+
+
+def test_inf_is_explained_by_a_number_beyond_the_dtype_and_by_nothing_else() -> None:
+    half = {"x": torch.full((3,), 300.0, dtype=torch.float16)}
+    assert judge(Case(lambda x: x * x, half)).kind == OVERFLOW
+    assert judge(Case(lambda x: x * x / x, half)).kind == UNEXPLAINED  # 300, had it been computed well
+
+
+@pytest.mark.parametrize("error", [ValueError("x: expected two"), TypeError("x: expected a tensor")])
+def test_an_error_that_names_the_argument_is_a_refusal(error: Exception) -> None:
+    assert judge(Case(raising(error), {"x": PLAIN})).kind == REFUSED
+
+
+@pytest.mark.parametrize("error", [ValueError("bad shape"), RuntimeError("x: expected two"), IndexError("x: 7")])
+def test_any_other_error_is_unexplained(error: Exception) -> None:
+    assert judge(Case(raising(error), {"x": PLAIN})).kind == UNEXPLAINED
+
+
+def raising(error: Exception) -> Any:
+    def function(x: Tensor) -> Tensor:
+        raise error
+
+    return function
+
+
+def test_what_is_wrong_with_a_finite_result_is_unexplained() -> None:
+    assert judge(Case(lambda x: x, {"x": PLAIN}, check=lambda x: "too plain")).why == "too plain"
+
+
+def test_a_process_that_dies_is_one_unexplained_case_and_the_rest_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(draw: Draw) -> Case:
+        return Case(lambda x: os.kill(os.getpid(), signal.SIGKILL), {"x": PLAIN})
+
+    monkeypatch.setitem(TARGETS, NAMES[1], kill)
+    found = run.collect(list(range(4)), seed=0, workers=1)
+    assert found["targets"][NAMES[1]][UNEXPLAINED] == 1
+    assert sum(sum(kinds.values()) for kinds in found["targets"].values()) == 4
+    assert "ended with code -9" in found["unexplained"][NAMES[1]][0]["why"]
+
+
+# ---- what fuzzing found
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_votes_too_large_for_any_result_are_refused_by_name(requires_grad: bool) -> None:
+    votes = torch.full((1, 2, 2, 2), 1e30).requires_grad_(requires_grad)
+    with pytest.raises(ValueError, match=r"^votes: expected numbers up to 4\.3e\+09, .* got 1\.0e\+30"):
+        F.dynamic_routing(votes)
+
+
+def test_nobody_looks_at_numbers_while_compiling() -> None:
+    compiled = torch.compile(F.dynamic_routing, backend="eager", fullgraph=True)
+    votes = torch.randn(1, 3, 2, 2)
+    assert torch.equal(compiled(votes).pose, F.dynamic_routing(votes).pose)
+
+
+def test_nobody_looks_at_numbers_under_vmap() -> None:
+    votes = torch.randn(4, 1, 3, 2, 2)
+    poses = torch.func.vmap(lambda v: F.dynamic_routing(v).pose)(votes)
+    torch.testing.assert_close(poses[2], F.dynamic_routing(votes[2]).pose)
+
+
+def test_gradients_of_shared_tensors_are_summed_before_they_are_rounded() -> None:
+    """Gradients of opposite signs, each beyond fp16: their sum over the batch is not."""
+    votes = torch.tensor([300.0, -300.0], dtype=torch.float16).view(2, 1, 1, 1).expand(2, 1, 1, 2)
+    bias = torch.zeros(1, 2, dtype=torch.float16, requires_grad=True)
+    F.dynamic_routing(votes, bias=bias, iterations=1).pose.sum().backward()
+    assert bias.grad is not None
+    assert bias.grad.isfinite().all()
+
+
+def test_an_ascent_whose_sum_passes_the_end_of_fp16_stays_finite() -> None:
+    votes = torch.full((4, 2, 2, 1), 200.0, dtype=torch.float16)  # their agreement is 1.6e5
+    b = torch.full((2, 2), 0.5, dtype=torch.float16)
+    assert F.discriminative_update(b, votes, torch.tensor([0, 1, 0, 0]), rate=1e-4, strength=0.0).isfinite().all()
+
+
+@pytest.mark.parametrize("iterations", [10**9, 1001])
+def test_iterations_without_end_are_refused(iterations: int) -> None:
+    with pytest.raises(ValueError, match=r"^iterations: expected at most 1000, got"):
+        F.inverse_temperature(iterations)
+
+
+@pytest.mark.parametrize("labels", [[0, 3], [-1, 0]])
+def test_classes_there_are_not_are_refused(labels: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"^targets: expected classes from 0 to 2, got"):
+        F.margin_loss(PLAIN, torch.tensor(labels))
