@@ -355,3 +355,16 @@ def test_a_captured_run_is_the_eager_one(tmp_path: Path, quick: None, overrides:
         train(small_recipe(*overrides, f"capture={name}"), Place("cuda", str(tmp_path / name)))
     captured, eager = ([m["loss"] for m in metrics(tmp_path / n)] for n in ("true", "false"))
     assert captured == pytest.approx(eager, rel=2e-2 if "precision=bf16" in overrides else 1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("overrides", [(), MIXED, ("precision=bf16",)])
+def test_a_captured_run_resumes(tmp_path: Path, quick: None, overrides: tuple[str, ...]) -> None:
+    """Convolutions add up in an order of their own on a GPU, so not bit for bit."""
+    recipe = small_recipe(*overrides)
+    train(recipe, Place("cuda", str(tmp_path / "whole")))
+    with pytest.raises(Stopped):
+        train(recipe, Place("cuda", str(tmp_path / "parts")), StopAt(13, signal.SIGTERM))
+    train(recipe, Place("cuda", str(tmp_path / "parts"), resume=True))
+    whole, parts = ([m["loss"] for m in metrics(tmp_path / n)] for n in ("whole", "parts"))
+    assert parts == pytest.approx(whole, rel=2e-2 if "precision=bf16" in overrides else 1e-3)

@@ -71,7 +71,7 @@ def check_floating(name: str, x: Tensor) -> None:
 def check_dtype(name: str, x: Tensor, weight: Tensor) -> None:
     """x has the dtype of a module's weights, unless autocast sees to it."""
     kind = x.device.type
-    if x.dtype != weight.dtype and not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+    if x.dtype != weight.dtype and not (kind != "meta" and torch.is_autocast_enabled(kind)):
         raise ValueError(f"{name}: expected {weight.dtype} like the weights, got {x.dtype}; convert one with .to()")
 
 
