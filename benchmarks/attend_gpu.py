@@ -54,20 +54,16 @@ WORKLOADS = [
 ]
 SWEPT = (0, 2, 3)  # workloads of --variants
 KERNELS = tuple(plan.BLOCKS)
-LARGE, SMALL = ("log_sum_exp", "weighted_sum", "query_gradient"), ("pose_gradient", "weight_gradient")
-
-
-def variant(large: plan.Block, small: plan.Block) -> dict[str, plan.Block]:
-    return {**dict.fromkeys(LARGE, large), **dict.fromkeys(SMALL, small)}
-
-
-VARIANTS = [
-    variant(plan.Block(32, 2048, 4, 2), plan.Block(16, 1024, 4, 2)),
-    variant(plan.Block(32, 2048, 2, 2), plan.Block(16, 1024, 2, 2)),
-    variant(plan.Block(32, 2048, 8, 2), plan.Block(16, 1024, 8, 2)),
-    variant(plan.Block(32, 2048, 4, 3), plan.Block(16, 1024, 4, 3)),
-    variant(plan.Block(16, 1024, 4, 2), plan.Block(32, 1024, 4, 2)),
-    variant(plan.Block(32, 1024, 4, 2), plan.Block(32, 2048, 4, 2)),
+VARIANTS: list[dict[str, plan.Block]] = [
+    dict(zip(KERNELS, [plan.Block(*block) for block in blocks], strict=True))
+    for blocks in [
+        ((64, 64, 4), (64, 64, 4), (64, 64, 4, 5, 2), (64, 64, 4, 2, 3)),
+        ((32, 64, 2), (32, 64, 2), (64, 64, 4, 2, 3), (64, 64, 4, 1, 3)),
+        ((64, 64, 8), (64, 64, 8), (64, 64, 4, 5, 3), (32, 64, 2, 2, 3)),
+        ((128, 64, 8), (128, 64, 8), (64, 64, 4, 2, 2), (64, 64, 4, 2, 2)),
+        ((64, 64, 2), (64, 32, 4), (32, 64, 2, 5, 2), (64, 64, 4, 5, 2)),
+        ((64, 128, 8), (64, 128, 8), (128, 64, 8, 5, 2), (128, 64, 4, 2, 2)),
+    ]
 ]
 
 
@@ -230,10 +226,11 @@ def sweep(precisions: tuple[str, ...]) -> list[dict[str, Any]]:
     rows = []
     for blocks in VARIANTS:
         plan.BLOCKS.update(blocks)
+        plan.cut.cache_clear()
         for work in [WORKLOADS[k] for k in SWEPT]:
             for precision in [p for p in work.precisions if p in precisions]:
                 set_precision(precision)
-                block = [tuple(blocks["weighted_sum"]), tuple(blocks["weight_gradient"])]
+                block = [tuple(block) for block in blocks.values()]
                 row: dict[str, Any] = {"block": block, "workload": work.name, "precision": precision}
                 try:
                     found = by_kernel(layer(0), work.sizes, 0, DTYPE[precision])

@@ -20,6 +20,7 @@ from flashcaps import create_model, votes
 from flashcaps.functional import squash
 from flashcaps.kernels._norm import layer_norm_poses, squash_poses
 from flashcaps.kernels._patches import patches
+from flashcaps.kernels._stem import convolve_image
 from flashcaps.losses import cross_entropy_loss, margin_loss, reconstruction_loss, spread_loss
 
 
@@ -67,15 +68,13 @@ def step_of(model: Model) -> Callable[[], Tensor]:
 
 
 def captured(step: Callable[[], Any], warm: int = 3) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         for _ in range(warm):
             step()
-    torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         step()
     return graph
 
@@ -114,17 +113,15 @@ def measure(name: str, top: int) -> None:
 
 def compare(title: str, ours: Callable[..., Tensor], theirs: Callable[..., Tensor], *leaves: Tensor) -> None:
     """Microseconds of forward + backward by both, and how far apart results and gradients are."""
-    results: list[list[Tensor]] = []
-    times: list[float] = []
-    for function in (ours, theirs):
-        g = torch.randn_like(ours(*leaves)) if not results else g  # noqa: F821 (the first's serves the second)
+    with torch.no_grad():
+        g = torch.randn_like(theirs(*leaves))
 
-        def step(function: Callable[..., Tensor] = function, g: Tensor = g) -> list[Tensor]:
-            y = function(*leaves)
-            return [y, *torch.autograd.grad(y, leaves, g.to(y.dtype))]
+    def step(function: Callable[..., Tensor]) -> list[Tensor]:
+        y = function(*leaves)
+        return [y.detach(), *torch.autograd.grad(y, leaves, g.to(y.dtype))]
 
-        times.append(1e3 * time_of(captured(step)))
-        results.append([x.double() for x in step()])
+    times = [1e3 * time_of(captured(lambda f=f: step(f))) for f in (ours, theirs)]
+    results = [[x.double() for x in step(f)] for f in (ours, theirs)]
     errors = [float((a - b).norm() / b.norm()) for a, b in zip(*results, strict=True)]
     print(f"  {title:<44}{times[0]:>9.1f} us, torch {times[1]:>9.1f} us, off by {max(errors):.1e}", flush=True)
 
@@ -157,6 +154,15 @@ def small() -> None:
     compare("patches 128x32x7x7x16, k 3", lambda u: patches(u, 3, 1), lambda u: votes.patches(u, 3, 1), u)
     first = torch.randn(128, 512, 16, 16, device="cuda").view(128, 32, 16, 16, 16).permute(0, 1, 3, 4, 2)
     compare("the same, channels first", gather, views, first.requires_grad_())
+
+
+    images = torch.rand(128, 1, 28, 28, device="cuda")
+    kernel, shift = (torch.randn(*s, device="cuda", requires_grad=True) for s in ((256, 1, 9, 9), (256,)))
+    with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+        compare(
+            "first convolution 128x1x28x28 -> 256, k 9",
+            lambda w, b: convolve_image(images, w, b, 1, 0), lambda w, b: F.conv2d(images, w, b), kernel, shift,
+        )  # fmt: skip
 
 
 def main() -> None:

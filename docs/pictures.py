@@ -54,6 +54,33 @@ def routing_picture() -> None:
     figure.savefig(IMAGES / "routing.png", dpi=110, facecolor="white")
 
 
+def votes_picture() -> None:
+    """The votes for the face and where routing puts it; beside it, squash."""
+    x = votes()
+    routed = dynamic_routing(x, iterations=4)
+    shares = routed.coupling[0, :, 0]
+    centre = (shares[:, None] * x[0, :, 0]).sum(0) / shares.sum()  # before squash, where the votes are
+    plt.rcParams.update({"font.size": 11, "font.family": "DejaVu Sans"})
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", width_ratios=(1.25, 1))
+    left.scatter(*x[0, :, 0].T, s=40 + 500 * shares, color=COLOURS[0], alpha=0.55, lw=0)
+    for k, (name, at) in enumerate(zip(PARTS, x[0, :, 0].tolist(), strict=True)):
+        agrees = k < 4
+        offset = ((14, -5), (-72, -4), (-12, -24), (14, -4))[k] if agrees else (10, -4)
+        left.annotate(name, at, textcoords="offset points", xytext=offset, color="#1c1f24" if agrees else "#6b7280")
+    left.plot(*centre, "x", color="#1c1f24", ms=9, mew=2)
+    left.set(xlabel="first number of the face's pose", ylabel="second number", title="votes for the face")
+    left.margins(0.22)
+    lengths = torch.linspace(0, 4, 200)
+    right.plot(lengths, lengths**2 / (1 + lengths**2), color=COLOURS[1], lw=2.5)
+    right.axhline(1, color="#6b7280", lw=1, ls=":")
+    right.set(xlabel="length of the sum of votes", ylabel="length of the capsule", title="squash")
+    right.set(xlim=(0, 4), ylim=(0, 1.08))
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(IMAGES / "votes.png", dpi=110, facecolor="white")
+
+
 if __name__ == "__main__":
     IMAGES.mkdir(exist_ok=True)
     routing_picture()
+    votes_picture()

@@ -187,3 +187,10 @@ def test_what_cannot_be_exported_is_answered(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(ImportError, match=r"pip install 'flashcaps\[export\]'"):
         export_model(network(), tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_models_of_text_are_shared_not_exported(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"reads hidden states of text.*save_pretrained"):
+        export_model(flashcaps.create_model("heinsen_sst2", layers=2, width=4), tmp_path / "m.onnx")
+    with pytest.raises(ValueError, match="give image="):
+        export_model(torch.nn.Linear(2, 2), tmp_path / "m.onnx")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,3 +129,12 @@ def test_what_cannot_be_shared_is_answered(model: Any, tmp_path: Path, monkeypat
     monkeypatch.setattr("importlib.import_module", missing)
     with pytest.raises(ImportError, match=r"flashcaps\[hub\]"):
         push_to_hub(model, "someone/tiny")
+
+
+def test_the_real_package_takes_these_arguments() -> None:
+    import huggingface_hub
+
+    inspect.signature(huggingface_hub.HfApi.create_repo).bind(None, "someone/tiny", private=True, exist_ok=True)
+    upload = inspect.signature(huggingface_hub.HfApi.upload_folder)
+    upload.bind(None, repo_id="someone/tiny", folder_path="shared", commit_message="Weights, config and card")
+    inspect.signature(huggingface_hub.snapshot_download).bind("someone/tiny", revision=None, allow_patterns=["*.json"])

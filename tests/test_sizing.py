@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from flashcaps.memory import memory_warning
 from flashcaps.models import create_model
 from flashcaps.recipe import read_recipe
 from flashcaps.sizing import (
@@ -98,7 +100,11 @@ def test_a_network_of_timm_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     recipe, why = own_recipe("images", str(folder), ["epochs=1"], backbone="timm:resnet18", size=(64, 48))
     assert "timm:resnet18, pretrained, whose last feature map has 16 channels of 3 x 2" in why[1]
     assert "a grid of 3 x 2 x 16 types = 96" in why[2]
+    timm: Any = sys.modules["timm"]
+    assert memory_warning(recipe, torch.device("cpu"), free=2**40) is None
+    assert timm.asked == [False, False]  # nothing was fetched to choose sizes
     model = create_model(recipe.model.name, **recipe.model.overrides)
+    assert timm.asked[-1]
     assert model(torch.rand(2, 3, 64, 48)).scores.shape == (2, 3)
     assert own_command(recipe)[-2:] == ["--backbone", "timm:resnet18"]
     large = size_model((3, 224, 224), 3, backbone="timm:resnet18")

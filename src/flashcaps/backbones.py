@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from .kernels._stem import ImageConv2d, few_numbers
 from .routing._checks import check_choice, check_sizes
 
 Image = tuple[int, int, int]  # (C, H, W)
@@ -62,7 +63,8 @@ class Conv:
         if self.pool is not None:
             check_choice("pool", self.pool, POOLS)
             layers.append(POOLS[self.pool]())
-        return nn.Sequential(nn.Conv2d(in_channels, self.channels, self.kernel, self.stride, self.padding), *layers)
+        kind = ImageConv2d if few_numbers(in_channels, self.kernel) else nn.Conv2d
+        return nn.Sequential(kind(in_channels, self.channels, self.kernel, self.stride, self.padding), *layers)
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ class ResidualBlock(nn.Module):
             self.shortcut = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return (self.body(x) + self.shortcut(x)).relu_()
+        out: Tensor = self.body(x) + self.shortcut(x)
+        return out.relu_()
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,7 @@ class CapsuleLayer(FiniteModule):
                 self.seen.version = None if torch.compiler.is_compiling() else self.weight._version
             if not self.training:  # training has a guard of its own, which can step back
                 given = {"u": u, "weight": self.weight} | {f"learned {name}": x for name, x in learned.items()}
-                check_overflow((routed.pose, routed.activation), gradients=False, **given)
+                check_overflow((routed.pose, routed.activation, routed.variance), False, **given)
             return cast(routed, dtype or u.dtype, coupling)
 
     def _gate(self, u: Tensor, activation: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -96,8 +96,11 @@ def export_model(
     if to not in SUFFIX:
         raise ValueError(f"to: expected one of {', '.join(SUFFIX)}, got {to or path.name!r}")
     shape = image or getattr(model, "image", None)
+    if shape is None and hasattr(model, "presence"):
+        raise ValueError(f"model: {getattr(model, 'name', 'this one')} reads hidden states of text, and only models of "
+                         "images are exported; save_pretrained shares it as it is")  # fmt: skip
     if shape is None:
-        raise ValueError("image: expected (C, H, W), for this model does not say what it takes")
+        raise ValueError("image: expected (C, H, W), for this model does not say what it takes; give image=")
     part = path.with_name(f".part-{path.stem}{SUFFIX[to]}")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

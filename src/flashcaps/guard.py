@@ -107,7 +107,7 @@ class FirstNaN:
 
 def diagnose(step: Step, index: Tensor, noise: Tensor) -> str:
     """One line on where NaN or Inf comes from in this process's batch: the step once more, nothing of it applied."""
-    if bad := first_bad(step.model.named_parameters()):
+    if bad := first_bad(step.model.state_dict().items()):
         return f"weights: {bad}; the step before made it"
     batch = step.stream.batch(index, noise)
     finite = batch.inputs.flatten(1).isfinite().all(1)
@@ -115,12 +115,13 @@ def diagnose(step: Step, index: Tensor, noise: Tensor) -> str:
         return f"input: NaN or Inf in {int((~finite).sum())} of {len(finite)} examples, first {int(index[~finite][0])}"
     with FirstNaN(step.model) as first:
         scores, loss = step.loss_of(step.model, batch)
-    if first.found or not bool(loss.isfinite()):
-        return f"forward: {first.found or first_bad([('scores', scores)]) or f'the loss is {float(loss):g}'}"
+    value = float(loss.detach())
+    if first.found or not math.isfinite(value):
+        return f"forward: {first.found or first_bad([('scores', scores)]) or f'the loss is {value:g}'}"
     step.optimiser.zero_grad(set_to_none=True)
     loss.backward()
     if bad := first_bad((name, p.grad) for name, p in step.model.named_parameters()):
-        return f"backward: the gradient of {bad}, though the loss is {float(loss):.4g}"
+        return f"backward: the gradient of {bad}, though the loss is {value:.4g}"
     return ""
 
 

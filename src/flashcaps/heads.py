@@ -22,7 +22,7 @@ class Lengths(nn.Module):
         check_floating("pose", routed.pose)
         lengths = length(routed.pose)
         if not self.training:
-            check_overflow((lengths,), gradients=False, pose=routed.pose)
+            check_overflow((lengths,), False, pose=routed.pose)
         return lengths
 
 
@@ -48,8 +48,10 @@ class SharedLinear(nn.Module):
         check_floating("pose", routed.pose)
         if routed.pose.shape[-1:] != self.linear.weight.shape[1:]:
             raise ValueError(f"pose: expected (B, J, {self.linear.in_features}), got {tuple(routed.pose.shape)}")
+        check_devices(self.linear.weight, pose=routed.pose)
         check_dtype("pose", routed.pose, self.linear.weight)
-        return self.linear(routed.pose)[..., 0]
+        scores: Tensor = self.linear(routed.pose)[..., 0]
+        return scores
 
 
 def mask_capsules(pose: Tensor, chosen: Tensor) -> Tensor:
@@ -89,8 +91,11 @@ class Decoder(nn.Module):
         check_floating("pose", pose)
         if tuple(pose.shape[1:]) != (self.capsules, self.dim):
             raise ValueError(f"pose: expected (B, {self.capsules}, {self.dim}), got {tuple(pose.shape)}")
-        check_dtype("pose", pose, next(self.parameters()))
+        weight = next(self.parameters())
+        check_devices(weight, pose=pose)
+        check_dtype("pose", pose, weight)
         if chosen is None:
             a = length(pose) if routed.activation is None else routed.activation
             chosen = torch.argmax(a, 1)
-        return self.layers(mask_capsules(pose, chosen).flatten(1)).view(-1, *self.image)
+        drawn: Tensor = self.layers(mask_capsules(pose, chosen).flatten(1))
+        return drawn.view(-1, *self.image)

@@ -73,7 +73,7 @@ class PrimaryCapsules(FiniteModule):
         check_dtype("features", features, weight)
         routed = self._capsules(features)
         if not self.training:  # see `CapsuleLayer`
-            check_overflow(routed[:2], gradients=False, features=features, weight=weight)
+            check_overflow(routed[:2], False, features=features, weight=weight)
         return routed
 
     def _capsules(self, features: Tensor) -> Routed:
@@ -247,7 +247,8 @@ class ConvCapsules(CapsuleLayer):
         softmax: Softmax = over_parents
         if self.over == "positions":
             h, w = u.shape[2:4]
-            softmax = OverPositions(covered(h, w, self.kernel, self.stride, u.device), h * w)
+            child = covered(h, w, self.kernel, self.stride, u.device)
+            softmax = OverPositions(child, h * w, (h, w, self.kernel, self.stride))
         x = patches(u, self.kernel, self.stride)
         grid = (x.shape[0], x.shape[1], x.shape[2])
         if activation is not None:

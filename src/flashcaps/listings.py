@@ -88,7 +88,8 @@ def list_table(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
     files = [table.parent / row[file] for row in rows]
     missing = next((f for f in files if not os.path.isfile(f)), None)  # False for whatever cannot be a path, too
     if missing is not None:
-        raise FileNotFoundError(f"{table}: no file {str(missing)[:300]}; paths in column {file!r} are relative to the table")
+        raise FileNotFoundError(f"{table}: no file {str(missing)[:300]}; paths in column {file!r} are relative to the "
+                                "table")
     parts = [_part(row[split], table) if split else "" for row in rows]
     labels, names = _labels(rows, [c for c in columns if c not in (file, split)], class_names, str(table))
     return Listing(files, labels, parts, names)

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .kernels._margin import CLASSES, margin_rows
+from .kernels._rows import fused
 from .routing._checks import can_look, check_floating, check_number, check_overflow, check_tensor
 from .routing._types import compute_dtype
 
@@ -43,7 +45,7 @@ def _check(name: str, x: Tensor, targets: Tensor, targets_name: str = "targets")
 
 
 def _checked(loss: Tensor, **arguments: Tensor) -> Tensor:
-    check_overflow((loss,), gradients=False, **arguments)
+    check_overflow((loss,), False, **arguments)
     return loss
 
 
@@ -54,6 +56,8 @@ def margin_loss(
     for name, value in (("present", present), ("absent", absent), ("down_weight", down_weight)):
         check_number(name, value)
     v = _check("lengths", lengths, targets)
+    if fused(v) and v.shape[1] <= CLASSES:
+        return margin_rows(v, targets, present, absent, down_weight)[0]
     t = multi_hot(targets, v.shape[1], v.dtype)
     per_class = t * F.relu(present - v).square() + down_weight * (1 - t) * F.relu(v - absent).square()
     return _checked(per_class.sum(1).mean(), lengths=lengths)
@@ -111,5 +115,5 @@ def reconstruction_loss(output: Tensor, image: Tensor) -> Tensor:
     if image.device != output.device or image.is_complex():
         raise ValueError(f"image: expected real numbers on {output.device}, got {image.dtype} on {image.device}")
     x, y = (z.to(compute_dtype(output, image)).flatten(1) for z in (output, image))
-    loss = (x - y).square().sum(1).mean()
+    loss = F.mse_loss(x, y, reduction="sum") / x.shape[0]
     return _checked(loss, output=output, image=image)

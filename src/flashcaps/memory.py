@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from .capsule_layer import CapsuleLayer
 from .models import create_model
+from .models._timm import for_loading
 from .recipe import Recipe
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def memory_free(device: torch.device) -> int | None:
 
 def memory_warning(recipe: Recipe, device: torch.device, free: int | None = None) -> str | None:
     """A line, where a step would not fit in the memory that is free: which batch would. None for models of text."""
-    model = create_model(recipe.model.name, **recipe.model.overrides)
+    model = create_model(recipe.model.name, **for_loading(recipe.model.overrides))  # no weights are fetched to count
     free = memory_free(device) if free is None else free
     if model.image is None:
         return None

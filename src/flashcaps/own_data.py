@@ -76,7 +76,7 @@ def _open(source: Any) -> Any:
         opened = image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
         opened.load()
         opened = importlib.import_module("PIL.ImageOps").exif_transpose(opened)  # as a camera was held
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
         where = "stdin" if isinstance(source, bytes) else source
         raise ValueError(f"{where}: not a whole picture ({error}); remove or replace it") from None
     return opened

@@ -145,11 +145,15 @@ class Train:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper reports: a place, one number, and how many runs it is the mean of."""
+    """What the paper reports: a place, one number, and how many runs it is the mean of.
+
+    public: the best that public code is known to reach with the same network.
+    """
 
     paper: str = ""
     test_error_percent: float | None = None
     test_accuracy_percent: float | None = None
+    public: float | None = None
     trials: int = 1
     note: str = ""
 
@@ -255,9 +259,8 @@ def _fields(section: str) -> list[str]:
 
 def _gather(content: dict[str, Any], kind: type, option: str) -> dict[str, Any]:
     """Keys the dataclass does not have become its options."""
-    for key, value in ((kind.__name__.lower(), content), (option, getattr(content, "get", dict().get)(option, {}))):
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{key}: expected a table, got {short(value)}")
+    if not isinstance(content, Mapping) or not isinstance(content.get(option, {}), Mapping):
+        raise ValueError(f"{kind.__name__.lower()}: expected a table, and one in its {option}, got {short(content)}")
     names = {f.name for f in dataclasses.fields(kind)}
     options = {**content.get(option, {}), **{k: v for k, v in content.items() if k not in names}}
     return {**{k: v for k, v in content.items() if k in names}, option: options}

@@ -16,13 +16,16 @@ import torch
 
 from .checkpoint import write_atomic
 from .evaluate import Evaluation
-from .recipe import Recipe, list_recipes, read_recipe
+from .recipe import Claim, Recipe, list_recipes, read_recipe
 
 if TYPE_CHECKING:
     from .run_folder import RunFolder
     from .step import Step
 
 PAPERS = ("dynamic", "em", "attention", "heinsen", "discriminative")
+COLUMNS = ("| paper | recipe | the paper's | public code's | ours | reached | parameters | training time | on |",
+           "| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+SECTION = "<!-- results -->", "<!-- /results -->"
 HEADER = """# Results
 
 Made by `flashcaps results` from the files under `runs/`; nothing here is typed by hand. Percent on the test set;
@@ -119,8 +122,7 @@ def best_results(results: Path) -> dict[str, str]:
     """For every recipe, its best row of the table in words: "0.31 % error"."""
     best: dict[str, tuple[float, str]] = {}
     for (recipe, _), runs in _grouped(read_results(results)).items():
-        value = statistics.fmean(r["value"] for r in runs)
-        word = "accuracy" if "accuracy" in runs[0]["metric"] else "error"
+        value, word = _mean(runs), _word(runs)
         key = value if word == "error" else -value
         if recipe not in best or key < best[recipe][0]:
             best[recipe] = (key, f"{value:.2f} % {word}")
@@ -131,8 +133,7 @@ def make_table(results: Path) -> str:
     """results/README.md: one row per recipe and variant, papers in order."""
     groups = _grouped(read_results(results))
     recipes = {name: read_recipe(name) for name in list_recipes()}
-    rows = ["| paper | recipe | the paper's | ours | parameters | training time | on |",
-            "| --- | --- | --- | --- | --- | --- | --- |"]
+    rows = [*COLUMNS]
     for name, kind in sorted(groups, key=lambda g: (_paper(recipes.get(g[0])), g[0], g[1] != "default", g[1])):
         rows.append(_row(name, kind, recipes.get(name), groups[name, kind]))
     measured = {name for name, _ in groups}
@@ -141,9 +142,31 @@ def make_table(results: Path) -> str:
     return HEADER + "\n" + "\n".join(rows) + "\n" + tail
 
 
+def make_summary(results: Path) -> str:
+    """For the project's README: the best variant of every recipe that repeats a paper's number."""
+    rows = [*COLUMNS]
+    best: dict[str, tuple[float, str, Recipe]] = {}
+    for (name, kind), runs in _grouped(read_results(results)).items():
+        recipe = read_recipe(name) if name in list_recipes() else None
+        if recipe is None or recipe.claim.value is None:
+            continue
+        key = _mean(runs) * (-1 if _word(runs) == "accuracy" else 1)
+        if name not in best or key < best[name][0]:
+            best[name] = key, _row(name, kind, recipe, runs), recipe
+    rows += [row for name, (_, row, recipe) in sorted(best.items(), key=lambda b: (_paper(b[1][2]), b[0]))]
+    return "\n".join(rows) + "\n"
+
+
 def write_table(results: Path) -> Path:
+    """results/README.md, and the section between the `results` markers of the README beside the folder."""
     path = results / "README.md"
     write_atomic(path, make_table(results))
+    readme = results.parent / "README.md"
+    if readme.is_file():
+        before, opened, rest = readme.read_text().partition(SECTION[0])
+        _, closed, after = rest.partition(SECTION[1])
+        if opened and closed:
+            write_atomic(readme, f"{before}{opened}\n{make_summary(results)}{closed}{after}")
     return path
 
 
@@ -160,9 +183,24 @@ def _paper(recipe: Recipe | None) -> tuple[int, str]:
     return (PAPERS.index(first) if first in PAPERS else len(PAPERS), paper)
 
 
+def _word(runs: list[dict[str, Any]]) -> str:
+    return "accuracy" if "accuracy" in runs[0]["metric"] else "error"
+
+
+def _mean(runs: list[dict[str, Any]]) -> float:
+    return statistics.fmean(r["value"] for r in runs)
+
+
+def _reached(claim: Claim | None, runs: list[dict[str, Any]]) -> str:
+    """Whether the mean, as printed, is as good as the paper's number."""
+    if claim is None or claim.value is None:
+        return ""
+    ours = round(_mean(runs), 2)
+    return "yes" if (ours >= claim.value if _word(runs) == "accuracy" else ours <= claim.value) else "no"
+
+
 def _row(name: str, kind: str, recipe: Recipe | None, runs: list[dict[str, Any]]) -> str:
-    values = [r["value"] for r in runs]
-    word = "accuracy" if "accuracy" in runs[0]["metric"] else "error"
+    values, word = [r["value"] for r in runs], _word(runs)
     if len(values) > 1:
         ours = f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f} ({len(values)} seeds)"
     else:
@@ -172,11 +210,12 @@ def _row(name: str, kind: str, recipe: Recipe | None, runs: list[dict[str, Any]]
         ours += ", best test epoch"
     claim = recipe.claim if recipe else None
     theirs = "" if claim is None or claim.value is None else f"{claim.value:g} % {word}"
+    public = "" if claim is None or claim.public is None else f"{claim.public:g}"
     label = f"`{name}`" if kind == "default" else f"`{name}` {kind.replace(',', ' ')}"
     seconds = statistics.fmean(r["wall_s"] for r in runs)
     hardware = ", ".join(sorted({r["hardware"] for r in runs}))
-    return (f"| {claim.paper if claim else ''} | {label} | {theirs} | {ours} | {runs[0]['parameters']:,} "
-            f"| {duration(seconds)} | {hardware} |")
+    return (f"| {claim.paper if claim else ''} | {label} | {theirs} | {public} | {ours} | {_reached(claim, runs)} "
+            f"| {runs[0]['parameters']:,} | {duration(seconds)} | {hardware} |")
 
 
 def duration(seconds: float) -> str:

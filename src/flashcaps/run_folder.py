@@ -5,6 +5,7 @@ While a process trains in it, it holds run.lock: a second one is refused, and to
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -82,9 +83,11 @@ class RunFolder:
             self._check_config()
 
     def release(self) -> None:
-        self.lock.release()
-        if self.path.is_dir() and not any(self.path.iterdir()):
-            self.path.rmdir()  # nothing came of it
+        """Others may have the folder; an empty one, of which nothing came, goes."""
+        if self.lock.file is not None:
+            self.lock.release()
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
 
     def newest(self) -> dict[str, Any] | None:
         """The state to resume from; None where the run was killed before it saved one, and begins again."""
@@ -115,7 +118,7 @@ class RunFolder:
                              "give the same, or start another run")
 
     def log(self, kind: str, step: int, **values: Any) -> None:
-        """One line of metrics.jsonl, in one piece: whoever reads along sees it whole or not at all."""
+        """One line of metrics.jsonl, in one write. Readers take what ends in a newline: the rest is on its way."""
         entry = {"kind": kind, "step": step, "seconds": round(self.wall_s, 3), **values}
         line, path = json.dumps(entry).encode() + b"\n", self.path / "metrics.jsonl"
         with room_for(path, len(line)), path.open("ab", buffering=0) as out:
@@ -158,7 +161,7 @@ class RunFolder:
         self.best, at = {}, 0
         if state is not None:
             step.load_state_dict(state["step"])
-            step.rollbacks = self.rollbacks = max(self.rollbacks, state["rollbacks"])
+            step.rollbacks = self.rollbacks = max(self.rollbacks, state.get("rollbacks", 0))
             self._restore_random(step, state)
             self.best, self.seconds, at = state["best"], state["seconds"], state["at"]
             self.started = time.monotonic()

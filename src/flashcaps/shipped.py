@@ -89,7 +89,7 @@ def make_card(name: str, model: Any, config: dict[str, Any]) -> str:
         f"# {name}",
         _about(model),
         f'```python\nmodel = flashcaps.load("{name}")\n```',
-        _data(config["recipe"]),
+        _data(config["recipe"]).replace("`config.json`", "the header of the weights file"),
         _result(result),
         f"As stored here ({stored['dtype']}): {what} {stored['value']:.2f} % ({low:.2f} to {high:.2f} %) on "
         f"{stored['examples']:,} images.{note}",

@@ -162,6 +162,7 @@ def own_recipe(
     "timm:NAME", or one that is chosen by rule.
     """
     check_choice("kind", kind, LISTS)
+    check_choice("routing", routing, LOSSES)
     listing = LISTS[kind](path)
     found = survey(listing, size)
     classes = len(listing.class_names)

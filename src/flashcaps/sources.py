@@ -33,6 +33,10 @@ def open_sources(
 ) -> Sources:
     """Load, hold out, resize and move the data. share None: for evaluation alone. dev: a few hundred examples."""
     spec = recipe.data
+    if spec.name == "shards":  # larger than memory: read as it goes
+        from .sharded import shard_sources
+
+        return shard_sources(recipe, device, share, DEV_EXAMPLES if dev else 1 << 62)
     dataset, validation = load_splits(spec, root, device)
     splits = {"train": dataset.train, "test": dataset.test, "validation": validation}
     for name, split in splits.items():

@@ -52,7 +52,8 @@ class CapsuleStack(nn.Module):
         for layer, above in pairwise(layers):
             routed = layer(u, activation)
             u, activation = routed.pose, hand_on(routed.activation, layer, above)
-        return layers[-1](u, activation, coupling=coupling, record=record)
+        top: Routed = layers[-1](u, activation, coupling=coupling, record=record)
+        return top
 
     def _layers(self) -> list[CapsuleLayer]:
         return [cast(CapsuleLayer, layer) for layer in self.layers]

@@ -136,7 +136,7 @@ def follow(
                 lr = step.rates(at - 1).lr
                 run.log("train", at, epoch=epoch, loss=loss, error=error, lr=lr, images_s=round(rate, 1))
             read_at, read_s = at, run.wall_s
-        if epoch_ends and first_bad(step.model.state_dict().items()):
+        if epoch_ends and workers.agreed(bool(first_bad(step.model.state_dict().items()))):
             raise_non_finite(step, at - 1, run.path, run.resume_command)
         if epoch_ends and ((epoch + 1) % spec.evaluate_every == 0 or at == step.total):
             done = look(step, sources, run, at, watch)
@@ -176,7 +176,9 @@ def claimed(run: RunFolder, resume: bool, place: Place, workers: Workers) -> Ite
         workers.agreed(False)
         yield
     except RuntimeError as error:
-        if lost := lost_workers(workers, error):
+        with StopSignals():  # torchrun, which saw it, too, sends its SIGTERM while the others answer
+            lost = lost_workers(workers, error)
+        if lost:
             cause = str(error).split(". ")[0]
             raise RuntimeError(f"lost {lost} of {workers.world} ({cause}); start all of them again: "
                                f"{run.resume_command}") from error
@@ -187,7 +189,7 @@ def claimed(run: RunFolder, resume: bool, place: Place, workers: Workers) -> Ite
 
 def make_share(recipe: Recipe, state: dict[str, Any] | None, workers: Workers) -> Share:
     """This process's part of a step. A resumed run takes as many images a step as before, whoever shares them now."""
-    images = recipe.train.batch * workers.world if state is None else state["images"]
+    images = (state or {}).get("images", recipe.train.batch * workers.world)
     if images % (workers.world * recipe.train.accumulate):
         raise ValueError(f"--resume: expected a number of processes that can share a step of {images} images in "
                          f"{recipe.train.accumulate} parts, got {workers.world}; start a divisor of {images}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import time
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+MEETING_S = 600  # how long all have to start
 ROLL_CALL_S = 5  # how long the others have to say that they are there
 
 
@@ -81,8 +83,35 @@ def join_workers(device: str = "auto") -> Workers:
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if world > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        store, rank, world = next(dist.rendezvous("env://"))
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            store = meet(store, rank, world)
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", store=store, rank=rank, world_size=world)
     return Workers(chosen, dist.get_rank() if world > 1 else 0, world)
+
+
+def meet(store: dist.Store, rank: int, world: int) -> dist.Store:
+    """A corner of torchrun's store that only the processes of this start know.
+
+    The store outlives them: started again after a failure, a process would find the addresses of the dead in it, and
+    wait for them. So each comes with a new word, the first answers it with its own, and waits until all have heard it.
+    """
+    word = secrets.token_hex(8)
+    if rank > 0:
+        store.set(f"flashcaps/come/{rank}", word)
+        first = store.get(f"flashcaps/answer/{word}").decode()
+        store.set(f"flashcaps/heard/{first}/{rank}", "1")
+        return dist.PrefixStore(first, store)
+    missing, until = list(range(1, world)), time.monotonic() + MEETING_S
+    while missing:
+        for other in missing:
+            if store.check([f"flashcaps/come/{other}"]):
+                store.set(f"flashcaps/answer/{store.get(f'flashcaps/come/{other}').decode()}", word)
+        time.sleep(0.02)
+        missing = [r for r in missing if not store.check([f"flashcaps/heard/{word}/{r}"])]
+        if time.monotonic() > until:
+            raise TimeoutError(f"rank {', '.join(map(str, missing))} of {world} did not come within {MEETING_S} s")
+    return dist.PrefixStore(word, store)
 
 
 def was_restarted() -> bool:

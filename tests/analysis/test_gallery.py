@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from docs import gallery
 from PIL import Image
 
 from flashcaps.analysis import FIGURES
+from flashcaps.recipe import read_recipe
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "gallery.md").read_text()
@@ -29,3 +32,30 @@ def test_pictures_are_small_and_all_used():
     files = list((DOCS / "images" / "gallery").iterdir())
     assert sum(f.stat().st_size for f in files) < 1_500_000
     assert all(f"images/gallery/{f.name}" in TEXT for f in files)
+
+
+def test_the_page_is_the_scripts():
+    parts = gallery.parts_of_page(TEXT)
+    assert list(parts) == list(FIGURES)
+    assert gallery.page(parts) == TEXT
+    assert all(f"    {gallery.command_of(name)}\n" in part for name, part in parts.items())
+
+
+def test_a_part_is_drawn_or_says_why_not(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "DOCS", tmp_path)
+    monkeypatch.setattr(gallery, "IMAGES", tmp_path / "images")
+    part = gallery.part_of("margin", run)
+    assert "](images/margin.png)" in part
+    assert min(Image.open(tmp_path / "images" / "margin.png").size) > 100
+    assert "Not drawn yet: images with two digits" in gallery.part_of("segmentation", run)
+    moving = gallery.part_of("animation", run)
+    assert "](images/animation.gif)" in moving
+    assert Image.open(tmp_path / "images" / "animation.gif").n_frames > 3
+
+
+def test_models_are_trained_by_commands_that_exist():
+    assert gallery.needed(["margin"]) == ["tiny-0"]
+    assert gallery.needed(["sparsity", "credit"]) == ["tiny-0", "tiny-r1", "tiny-l1", "tiny-l2-norec", "sentences"]
+    for words in gallery.MODELS.values():
+        name, *overrides = shlex.split(words)
+        read_recipe(name, overrides)

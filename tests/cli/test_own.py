@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from flashcaps.cli import _own
+from flashcaps.cli import _own, main
 from flashcaps.cli._own import own_fields
 from tests.own_pictures import write_pictures
+from tests.small_transformer import write_texts
 
 
 def fields(*words: str, **given: str | None) -> Any:
@@ -35,3 +36,23 @@ def test_words_that_do_not_belong(tmp_path: Path) -> None:
         fields(images="a", table="b")
     with pytest.raises(ValueError, match="tiny: --images makes the recipe itself"):
         fields("tiny", images="a")
+
+
+def test_texts_need_a_transformer_and_pictures_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = str(write_texts(tmp_path / "reviews.csv", 20))
+    flags = {"--images": None, "--text": table}
+    own = own_fields(flags, ["epochs=2"], routing=None, size=(), device="cpu", transformer="someone/name")
+    assert own is not None
+    assert own.data.name == "text"
+    assert own.train.epochs == 2
+    assert "transformer: someone/name" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="--transformer: expected a folder or name"):
+        own_fields(flags, [], routing=None, size=(), device="cpu")
+    with pytest.raises(ValueError, match="--transformer: expected with --text, got --images"):
+        own_fields({"--images": "pets"}, [], routing=None, size=(), device="cpu", transformer="x")
+
+
+def test_options_for_own_data_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "tiny", "--routing", "em"])
+    assert "a recipe takes model.routing=" in " ".join(capsys.readouterr().err.split())

@@ -13,9 +13,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import flashcaps
+from flashcaps import predict_text
 from flashcaps.checkpoint import save_weights
 from flashcaps.cli._predict import predict
-from tests.fake_data import small_recipe
+from tests.fake_data import FakeTransformer, small_recipe
 
 app = typer.Typer()
 app.command()(predict)
@@ -63,3 +64,22 @@ def test_names_on_stdin(weights: str, folder: Path) -> None:
     names = f"{folder / '2.png'}\n{folder / '0.png'}\n"
     result = CliRunner().invoke(app, [weights, "-", "--json"], input=names)
     assert [Path(json.loads(line)["file"]).name for line in result.stdout.splitlines()] == ["2.png", "0.png"]
+
+
+def test_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: str) -> None:
+    model = flashcaps.create_model("heinsen_sst2", layers=3, width=6)
+    save_weights(tmp_path / "t.safetensors", model, {"recipe": {"data": {"options": {"class_names": ["no", "yes"]}}}})
+    monkeypatch.setattr(predict_text, "open_transformer", lambda *_: FakeTransformer("fake"))
+    lines = tmp_path / "lines.txt"
+    lines.write_text("one\ntwo\n")
+    told = CliRunner().invoke(app, [str(tmp_path / "t.safetensors"), str(lines), "--text", "three", "--json"])
+    assert told.exit_code == 0, told.output
+    rows = [json.loads(line) for line in told.output.splitlines()]
+    assert [row["text"] for row in rows] == ["three", "one", "two"]
+    assert all(row["answer"][0] in ("no", "yes") for row in rows)
+    told = CliRunner().invoke(app, [str(tmp_path / "t.safetensors"), "--text", "three"])
+    assert "three" in told.output
+    told = CliRunner().invoke(app, [str(tmp_path / "t.safetensors"), "--text", "three", "--invert"])
+    assert "reads text" in str(told.exception)
+    told = CliRunner().invoke(app, [weights, "--text", "three"])
+    assert "reads pictures" in str(told.exception)

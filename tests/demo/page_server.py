@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -70,7 +71,8 @@ def expect(locator: Any) -> Any:
 
 def shares(panel: Any) -> list[float]:
     """The bars of a view, as drawn."""
-    return [float(bar.evaluate("b => b.style.getPropertyValue('--share')")) for bar in panel.locator(".bar .fill").all()]
+    share = "bar => bar.style.getPropertyValue('--share')"
+    return [float(bar.evaluate(share)) for bar in panel.locator(".bar .fill").all()]
 
 
 @contextmanager
@@ -136,6 +138,12 @@ class Visit:
         self.page.wait_for_selector("body[data-ready]")
         return self.page
 
+    def settle(self) -> None:
+        """Until every request is answered, those that wait for their turn, too."""
+        for _ in range(3):
+            self.page.wait_for_timeout(150)
+            self.page.wait_for_function("() => !document.body.hasAttribute('data-busy')")
+
     def show(self, view: str) -> Any:
         self.page.get_by_role("tab", name=view.capitalize()).click()
         panel = self.page.locator(f"#view-{view}")
@@ -165,15 +173,18 @@ class Visit:
             self.page.mouse.up()
 
 
-def arc(cx: float, cy: float, rx: float, ry: float, start: float, end: float, count: int = 24) -> list[tuple[float, float]]:
+Points = list[tuple[float, float]]
+
+
+def arc(cx: float, cy: float, rx: float, ry: float, start: float, end: float, count: int = 24) -> Points:
     """Points of an ellipse; degrees, 0 to the right, clockwise as the screen's y goes down."""
     angles = [math.radians(start + (end - start) * t / (count - 1)) for t in range(count)]
     return [(cx + rx * math.cos(a), cy + ry * math.sin(a)) for a in angles]
 
 
-def line(*points: tuple[float, float], count: int = 10) -> list[tuple[float, float]]:
+def line(*points: tuple[float, float], count: int = 10) -> Points:
     found = [points[0]]
-    for (ax, ay), (bx, by) in zip(points, points[1:], strict=False):
+    for (ax, ay), (bx, by) in pairwise(points):
         found += [(ax + (bx - ax) * t / count, ay + (by - ay) * t / count) for t in range(1, count + 1)]
     return found
 

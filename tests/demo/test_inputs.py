@@ -41,8 +41,10 @@ def refusal(content: bytes) -> Refused:
     return caught.value
 
 
-@pytest.mark.parametrize(("kind", "mode"), [("PNG", "L"), ("PNG", "RGB"), ("PNG", "RGBA"), ("PNG", "P"), ("PNG", "1"),
-                                            ("JPEG", "RGB"), ("WEBP", "RGB"), ("GIF", "P"), ("BMP", "RGB")])  # fmt: skip
+@pytest.mark.parametrize(("kind", "mode"), [
+    ("PNG", "L"), ("PNG", "RGB"), ("PNG", "RGBA"), ("PNG", "P"), ("PNG", "1"), ("JPEG", "RGB"), ("WEBP", "RGB"),
+    ("GIF", "P"), ("BMP", "RGB"),
+])  # fmt: skip
 def test_pictures_of_many_kinds_become_ink(kind: str, mode: str) -> None:
     ink = read_upload(picture(kind, mode))
     assert ink.dtype == torch.uint8

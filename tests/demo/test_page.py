@@ -11,9 +11,16 @@ from typing import Any
 
 import pytest
 
-from .page_server import DESKTOP, PIXELS, STROKES, Visit, expect, shares, winner
+from .page_server import PIXELS, STROKES, Visit, expect, shares, winner
 
 pytestmark = pytest.mark.browser
+OWN_INK = """canvas => {
+  const ink = (layer) => layer.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  const [own, other] = [ink(canvas), ink(canvas.nextSibling)];
+  for (let i = 3; i < own.length; i += 4) {
+    if (own[i] > 250 && other[i] === 0) return [((i - 3) / 4) % canvas.width, Math.floor((i - 3) / 4 / canvas.width)];
+  }
+}"""
 BLANK = """() => {
   const blank = document.createElement('canvas');
   [blank.width, blank.height] = [28, 28];
@@ -43,8 +50,7 @@ def test_lengths_move_while_a_stroke_is_being_drawn(visit: Callable[..., Visit])
     page.mouse.down()
     for x, y in [(190, 60), (180, 100), (150, 160), (130, 230)]:
         page.mouse.move(box["x"] + x, box["y"] + y, steps=8)
-        page.wait_for_function("() => document.querySelector('[data-testid=winner]').textContent !== ''")
-        page.wait_for_timeout(250)
+        one.settle()
         seen.add(tuple(shares(page.locator("#view-draw"))))
     assert len(seen) >= 3  # with the button still held down
     page.mouse.up()
@@ -100,7 +106,7 @@ def test_overlap_two_digits_and_both_are_recognised(visit: Callable[..., Visit])
         page.locator(f".sample[data-id='{samples[first]}']").click()
         page.get_by_role("button", name="Second digit", exact=True).click()
         page.locator(f".sample[data-id='{samples[second]}']").click()
-        page.wait_for_timeout(700)
+        one.settle()
         right += sorted(both.locator("span").all_inner_texts()) == sorted([str(first), str(second)])
     assert right >= 4
     layers = page.locator(".quad .tinted")
@@ -119,10 +125,7 @@ def test_overlapped_digits_are_dragged(visit: Callable[..., Visit]) -> None:
     before = page.locator(".quad .pixels").first.evaluate(PIXELS)
     box = sheet.bounding_box()
     pixel = box["width"] / 36
-    start = page.locator(".sheet .first").evaluate(
-        "c => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; const s = c.nextSibling"
-        ".getContext('2d').getImageData(0, 0, c.width, c.height).data; for (let i = 0; i < d.length; i += 4)"
-        " if (d[i + 3] > 250 && s[i + 3] === 0) return [(i / 4) % c.width, Math.floor(i / 4 / c.width)]; }")  # fmt: skip
+    start = page.locator(".sheet .first").evaluate(OWN_INK)
     x, y = box["x"] + (start[0] + 0.5) * pixel, box["y"] + (start[1] + 0.5) * pixel
     page.mouse.move(x, y)
     page.mouse.down()
@@ -136,29 +139,45 @@ def test_overlapped_digits_are_dragged(visit: Callable[..., Visit]) -> None:
     page.wait_for_function(f"before => ({PIXELS})(document.querySelector('.quad .pixels')) !== before", arg=before)
 
 
+def test_two_digits_are_watched_being_routed(visit: Callable[..., Visit]) -> None:
+    one = visit(reduced_motion="reduce")
+    page = one.open("#v=overlap")
+    one.settle()
+    first, second = page.get_by_test_id("both").locator("span").all_inner_texts()
+    page.get_by_role("button", name="Watch them being routed").click()
+    panel = page.locator("#view-routing")
+    expect(panel.locator(".count")).to_contain_text("Iteration 1")
+    expect(panel.locator(".parent.winner text")).to_have_text(first)  # in the colours they had
+    expect(panel.locator(".parent.second text")).to_have_text(second)
+    expect(panel.locator(".story")).to_contain_text(f"capsules {first} and {second}")
+    page.get_by_role("button", name="Next iteration").click()
+    expect(panel.locator(".count")).to_contain_text("Iteration 2")
+    one.shoot("routing-pairs")
+
+
 def test_a_slider_changes_the_drawing_and_reset_takes_it_back(visit: Callable[..., Visit]) -> None:
     one = visit()
     page = one.open("#v=tweak")
     panel = page.locator("#view-tweak")
     drawn = panel.locator(".tweak-pictures > .picture .pixels")
     page.wait_for_function("() => document.querySelectorAll('.film .pixels').length >= 11")
-    page.wait_for_timeout(600)
+    one.settle()
     before = drawn.evaluate(PIXELS)
     assert before != page.evaluate(BLANK)
     slider = panel.locator("input[type=range]").first
     slider.focus()
     slider.press("End")
-    page.wait_for_timeout(400)
+    one.settle()
     after = drawn.evaluate(PIXELS)
     assert after != before
     strip = panel.locator(".film").first.locator("canvas")
     assert strip.last.evaluate(PIXELS) == after  # the end of the row is what the slider shows at its end
     one.shoot("tweak")
     page.get_by_role("button", name="Reset all").click()
-    page.wait_for_timeout(400)
+    one.settle()
     assert drawn.evaluate(PIXELS) == before
     panel.get_by_role("group", name="Class capsule to tweak").get_by_role("button", name="0", exact=True).click()
-    page.wait_for_timeout(400)
+    one.settle()
     assert drawn.evaluate(PIXELS) != before
 
 
@@ -166,7 +185,7 @@ def test_dimensions_say_what_they_stand_for(visit: Callable[..., Visit]) -> None
     one = visit()
     page = one.open("#v=tweak")
     model = one.ask("api/models")["models"][0]
-    page.wait_for_timeout(600)
+    one.settle()
     assert page.locator(".slider").count() == model["pose_dim"]
     said = {text for text in page.locator(".stands").all_inner_texts() if text}
     assert said  # some have a name
@@ -211,11 +230,11 @@ def test_routing_plays_pauses_and_ends(visit: Callable[..., Visit]) -> None:
 
 
 def test_lines_are_as_thick_as_what_flows(visit: Callable[..., Visit]) -> None:
-    one = visit()
+    one = visit(reduced_motion="reduce")
     with one.page.expect_response("**/api/route") as response:
         page = one.open("#v=routing")
     routing = response.value.json()["routing"]
-    page.wait_for_timeout(900)
+    expect(page.locator(".parent.winner")).to_be_visible()
     flow = routing["steps"][-1]["flow"]
     widths = {tuple(map(int, p.get_attribute("data-at").split(","))): float(p.get_attribute("stroke-width"))
               for p in page.locator(".lines:not(.twigs) path[data-at]").all()}  # fmt: skip
@@ -281,7 +300,7 @@ def test_every_step_of_the_tour(visit: Callable[..., Visit]) -> None:
         texts.append(panel.locator(".lesson-text").inner_text())
         expect(panel.locator(".scene")).to_be_visible()
         assert panel.locator(".scene :is(canvas, svg, .bar)").count() > 0
-        page.wait_for_timeout(300)
+        one.settle()
         one.shoot(f"learn-{step}")
         panel.locator(".tool.primary").click()
     assert len(set(titles)) == len(set(texts)) == 8
@@ -299,11 +318,13 @@ def test_the_tour_speaks_of_the_persons_own_digit(visit: Callable[..., Visit]) -
 def test_picture_of_the_readme(visit: Callable[..., Visit]) -> None:
     from PIL import Image
 
-    one = visit(size=DESKTOP, device_scale_factor=1.5)
+    one = visit(size=(1360, 1012), device_scale_factor=1.25)
     page = one.open("#v=routing")
     one.draw("5")
-    page.wait_for_timeout(1500)
+    one.settle()
     page.mouse.move(2, 2)
+    page.wait_for_timeout(900)  # lines have come to rest
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    picture.quantize(192, dither=Image.Dither.NONE).save(one.shots / "demo.png", optimize=True)
-    assert picture.width == 1.5 * DESKTOP[0]
+    small = picture.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    small.save(one.shots / "demo.png", optimize=True)
+    assert picture.size == (1700, 1265)

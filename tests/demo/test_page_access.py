@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_axe_finds_nothing(visit: Visits, view: str, scheme: str) -> None:
 
     one = visit(color_scheme=scheme, reduced_motion="reduce")
     page = one.open(f"#v={view}")
-    page.wait_for_timeout(900)
+    one.settle()
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
     one.shoot(f"{scheme}-{view}")
@@ -103,7 +104,7 @@ def test_phone(visit: Visits, view: str) -> None:
 
     one = visit(size=PHONE, has_touch=True, is_mobile=True, reduced_motion="reduce")
     page = one.open(f"#v={view}")
-    page.wait_for_timeout(900)
+    one.settle()
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]  # nothing to scroll to the side
     tabs = page.locator("#tabs").bounding_box()
     assert tabs["y"] + tabs["height"] == pytest.approx(PHONE[1], abs=1)  # under the thumb
@@ -158,9 +159,10 @@ def test_calm_moves_nothing_by_itself(visit: Visits) -> None:
     assert before != at_once == page.evaluate(widths)
 
 
-def state_of(page: Any) -> dict[str, Any]:
+def state_of(one: Visit) -> dict[str, Any]:
     """What a person would call the same page."""
-    page.wait_for_timeout(900)
+    one.settle()
+    page = one.page
     view = page.evaluate("document.body.dataset.view")
     panel = page.locator(f"#view-{view}")
     return {
@@ -177,12 +179,12 @@ def test_a_link_restores_a_drawing(visit: Visits) -> None:
     page = one.open()
     one.draw("3")
     expect(winner(page)).to_have_text("3")
-    before = state_of(page)
+    before = state_of(one)
     assert len(before["hash"]) < 600
     other = visit()
     again = other.open(before["hash"])
     expect(winner(again)).to_have_text("3")
-    assert state_of(again) == before
+    assert state_of(other) == before
 
 
 def test_a_link_restores_every_view(visit: Visits) -> None:
@@ -193,25 +195,26 @@ def test_a_link_restores_every_view(visit: Visits) -> None:
     page.locator("#model").select_option(names[2])
     links = {}
     panel = one.show("tweak")
-    panel.locator("input[type=range]").nth(3).fill("0.1")
-    links["tweak"] = state_of(page)
+    panel.locator("input[type=range]").nth(3).fill("10")
+    links["tweak"] = state_of(one)
     one.show("routing")
     page.get_by_role("button", name="Previous iteration").click()
     page.locator(".parent").nth(4).click()
-    links["routing"] = state_of(page)
+    links["routing"] = state_of(one)
     one.show("compare")
     page.get_by_role("button", name="Any two").click()
     page.get_by_label("Second model").select_option(names[3])
-    links["compare"] = state_of(page)
+    links["compare"] = state_of(one)
     one.show("overlap")
     page.locator(".overlap-view .chip.second").press("ArrowUp")
-    links["overlap"] = state_of(page)
+    links["overlap"] = state_of(one)
     one.show("learn")
     page.get_by_role("button", name="Step 5: Squash").click()
-    links["learn"] = state_of(page)
+    links["learn"] = state_of(one)
     for state in links.values():
         other = visit(reduced_motion="reduce")
-        assert state_of(other.open(state["hash"])) == state
+        other.open(state["hash"])
+        assert state_of(other) == state
 
 
 def test_back_goes_to_the_view_before(visit: Visits) -> None:
@@ -238,10 +241,11 @@ def test_uploads_and_bad_links_are_no_trouble(visit: Visits, tmp_path: Path) -> 
     picture.save(tmp_path / "one.png")
     page.locator("input[type=file]").set_input_files(tmp_path / "one.png")
     expect(winner(page)).to_have_text("1")
-    before = state_of(page)
+    before = state_of(one)
     assert "d=p" in before["hash"]
-    assert state_of(visit().open(before["hash"]))["view"] == "draw"
-    expect(winner(page)).to_have_text("1")
+    other = visit()
+    other.open(before["hash"])
+    assert state_of(other) == before
 
 
 def test_the_link_is_copied(visit: Visits) -> None:
@@ -315,24 +319,32 @@ def test_requests_while_drawing_are_throttled(visit: Visits) -> None:
         page.mouse.move(box["x"] + 40 + step, box["y"] + 140 + 60 * ((step // 20) % 2))
     page.mouse.up()
     page.wait_for_timeout(600)
-    starts = page.evaluate("performance.getEntriesByType('resource').filter((e) => e.name.endsWith('api/center')).map((e) => e.startTime)")
+    starts = page.evaluate("""() => performance.getEntriesByType('resource')
+      .filter((entry) => entry.name.endsWith('api/center')).map((entry) => entry.startTime)""")
     assert 1 < len(starts) < 100
-    assert min(b - a for a, b in zip(starts, starts[1:], strict=False)) > 50  # a gap of 70 ms, less the clock's grain
+    assert min(b - a for a, b in pairwise(starts)) > 50  # a gap of 70 ms, less the clock's grain
 
 
 def test_drawings_survive_the_address_bar(visit: Visits) -> None:
     one = visit()
     page = one.open()
     assert page.evaluate("""async () => {
-      const { decodeDrawing, encodeDrawing, packStroke, overlay, place } = await import('/page/codec.js');
-      const stroke = packStroke(Array.from({ length: 300 }, (_, t) => [0.5 + 0.4 * Math.cos(t / 40), 0.5 + 0.4 * Math.sin(t / 40)]));
+      const { decodeDrawing, encodeDrawing, packLine, overlay, place, unpackStroke } = await import('/page/codec.js');
+      const turn = (t) => [0.5 + 0.4 * Math.cos(t), 0.5 + 0.4 * Math.sin(t)];
+      const circle = Array.from({ length: 300 }, (_, t) => turn(t / 40));
+      const [stroke] = packLine(circle);
+      const zigzag = Array.from({ length: 600 }, (_, t) => [t / 600, t % 2]);
+      const [long, next, last] = packLine(zigzag).map(unpackStroke);
+      const whole = long.length === 255 && String(long.at(-1)) === String(next[0]) && String(last.at(-1)) === '1,1';
       const pixels = Uint8Array.from({ length: 784 }, (_, i) => 17 * (i % 7 ? 0 : i % 16));
-      const same = [{ kind: 'strokes', strokes: [stroke, packStroke([[0, 1]])] }, { kind: 'pixels', pixels }, { kind: 'sample', id: 12 }]
-        .every((d) => JSON.stringify(decodeDrawing(encodeDrawing(d))) === JSON.stringify(d));
+      const drawings = [{ kind: 'strokes', strokes: [stroke, ...packLine([[0, 1]])] },
+        { kind: 'pixels', pixels }, { kind: 'sample', id: 12 }];
+      const same = drawings.every((d) => JSON.stringify(decodeDrawing(encodeDrawing(d))) === JSON.stringify(d));
       const bad = ['', 'x', 's', 'sAA', 's!', 'pAAAA', 'n', 'n-1', 's' + 'A'.repeat(999)]
         .filter((text) => { const d = decodeDrawing(text); return d && d.strokes?.length !== 0; });
       const digit = new Uint8Array(784).fill(9);
       const moved = place(digit, 36, 36, 4, -4);
-      return same && !bad.length && stroke.length < 120 && moved[8] === 9 && moved[7] === 0 && moved[28 * 36 + 8] === 0
+      const shifted = moved[8] === 9 && moved[7] === 0 && moved[28 * 36 + 8] === 0;
+      return same && whole && !bad.length && stroke.length < 120 && shifted
         && overlay(moved, moved.map(() => 250))[8] === 255;
     }""")  # fmt: skip

@@ -42,9 +42,9 @@ class Child:
     def output(self) -> str:
         return " ".join(self.log.read_text(errors="replace").split()) if self.log.is_file() else ""
 
-    def wait(self) -> int:
-        """Its exit code, negative for a signal, as multiprocessing says it."""
-        self.process.join(LIMIT_S)
+    def wait(self, limit_s: float = LIMIT_S) -> int:
+        """Its exit code, negative for a signal, as multiprocessing says it; 1000 where it never ends."""
+        self.process.join(limit_s)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
@@ -60,8 +60,9 @@ class Child:
         self.process.join()
         return alive
 
-    def wait_for(self, ready: Callable[[], bool]) -> bool:
-        until = time.monotonic() + LIMIT_S
+    def wait_for(self, ready: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
+        """Until `ready`, or the end of the process."""
+        until = time.monotonic() + limit_s
         while self.process.is_alive() and not ready():
             if time.monotonic() > until:
                 return False

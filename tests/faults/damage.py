@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import warnings
@@ -36,8 +37,8 @@ def try_all(folder: Path, full: bool) -> Row:
         row.count(f"the uninterrupted run failed: {whole.output}")
         return row
     run = folder / "killed"
-    newest, older = sorted(run.glob("state-*.pt"), reverse=True)[:2]
-    expected = int(older.name.split("-")[1])
+    entries = json.loads((run / "states.json").read_text())  # there may be a state that was not entered any more
+    newest, expected = run / entries[0]["file"], entries[1]["step"]
     _each(newest, flips, row, lambda: _falls_back(run, expected))
     _each(run / "states.json", flips, row, lambda: _any_whole(run, expected))
     _each(folder / "whole" / "last.safetensors", flips, row, lambda: _refused(folder / "whole" / "last.safetensors"))

@@ -182,7 +182,8 @@ def recipe(draw: Draw) -> Case:
 
 def known_words(texts: list[str]) -> tuple[str, ...]:
     """What a message may name: any word of the overrides, or a section."""
-    return tuple(w for text in texts for w in text.partition("=")[0].split(".") if w) + ("recipe", "key", "expected")
+    words = [w for text in texts for w in text.partition("=")[0].split(".") if w]
+    return (*words, "recipe", "section", "expected")
 
 
 def plain(made: Any) -> str:

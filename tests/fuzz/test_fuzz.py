@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from flashcaps import ConvCapsules, DenseCapsules
 from flashcaps import functional as F
 
 from . import run
@@ -121,6 +122,32 @@ def test_gradients_of_shared_tensors_are_summed_before_they_are_rounded() -> Non
     F.dynamic_routing(votes, bias=bias, iterations=1).pose.sum().backward()
     assert bias.grad is not None
     assert bias.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("routing", ["em", "heinsen"])
+def test_parents_next_to_nobody_is_assigned_to_have_finite_gradients(routing: str) -> None:
+    """Weights of 1e-37 in the third iteration: mean / weight is beyond fp32, its product with the weight is not."""
+    torch.manual_seed(0)
+    layer = DenseCapsules(routing, in_capsules=None, in_dim=1, out_capsules=4, out_dim=4, eps=0.05)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        u = (1e4 * torch.randn(3, 1, 1)).requires_grad_()
+        routed = layer(u)
+        (routed.pose.sum() + routed.activation.sum() + routed.variance.sum()).backward()
+        assert u.grad is not None
+        assert u.grad.isfinite().all()
+
+
+def test_patches_that_overlap_sum_their_gradients_before_they_are_rounded() -> None:
+    """Each patch's gradient may be beyond fp16 with either sign; Inf - Inf would be NaN."""
+    torch.manual_seed(0)
+    layer = ConvCapsules("heinsen", in_types=3, in_dim=3, out_types=2, out_dim=3, kernel=3, eps=0.05)
+    u = (1e4 * torch.randn(2, 3, 3, 5, 3).tanh()).half().requires_grad_()
+    routed = layer(u)
+    (routed.pose.float().sum() + routed.variance.sum()).backward()
+    assert u.grad is not None
+    assert not u.grad.isnan().any()
+    assert routed.pose.dtype == torch.float16
 
 
 def test_an_ascent_whose_sum_passes_the_end_of_fp16_stays_finite() -> None:

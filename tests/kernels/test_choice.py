@@ -38,7 +38,7 @@ def test_what_the_kernels_cannot_take(routing: str) -> None:
 
 def test_sharing_and_positions() -> None:
     """attend takes one child a transform and a softmax over parents alone; the fit takes both."""
-    over_positions = OverPositions(torch.zeros(1, 1, dtype=torch.int64), 1)
+    over_positions = OverPositions(torch.zeros(1, 1, dtype=torch.int64), 1, (1, 1, 1, 1))
     for routing, other in (("attention", "matrix"), ("em", "triton")):
         assert pick_form(routing, votes("cuda", shared=2), over_parents) == other
         assert pick_form(routing, votes("cuda"), over_positions) == other

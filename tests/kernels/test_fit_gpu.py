@@ -18,9 +18,10 @@ LAYERS = [
     Case(49, 288, 1, 4, 4, 4, 32),
     Case(25, 72, 1, 4, 4, 4, 32, positions=True),
     Case(3, 32, 25, 4, 5, 4, 10),
-    Case(3, 1, 1297, 4, 8, 4, 64, betas="j"),
+    Case(3, 1, 1297, 4, 4, 4, 64, betas="j", bias=True),
+    Case(3, 1, 1297, 4, 4, 4, 64, first=True, betas="j", bias=True),
     Case(20, 64, 1, 4, 8, 4, 5, betas="ij"),
-    Case(5, 1, 1480, 1, 65, 2, 64, betas="j"),
+    Case(5, 1, 1480, 1, 64, 2, 64, betas="j", bias=True),
     Case(3, 37, 1, 1, 16, 16, 33),
 ]
 
@@ -31,7 +32,7 @@ def test_outputs_and_gradients(case: Case, dtype: torch.dtype) -> None:
     assert_twin(case, dtype, "cuda")
 
 
-@pytest.mark.parametrize("case", [case for case in LAYERS if not case.positions], ids=names)
+@pytest.mark.parametrize("case", LAYERS, ids=names)
 def test_twice_gives_the_same_bits(case: Case) -> None:
     tensors = case.draw("cuda")
     one, two = (run(TritonFit, case, tensors, torch.float32) for _ in range(2))

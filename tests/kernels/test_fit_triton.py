@@ -11,8 +11,9 @@ from torch import Tensor
 from flashcaps.kernels import _fit_triton as fused
 from flashcaps.kernels import em, heinsen
 from flashcaps.kernels._fit import Fit
+from flashcaps.kernels._fit_share import listed, share_gradient, share_of
 from flashcaps.kernels._fit_triton import TritonFit, stored, supported
-from flashcaps.routing._math import OverPositions, Softmax, masked, over_parents
+from flashcaps.routing._math import Grid, OverPositions, Softmax, masked, over_parents
 from flashcaps.votes import Votes, add_bias, covered
 
 from ..conftest import TOLERANCE, assert_near
@@ -41,7 +42,8 @@ class Case(NamedTuple):
     bias: bool = False
 
     def softmax(self, device: str) -> Softmax:
-        return OverPositions(covered(3, 3, 2, 1, torch.device(device)), 9) if self.positions else over_parents
+        child = covered(3, 3, 2, 1, torch.device(device))
+        return OverPositions(child, 9, (3, 3, 2, 1)) if self.positions else over_parents
 
     def draw(self, device: str) -> dict[str, Tensor]:
         b, g = (4 * self.b, 4 * self.g) if self.positions else (self.b, self.g)
@@ -202,6 +204,30 @@ def test_routing(name: str) -> None:
         assert_near(actual, value, TOLERANCE[torch.float32].gradient)
 
 
+GRIDS = [(3, 3, 2, 1), (5, 6, 3, 2), (4, 3, 1, 2), (7, 5, 2, 3), (4, 4, 3, 1)]
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_shares(grid: Grid) -> None:
+    """A softmax over the places that see a child, of any kernel and stride, and its gradient."""
+    h, w, k, stride = grid
+    child = covered(h, w, k, stride)
+    z = (3 * torch.randn(2 * child.shape[0], 3 * k * k)).requires_grad_()
+    exact = z.detach().double().requires_grad_()
+    q, expected = share_of(z, listed(grid)), OverPositions(child, h * w)(exact[..., None])[..., 0]
+    assert_near(q, expected)
+    g = torch.randn_like(q)
+    (actual,), (e,) = torch.autograd.grad(q, z, g), torch.autograd.grad(expected, exact, g.double())
+    assert_near(actual, e, TOLERANCE[torch.float32].gradient)
+
+
+def test_shares_are_registered_right() -> None:
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    z = torch.randn(8, 12, requires_grad=True)
+    torch.library.opcheck(share_of, (z, [3, 3, 2, 1]), test_utils=checks)
+    torch.library.opcheck(share_gradient, (z.detach(), z.detach(), [3, 3, 2, 1]), test_utils=checks[:1])
+
+
 def operator_inputs(case: Case) -> tuple[Any, ...]:
     x = case.draw("cpu")
     given = {name: y.requires_grad_() for name, y in x.items()}
@@ -214,10 +240,10 @@ def operator_inputs(case: Case) -> tuple[Any, ...]:
     for name in () if case.first else ("mean", "variance"):
         parents.append(given[name].detach().transpose(1, 2).contiguous().requires_grad_())
     softmax = case.softmax("cpu")
-    over = (softmax.child, softmax.places) if isinstance(softmax, OverPositions) else (None, 0)
+    grid = listed(softmax.grid) if isinstance(softmax, OverPositions) else []
     if case.bias:
         source = source._replace(bias=torch.randn(case.c * case.h, case.j, requires_grad=True))
-    return *source, given["gate"], None, parents, *over, EPS
+    return *source, given["gate"], None, parents, grid, EPS
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[10], CASES[12], CASES[17]], ids=names)
@@ -262,7 +288,8 @@ def test_says_what_it_cannot_do() -> None:
         return Votes(torch.zeros(1, 3, 1, c, d, dtype=dtype), torch.zeros(j, d, 3, h, dtype=dtype))
 
     assert supported(votes(), over_parents) is None
-    assert supported(votes(), OverPositions(covered(2, 2, 1, 1), 4)) is None
+    assert supported(votes(), OverPositions(covered(2, 2, 1, 1), 4, (2, 2, 1, 1))) is None
+    assert "grid" in str(supported(votes(), OverPositions(covered(2, 2, 1, 1), 4)))
     assert "float64" in str(supported(votes(dtype=torch.float64)))
     assert "softmax" in str(supported(votes(), masked(over_parents, torch.ones(3, 9, dtype=torch.bool))))
     assert "65" in str(supported(votes(h=65)))

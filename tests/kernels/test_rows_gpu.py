@@ -1,4 +1,4 @@
-"""LayerNorm, squash and patches compiled for a GPU, at the sizes of real networks, against torch."""
+"""What surrounds the routing kernels, compiled for a GPU, at the sizes of real networks, against torch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from flashcaps import ConvCapsules, PrimaryCapsules, votes
 from flashcaps.functional import squash
 from flashcaps.kernels._norm import layer_norm_poses, squash_poses
 from flashcaps.kernels._patches import patches
+from flashcaps.kernels._stem import ImageConv2d, convolve_image
+from flashcaps.losses import margin_loss
 
 from ..conftest import TOLERANCE, assert_near
 from .test_norm import channels_first, channels_last, contiguous, gaps
@@ -73,18 +75,48 @@ def test_patches(layout: Any, kernel: int, stride: int, dtype: torch.dtype) -> N
     assert_same(lambda u: patches(u, kernel, stride), lambda u: votes.patches(u, kernel, stride), u)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_first_convolution(dtype: torch.dtype) -> None:
+    x = torch.rand(16, 1, 28, 28, device="cuda")
+    weight, bias = torch.randn(256, 1, 9, 9, device="cuda") / 9, torch.randn(256, device="cuda")
+    leaves = [weight.requires_grad_(), bias.requires_grad_()]
+    exact = [y.detach().double().requires_grad_() for y in leaves]
+    with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        y = convolve_image(x, *leaves, 1, 0)
+    e = F.conv2d(x.double(), *exact)
+    assert y.dtype == dtype
+    assert_near(y, e, TOLERANCE[dtype].output)
+    g = torch.randn_like(y)
+    pairs = zip(torch.autograd.grad(y, leaves, g), torch.autograd.grad(e, exact, g.double()), strict=True)
+    for actual, expected in pairs:
+        assert_near(actual, expected, TOLERANCE[dtype].gradient)
+
+
+@pytest.mark.parametrize("hot", [False, True])
+def test_margin_loss(hot: bool) -> None:
+    v = torch.rand(128, 10, device="cuda", requires_grad=True)
+    targets = torch.randint(10, (128,), device="cuda")
+    exact = v.detach().cpu().double().requires_grad_()
+    shown = F.one_hot(targets, 10) if hot else targets
+    loss, expected = margin_loss(v, shown), margin_loss(exact, shown.cpu())
+    assert_near(loss.cpu(), expected)
+    (g,), (e,) = torch.autograd.grad(loss, v), torch.autograd.grad(expected, exact)
+    assert_near(g.cpu(), e, TOLERANCE[torch.float32].gradient)
+
+
 def test_compiles_and_trains_under_autocast() -> None:
-    """Primary and convolutional capsules as one graph, gradients as without the compiler."""
+    """A convolution, primary and convolutional capsules as one graph, gradients as without the compiler."""
     torch.manual_seed(0)
+    stem = ImageConv2d(1, 8, 7).cuda()
     primary = PrimaryCapsules(8, 4, 16, kernel=3, form="norm").cuda()
     conv = ConvCapsules("attention", in_types=4, in_dim=16, out_types=3, out_dim=16, kernel=3, stride=2, pose="matrix")
     conv = conv.cuda()
-    images = torch.randn(2, 8, 9, 9, device="cuda")
-    parameters = [*primary.parameters(), *conv.parameters()]
+    images = torch.randn(2, 1, 15, 15, device="cuda")
+    parameters = [*stem.parameters(), *primary.parameters(), *conv.parameters()]
 
     def loss(images: Tensor) -> Tensor:
         with torch.autocast("cuda", torch.bfloat16):
-            return conv(primary(images).pose).pose.float().square().mean()
+            return conv(primary(stem(images)).pose).pose.float().square().mean()
 
     expected = torch.autograd.grad(loss(images), parameters)
     actual = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(images), parameters)

@@ -185,6 +185,17 @@ def test_a_given_module_keeps_its_weights() -> None:
     assert torch.equal(conv.weight, before)
 
 
+def test_numbers_of_another_backbone_by_its_name() -> None:
+    model = create_model("capsnet_mnist", backbone={"name": "resnet", "stages": [[4, 1, 2]]}, primary={"kernel": 3})
+    assert model.backbone[0].weight.shape == (4, 1, 3, 3)
+    again = create_model(model.name, **model.overrides)
+    assert [p.shape for p in again.parameters()] == [p.shape for p in model.parameters()]
+    with pytest.raises(ValueError, match=r"backbone: expected one of.*did you mean 'resnet'"):
+        create_model("capsnet_mnist", backbone={"name": "resnets", "stages": [[4, 1, 2]]})
+    with pytest.raises(TypeError, match="backbone: ResNet has no 'stage'; did you mean 'stages'"):
+        create_model("capsnet_mnist", backbone={"name": "resnet", "stage": [[4, 1, 2]]})
+
+
 def test_errors_name_the_argument_and_the_remedy() -> None:
     wrong = {
         "classes: expected a whole number": {"classes": 0},

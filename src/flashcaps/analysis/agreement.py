@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,6 +62,7 @@ def _discriminative(votes: Tensor, labels: Tensor, iterations: int) -> Steps:
     return steps
 
 
+DASHES: dict[str, Any] = {"attention": "--", "heinsen": (0, (2, 5))}  # over lines they nearly coincide with
 ALGORITHMS: dict[str, Callable[[Tensor, Tensor, int], Steps]] = {
     "dynamic": _dynamic,
     "em": _em,
@@ -88,7 +90,7 @@ def agreement(run: Run, iterations: int = 5, images: int = 16) -> Drawn:
     for k, (name, values) in enumerate(data.items()):
         for axis, key in ((left, "entropy"), (right, "agreement")):
             axis.plot(range(1, iterations + 1), values[key].cpu(), marker=MARKERS[k], color=ALGORITHM[name], label=name,
-                      linestyle="--" if name in ("attention", "heinsen") else "-", markersize=9 - k)
+                      linestyle=DASHES.get(name, "-"), markersize=9 - 1.4 * k)
     left.set(xlabel="iteration", ylabel="entropy of a child's coupling", title="1: undecided, 0: one parent")
     left.set_ylim(-0.03, 1.05)
     right.set(xlabel="iteration", ylabel="agreement of votes", title="mean cosine of vote and capsule")

@@ -32,8 +32,10 @@ def routing_logits(run: Run, iterations: int = ITERATIONS) -> Drawn:
     batch = take(batch, torch.arange(min(IMAGES, len(batch.inputs))))
     probed = {m["step"]: torch.tensor(m["change"]) for m in run.metrics if m["kind"] == "routing"}
     probed = {step: change for step, change in probed.items() if len(change) == iterations}
-    table = probed | {step: logit_change(r, batch, iterations) for step, r in stages(run)}
-    table = {step: table[step] for step in sorted(table)}
+    measured = {step: logit_change(r, batch, iterations) for step, r in stages(run)}
+    last = measured[max(measured)]
+    # weights that are kept may be averages, which lag behind what was probed: one or the other makes a curve
+    table = {s: x for s, x in measured.items() if s == 0} | probed if probed else measured
     fig = figure(9, 3.6)
     left, right = fig.subplots(1, 2, sharey=True)
     steps = list(table)
@@ -44,12 +46,14 @@ def routing_logits(run: Run, iterations: int = ITERATIONS) -> Drawn:
     left.set(xlabel="training step", ylabel="mean change of a logit", yscale="log", title="over training")
     if len(steps) > 3:
         left.set_xscale("symlog", linthresh=1)
+        decades = [10**k for k in range(len(str(steps[-1])))]
+        left.set_xticks([0, *decades], ["0", *(f"{s:,}" for s in decades)])
+        left.set_xlim(-0.15, 1.4 * steps[-1])
     left.legend(title="iteration", ncols=2)
-    last = table[steps[-1]]
     right.plot(range(1, iterations + 1), last, "o-", color=COLOURS[0], label="this model")
-    if len(steps) > 1:
-        right.plot(range(1, iterations + 1), table[steps[0]], "s--", color=COLOURS[1], label="before training")
-    right.set(xlabel="iteration", title=f"at step {steps[-1]:,}")
+    if len(measured) > 1:
+        right.plot(range(1, iterations + 1), measured[min(measured)], "s--", color=COLOURS[1], label="before training")
+    right.set(xlabel="iteration", title=f"at step {max(measured):,}")
     right.legend()
     whole_ticks(right, iterations)
     for axis in (left, right):
@@ -89,18 +93,21 @@ def probe_due(step: int) -> bool:
     return step > 0 and str(step).rstrip("0") in ("1", "2", "5")
 
 
-def probe(model: Any, batch: Batch, iterations: int = ITERATIONS) -> list[float] | None:
-    """`logit_change` of a model in training on the first examples of a batch, for its metrics; None for a model it does
-    not apply to. Neither weights nor statistics nor random numbers change."""
+def applies(model: Any) -> bool:
+    """Whether the class layer is dynamic routing's, whose logits add up."""
     layers = getattr(getattr(model, "capsules", None), "layers", None)
-    if layers is None or layers[-1].name != "dynamic" or not isinstance(layers[-1], DenseCapsules):
-        return None
+    return layers is not None and layers[-1].name == "dynamic" and isinstance(layers[-1], DenseCapsules)
+
+
+def probe(model: Any, batch: Batch, iterations: int = ITERATIONS) -> list[float]:
+    """`logit_change` of a model in training on the first examples of a batch, for its metrics. Neither weights nor
+    statistics nor random numbers change."""
     rows = torch.arange(min(IMAGES, len(batch.inputs)), device=batch.inputs.device)
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            return [round(x, 8) for x in logit_change(Run(model), take(batch, rows), iterations).tolist()]
+            return [float(f"{x:.6g}") for x in logit_change(Run(model), take(batch, rows), iterations).tolist()]
     finally:
         model.train(training)
 

@@ -12,10 +12,11 @@ from rich.console import Console
 from ..workers import Stopped, leave_workers
 from ._bench import bench
 from ._checks import checks
+from ._data import data
 from ._demo import demo
 from ._export import export
 from ._figures import figures
-from ._lists import data, models, recipes, results
+from ._lists import models, recipes, results
 from ._predict import predict
 from ._train import evaluate, train
 
@@ -41,8 +42,9 @@ def examples(context: typer.Context) -> None:
         typer.echo(EXAMPLES, nl=False)
 
 
-for command in (models, recipes, train, evaluate, predict, figures, export, bench, demo, data, results, checks):
+for command in (models, recipes, train, evaluate, predict, figures, export, bench, demo, results, checks):
     app.command(name=command.__name__)(command)
+app.add_typer(data, name="data")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -50,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     errors = Console(stderr=True, highlight=False)
     code = 0
     try:
-        code = app(args=None if arguments is None else list(arguments), standalone_mode=False) or 0
+        words = None if arguments is None else list(arguments)
+        code = app(args=words, prog_name="flashcaps", standalone_mode=False) or 0
     except Stopped as stopped:
         errors.print(str(stopped), markup=False, soft_wrap=True)
         code = stopped.code

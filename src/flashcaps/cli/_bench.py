@@ -47,6 +47,7 @@ def bench(
     flashcaps bench dynamic_mnist em_stack --backend triton --backend public
     flashcaps bench --sweep --seconds 300
     flashcaps bench --whole --profile
+    flashcaps bench demo
     """
     module = find_benchmarks()
     plan = module.Plan(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Annotated
 
+import torch
 import typer
 
 from ._console import console
@@ -28,6 +29,7 @@ def demo(
             raise ImportError(f"the page is served by {module}: pip install 'flashcaps[demo]'")
     from ..demo.serve import LOCAL, address, open_models, serve, take_port
 
+    torch.set_num_threads(1)  # the models are small: a second thread costs more than it gives
     place = take_port(host, port)
     with console.status("opening") as status:
         models = open_models(checkpoints or [], lambda name: status.update(f"opening {name}"))

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..routing._checks import check_choice
 from ._complete import algorithm_names, figure_names, recipe_names, run_names
 
 RunName = Annotated[
@@ -21,8 +22,17 @@ Algorithm = Annotated[
 Figures = Annotated[
     list[str] | None, typer.Argument(help="which figures (default: all)", autocompletion=figure_names)
 ]
+KINDS = ("ema", "last", "best")
+
+
+def _check_weights(value: str | None) -> str | None:
+    if value is not None:
+        check_choice("--weights", value, KINDS)
+    return value
+
+
 Weights = Annotated[
     str | None,
-    typer.Option(help="last, best or ema (default: those the run tested)",
-                 autocompletion=lambda: ["ema", "last", "best"]),
+    typer.Option(help="last, best or ema (default: those the run tested)", callback=_check_weights,
+                 autocompletion=lambda: list(KINDS)),
 ]  # fmt: skip

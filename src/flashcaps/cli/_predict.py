@@ -39,6 +39,8 @@ def predict(
     """
     model: Any = load(checkpoint, weights=weights, device=find_device(device))
     if reads_text(model):
+        if reconstruct or invert:
+            raise ValueError(f"--reconstruct, --invert: are for pictures; {model.name} reads text")
         texts = (text or []) + (find_texts(files or []) if files or not text else [])
         show_texts(predict_texts(model, texts, transformer=transformer, top=top), as_json)
         return

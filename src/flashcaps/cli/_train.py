@@ -34,6 +34,7 @@ class Bar(training.Watch):
     begun = False
 
     def begin(self, title: str, total: int, at: int) -> None:
+        self.__exit__()  # of a run that went back to an earlier state
         console.print(title, markup=False)
         self.told = time.monotonic()
         self.progress_bar = Progress(

@@ -25,9 +25,12 @@ class Lock:
 
     def take(self, wait: bool = False) -> None:
         """Now or never (InUse says who has it), or with `wait` as soon as it is free."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         while self.file is None:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            except FileNotFoundError:
+                continue  # whoever held it removed the empty folder meanwhile
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:

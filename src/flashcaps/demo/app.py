@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mimetypes
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,6 @@ HEADERS = {
 def create_app(explainers: Sequence[Explainer], *, worker: Worker | None = None, hosts: Sequence[str] = ()) -> FastAPI:
     """The page over these models. hosts: names it may be called by (see `Limits`)."""
     worker = worker or Worker()
-    models = {x.name: x for x in explainers}
-    listed = encode({"models": [x.info() for x in explainers], "samples": describe_samples()})
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -53,18 +51,30 @@ def create_app(explainers: Sequence[Explainer], *, worker: Worker | None = None,
     app.add_middleware(Limits, hosts=tuple(hosts), headers=HEADERS)
     add_errors(app)
     add_page(app)
+    add_lists(app, explainers)
+    add_answers(app, {x.name: x for x in explainers}, worker)
+    return app
+
+
+def add_lists(app: FastAPI, explainers: Sequence[Explainer]) -> None:
+    """What there is; encoded once."""
+    listed = encode({"models": [x.info() for x in explainers], "samples": describe_samples()})
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        return {"status": "ok", "models": len(models), "version": __version__}
+        return {"status": "ok", "models": len(explainers), "version": __version__}
 
     @app.get("/api/models")
     async def list_models() -> Response:
         return answered(listed)
 
+
+def add_answers(app: FastAPI, models: Mapping[str, Explainer], worker: Worker) -> None:
+    """What is computed, all of it by the worker."""
+
     def model(name: str) -> Explainer:
         if name not in models:
-            raise Refused(404, f"model: there is no {name!r}; there are {', '.join(models)}")
+            raise Refused(404, f"model: there is no {name[:80]!r}; there are {', '.join(models)}")
         return models[name]
 
     async def compute(request: Any, work: Callable[[], dict[str, Any]], *, quick: bool = False) -> Response:
@@ -78,7 +88,7 @@ def create_app(explainers: Sequence[Explainer], *, worker: Worker | None = None,
     async def upload(request: Request) -> Response:
         kind = request.headers.get("content-type", "")
         if not kind.startswith("image/"):
-            raise Refused(415, f"content-type: expected image/*, got {kind or 'none'}")
+            raise Refused(415, f"content-type: expected image/*, got {kind[:80] or 'none'}")
         content = await request.body()
         return await compute(content, lambda: centred(read_upload(content)))
 
@@ -102,8 +112,6 @@ def create_app(explainers: Sequence[Explainer], *, worker: Worker | None = None,
     async def dimensions(request: Pose) -> Response:
         x = model(request.model)
         return await compute(["dimensions", request.key()], lambda: x.dimensions(request.pose, request.label))
-
-    return app
 
 
 def encode(answer: dict[str, Any]) -> bytes:

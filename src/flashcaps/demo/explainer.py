@@ -26,7 +26,7 @@ from .inputs import Refused, write_pixels
 from .routing_view import DIGITS, Seen, plain, step_activations, steps, strongest, votes_in_plane
 from .wording import MEASURED, words_for
 
-NAMEABLE = 0.75  # standard deviations of a measure over digits that a dimension has to move it by to be named after it
+NAMEABLE = 1.0  # standard deviations over digits by which a dimension must move a measure to be named after it
 
 
 class Explainer:
@@ -42,7 +42,7 @@ class Explainer:
         with torch.no_grad():
             votes, top = class_votes(self.run, self.run.examples())
             self.grid, self.field = places(self.run, top, votes.shape[1])
-            self.parents, self.dim = votes.shape[2:]
+            self.parents, self.dim, self.iterations = *votes.shape[2:], len(top.steps)
             images = torch.cat([self.batch(fit(x, *self.image[1:])).inputs for x in samples])
             routed = model.route(images)
             poses, labels = routed.pose, model.head(routed).argmax(1)
@@ -56,10 +56,14 @@ class Explainer:
     def pairs(self) -> bool:
         return self.rule != "top1"
 
+    @property
+    def signed(self) -> bool:
+        """Whether couplings are coefficients of the layer's own, no distribution over parents."""
+        return self.layer.name == "discriminative"
+
     def info(self) -> dict[str, Any]:
         """An entry of /api/models."""
-        result = getattr(self.model, "config", {}).get("result")
-        signed = self.layer.name == "discriminative"
+        result: dict[str, Any] | None = getattr(self.model, "config", {}).get("result")
         return {
             "name": self.name,
             "algorithm": self.layer.name,
@@ -67,12 +71,12 @@ class Explainer:
             "classes": list(class_names(self.model)),
             "image": list(self.image),
             "pairs": self.pairs,
-            "iterations": None if signed else len(self.seen(torch.zeros(self.image[1:])).top.steps),
+            "iterations": None if self.signed else self.iterations,
             "decoder": self.model.decoder is not None,
             "pose_dim": self.dim,
             "reach": self.reach,
             "parameters": sum(p.numel() for p in self.model.parameters()),
-            "result": None if result is None else {"error": error_of(result), "split": result["split"]},
+            "result": None if result is None else error_of(result),
             "grid": list(self.grid),
             "parents": self.parents,
             "dimensions": self.meanings,
@@ -89,18 +93,19 @@ class Explainer:
         votes, top = class_votes(self.run, self.batch(pixels))
         return Seen(votes[0], top, self.grid)
 
-    def as_shown(self, scores: Tensor) -> Tensor:
-        """Scores as bars between 0 and 1: lengths and probabilities as they are, logits through what the loss took."""
-        if self.layer.routing.gives in ("length", "probability") and not self.layer.routing.stepwise:
-            return scores
-        return scores.sigmoid() if self.pairs else scores.softmax(-1)
-
     @property
     def measure(self) -> str:
-        gives = self.layer.routing.gives
-        if gives in ("length", "probability") and not self.layer.routing.stepwise:
-            return "length" if gives == "length" else "activation"
+        """What is shown of a class capsule, a number between 0 and 1."""
+        routing = self.layer.routing
+        if routing.gives in ("length", "probability") and not routing.stepwise:
+            return "length" if routing.gives == "length" else "activation"
         return "logistic score" if self.pairs else "softmax of scores"
+
+    def as_shown(self, scores: Tensor) -> Tensor:
+        """Lengths and probabilities as they are, logits through what the loss took."""
+        if self.measure == "logistic score":
+            return scores.sigmoid()
+        return scores.softmax(-1) if self.measure == "softmax of scores" else scores
 
     @torch.no_grad()
     def route(self, pixels: Tensor) -> dict[str, Any]:
@@ -130,10 +135,10 @@ class Explainer:
         }
 
     def routing(self, seen: Seen, classes: list[int]) -> dict[str, Any]:
-        words, signed = words_for(self.layer.name), self.layer.name == "discriminative"
+        words = words_for(self.layer.name)
         activations = step_activations(self.model, seen.top, self.as_shown)
         return {
-            "signed": signed,
+            "signed": self.signed,
             "iterations": len(seen.top.steps),
             "steps": steps(seen, activations),
             "grid": list(self.grid[1:]),
@@ -193,7 +198,7 @@ class Explainer:
     def name_rows(self, pictures: Tensor) -> list[str | None]:
         """The measure each row moves most, in units of how much it differs between digits; None below NAMEABLE."""
         assert self.habits is not None
-        values = measure(pictures.mean(2))  # each (D, offsets)
+        values = measure(crisp(pictures.mean(2)))  # each (D, offsets)
         moved = torch.stack([(values[m][:, -1] - values[m][:, 0]) / self.habits[m] for m in MEASURES], 1)
         best = moved.abs().max(1)
         return [MEASURED[MEASURES[m]] if size >= NAMEABLE else None
@@ -209,7 +214,7 @@ class Explainer:
     def _habits(self) -> dict[str, Tensor]:
         """How much each measure differs between the digits that the model draws of the samples."""
         drawn = torch.cat([self.draw(p[None], k) for p, k in zip(self.poses, self.labels, strict=True)])
-        return {name: x.std().clamp(min=1e-3) for name, x in measure(drawn.mean(1)).items()}
+        return {name: x.std().clamp(min=1e-3) for name, x in measure(crisp(drawn.mean(1))).items()}
 
     @torch.no_grad()
     def _meanings(self) -> list[str | None]:
@@ -222,9 +227,16 @@ class Explainer:
         return [name if 2 * count > len(found) else None for name, count in said]
 
 
-def error_of(result: dict[str, Any]) -> float:
-    """In percent."""
-    return round(100 - result["value"] if "accuracy" in result["metric"] else result["value"], 4)
+def crisp(pictures: Tensor) -> Tensor:
+    """Drawings (..., H, W) with clear edges: blur and paleness are no thickness."""
+    top = pictures.amax((-2, -1), keepdim=True).clamp(min=1e-6)
+    return (5 * (pictures / top - 0.5) + 0.5).clamp(0, 1)
+
+
+def error_of(result: dict[str, Any]) -> dict[str, Any]:
+    """In percent, of the weights as stored where they were tested again, and on what."""
+    value = result.get("stored", result)["value"]
+    return {"error": round(100 - value if "accuracy" in result["metric"] else value, 4), "split": result["split"]}
 
 
 def check_model(name: str, model: Any) -> None:

@@ -45,11 +45,10 @@ def read_pixels(width: int, height: int, pixels: str) -> Tensor:
 
 def write_pixels(image: Tensor) -> str:
     """Floats in [0, 1] or bytes, (H, W) or (C, H, W) whose channels are averaged -> base64 of grey bytes."""
-    if image.ndim == 3:
-        image = image.float().mean(0)
-    if image.is_floating_point():
-        image = image.clamp(0, 1).mul(255).round()
-    return base64.b64encode(image.to(torch.uint8).contiguous().numpy().tobytes()).decode("ascii")
+    grey = image.float() * (255 if image.is_floating_point() else 1)
+    if grey.ndim == 3:
+        grey = grey.mean(0)
+    return base64.b64encode(grey.clamp(0, 255).round().byte().contiguous().numpy().tobytes()).decode("ascii")
 
 
 def read_upload(content: bytes) -> Tensor:
@@ -70,7 +69,7 @@ def read_upload(content: bytes) -> Tensor:
         check_size(*picture.size)
         try:
             picture.draft("L", (1024, 1024))  # a JPEG is decoded at a fraction of its size
-            return to_ink(torch.from_numpy(np.array(grey(ImageOps.exif_transpose(picture), Image))))
+            return to_ink(torch.from_numpy(np.array(to_grey(ImageOps.exif_transpose(picture), Image))))
         except broken as error:
             raise Refused(415, f"picture: not a whole {picture.format} file ({error})") from None
 
@@ -81,7 +80,7 @@ def check_size(width: int, height: int) -> None:
         raise Refused(413, f"picture: expected {limit}, got {width} x {height}")
 
 
-def grey(picture: Any, image: Any) -> Any:
+def to_grey(picture: Any, image: Any) -> Any:
     """As 8-bit grey; what is transparent is paper."""
     if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
         picture = picture.convert("RGBA")

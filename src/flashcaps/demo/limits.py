@@ -11,6 +11,7 @@ from .inputs import MAX_BODY
 
 AT_ONCE = 64  # requests with a body: so many times MAX_BODY is the most memory they take
 PATIENCE = 20.0  # seconds a body may take to arrive
+DRAINED = 64 << 20  # bytes of a refused body that are read and dropped, so that who sends it gets to read why
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 Scope = Any
@@ -45,6 +46,7 @@ class Limits:
         elif scope["method"] in ("GET", "HEAD"):
             await self.app(scope, receive, with_headers)
         elif self.active >= AT_ONCE:
+            await drain(receive)
             await refuse(with_headers, 503, "too busy: too many requests at once; try again in a moment")
         else:
             self.active += 1
@@ -57,6 +59,7 @@ class Limits:
         """Read the whole body, bounded in bytes and time, then let the application have it."""
         declared = asked.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > MAX_BODY:
+            await drain(receive)
             await refuse(send, 413, f"body: expected at most {MAX_BODY >> 20} MiB")
             return
         body = bytearray()
@@ -68,6 +71,9 @@ class Limits:
                         return
                     body += message.get("body", b"")
                     if len(body) > MAX_BODY:
+                        body.clear()
+                        if message.get("more_body"):
+                            await drain(receive)
                         await refuse(send, 413, f"body: expected at most {MAX_BODY >> 20} MiB")
                         return
                     if not message.get("more_body"):
@@ -81,6 +87,20 @@ class Limits:
             return next(whole, None) or await receive()
 
         await self.app(scope, replay, send)
+
+
+async def drain(receive: Receive) -> None:
+    """Read a body to its end and keep nothing of it; give up on one that is endless."""
+    size = 0
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while size <= DRAINED:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return
+    except TimeoutError:
+        return
 
 
 async def refuse(send: Send, status: int, message: str) -> None:

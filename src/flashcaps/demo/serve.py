@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..checkpoint import find_weights, load
 from ..shipped import DEMO, shipped_names
 from .explainer import Explainer, card_of, check_model
@@ -61,7 +59,7 @@ def result_beside(weights: Path) -> dict[str, Any] | None:
 def take_port(host: str, port: int) -> socket.socket:
     """A listening place, or one line that says who else may have it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    place = socket.socket(family, socket.SOCK_STREAM)
+    place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio leaves 40 ms of Nagle on
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         place.bind((host, port))
@@ -84,10 +82,9 @@ def serve(explainers: list[Explainer], place: socket.socket, host: str, *, brows
 
     from .app import create_app
 
-    torch.set_num_threads(1)  # the models are small: a second thread costs more than it gives
     hosts = () if host in LOCAL else ("*",)
     config = uvicorn.Config(create_app(explainers, hosts=hosts), log_level="warning", access_log=False,
-                            timeout_keep_alive=30, backlog=256)  # fmt: skip
+                            timeout_keep_alive=30, timeout_graceful_shutdown=5, backlog=256)  # fmt: skip
     server = uvicorn.Server(config)
     if browser:
         threading.Timer(0.5, webbrowser.open, [address(host, place.getsockname()[1])]).start()

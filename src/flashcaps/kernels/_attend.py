@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ..routing._math import Softmax, over_parents
 from ..votes import Votes
+from ._attend_cpu import AttendStep, Options
 from ._blocks import add_up, children_per_block, recompute, split_children
+from ._cpu import Source, fits, sources_of
 
 
 def columns(u: Tensor) -> Tensor:
@@ -48,6 +50,14 @@ def uniform(u: Tensor, weight: Tensor) -> Tensor:
     return torch.einsum("bgcd,jdgh->bjch", u.sum(2), weight).reshape(b, j, c * h) / j
 
 
+def uniform_on_cpu(source: Source) -> Tensor:
+    """The same from a CPU's source: (B C, G d) x (G d, h J). (B, D, J)"""
+    u, weight = source
+    j = weight.shape[3]
+    poses = u.sum(1).permute(1, 2, 0, 3).flatten(2).flatten(0, 1)
+    return (poses @ weight.flatten(0, 1).flatten(1)).view(source.block) / j
+
+
 class Attend:
     """One layer's `attend`, its children cut into blocks once for all iterations."""
 
@@ -62,6 +72,8 @@ class Attend:
         b, _, _, c, d = votes.u.shape
         self.leaky, self.softmax, self.detach = leaky, softmax, detach
         self.plain = logits is None and not leaky and softmax is over_parents
+        self.sources = sources_of(votes, softmax) if fits(votes) else []
+        self.priors = logits
         self.blocks = votes.split(children_per_block(votes, b * votes.weight.shape[0] * c * d, softmax))
         self.logits = split_children(logits, self.blocks, 0) if logits is not None and logits.ndim == 2 else (
             [logits] * len(self.blocks)
@@ -79,12 +91,26 @@ class Attend:
 
     def __call__(self, query: Tensor | None) -> Tensor:
         """s (B, J, D). query None: couplings of the logits alone."""
+        if self.sources:
+            return self._on_cpu(query)
         if query is None and self.plain:
             return add_up(recompute(uniform, *block) for block in self.blocks)
         return add_up(
             recompute(self._block, *block, logits, query)
             for block, logits in zip(self.blocks, self.logits, strict=True)
         )
+
+    def _on_cpu(self, query: Tensor | None) -> Tensor:
+        """The same, in the layout and the memory of `_cpu`."""
+        if query is None and self.plain:
+            return torch.cat([uniform_on_cpu(source) for source in self.sources]).transpose(1, 2)
+        options = Options(self.leaky, self.softmax, self.detach)
+        logits = None if self.priors is None else self.priors.view(-1, 1, self.priors.shape[-1])
+        queries = [None] * len(self.sources) if query is None else [
+            q.transpose(1, 2).contiguous() for q in query.split([source.batch for source in self.sources])
+        ]
+        pairs = zip(self.sources, queries, strict=True)
+        return torch.cat([AttendStep.apply(*source, q, logits, options) for source, q in pairs]).transpose(1, 2)
 
     def couplings(self, query: Tensor | None) -> Tensor:
         """c (B, I, J), for those who ask."""

@@ -31,22 +31,22 @@ def _rows(x: Tensor, chunks: int) -> tuple[tuple[int], dict[str, int]]:
 def route_dynamic(
     u: Tensor, weight: Tensor, bias: Tensor | None, logits: Tensor | None, leaky: bool, iterations: int, detach: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """v (B, J, D) of the last iteration; s, q (T, B, J, D) and lse (T, B, G) of all."""
-    from . import _attend_kernels as kernels
+    """v (B, J, D) of the last iteration; s (T, B, J, D), q (T - 1, B, J, D) and lse (T, B, G) of all."""
+    from . import _attend_squash as kernels
 
     n = sizes(u, weight)
     s = empty(u, iterations, n.b, n.j, n.c * n.h)
-    q = torch.empty(s.shape, dtype=u.dtype, device=u.device)
+    q = torch.empty((iterations - 1, *s.shape[1:]), dtype=u.dtype, device=u.device)  # the first iteration has none
     lse = empty(u, iterations, n.b, n.g)
     if s.numel() == 0:
         return u.new_zeros(s.shape[1:]), s, q, lse
     v = torch.empty(s.shape[1:], dtype=u.dtype, device=u.device)
     for t in range(iterations):
-        parts = Step(u, weight, q[t - 1] if t else None, logits, leaky).forward(lse[t])
+        last, parts = t == iterations - 1, Step(u, weight, q[t - 1] if t else None, logits, leaky).forward(lse[t])
         grid, constants = _rows(v, parts.shape[0])
         kernels.settle[grid](
-            parts, u if bias is None else bias.contiguous(), q[t - 1], s[t], v, q[t], parts.shape[0], n.b * n.j, n.j,
-            BIAS=bias is not None, SEEN=t > 0, **constants,
+            parts, u if bias is None else bias.contiguous(), q[t - 1] if t else v, s[t], v, v if last else q[t],
+            parts.shape[0], n.b * n.j, n.j, BIAS=bias is not None, SEEN=t > 0, LAST=last, **constants,
         )  # fmt: skip
     return v, s, q, lse
 
@@ -56,7 +56,8 @@ def _(u, weight, bias, logits, leaky, iterations, detach):
     n = sizes(u, weight)
     shape = (iterations, n.b, n.j, n.c * n.h)
     lse = u.new_empty((iterations, n.b, n.g), dtype=torch.float32)
-    return u.new_empty(shape[1:]), u.new_empty(shape, dtype=torch.float32), u.new_empty(shape), lse
+    s, q = u.new_empty(shape, dtype=torch.float32), u.new_empty((iterations - 1, *shape[1:]))
+    return u.new_empty(shape[1:]), s, q, lse
 
 
 @torch.library.custom_op("flashcaps::route_dynamic_backward", mutates_args=())
@@ -71,16 +72,15 @@ def route_dynamic_backward(
     detach: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """gu, gW, gbias and gl; what has no gradient comes back empty."""
-    from . import _attend_kernels as kernels
+    from . import _attend_squash as kernels
 
     s, q, lse = kept
     if s.numel() == 0:
         gu, gw, gbias, gl = (torch.zeros_like(empty(u, 0) if x is None else x) for x in (u, weight, bias, logits))
         return gu, gw, gbias, gl
     n, last = sizes(u, weight), s.shape[0] - 1
-    into = Step(u, weight, q[0], logits, leaky).gradients(torch.float32)
-    total = empty(u, *s.shape[1:])
-    gs = torch.empty(q.shape, dtype=u.dtype, device=u.device)
+    into = Step(u, weight, None, logits, leaky).gradients(torch.float32)
+    total, gs = empty(u, *s.shape[1:]), torch.empty(s.shape, dtype=u.dtype, device=u.device)
     gq, first = grad, last if detach else 0
     for t in range(last, first - 1, -1):
         grid, constants = _rows(total, gq.shape[0] if t < last else 1)
@@ -91,7 +91,7 @@ def route_dynamic_backward(
         gq = step.backward(gs[t], lse[t], into, again=t < last)
     gu, gw, gl = into
     gbias = empty(gs, 0) if bias is None else gs[first:].sum((0, 1), dtype=torch.float32)
-    return gu.to(u.dtype), added_up(gw, weight.dtype), gbias, added_up(gl, torch.float32)
+    return gu.to(u.dtype), added_up(gw, weight.dtype), gbias, gl
 
 
 @route_dynamic_backward.register_fake

@@ -5,26 +5,28 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-MULTIPROCESSORS = 132  # of a large GPU: work is spread over as many
+FULL = 264  # programs a large GPU of 132 multiprocessors holds at a time
 ROOM = 12 << 20  # elements of partial sums
+COUPLINGS = 16 << 20  # elements of couplings in memory at a time
 
 
 class Block(NamedTuple):
-    """What a warp of a kernel holds: rows (pose rows x examples), elements (rows x pose columns x children)."""
+    """What a program of a kernel holds: rows (examples x pose rows), columns (pose columns x children), parents."""
 
     rows: int
-    elements: int
-    parents: int  # of a program at most, a warp each
-    stages: int = 2  # tiles on their way
+    columns: int
+    warps: int
+    parents: int = 1
+    stages: int = 3  # tiles on their way, and the one that is there
 
 
 BLOCKS = {
-    "log_sum_exp": Block(32, 2048, 4),
-    "weighted_sum": Block(32, 2048, 4),
-    "pose_gradient": Block(16, 1024, 4),
-    "query_gradient": Block(32, 2048, 4),
-    "weight_gradient": Block(16, 1024, 4),
+    "couplings": Block(64, 64, 4),
+    "pose_gradient": Block(64, 64, 4),
+    "coupled_sum": Block(64, 64, 4, 5, 2),
+    "weight_gradient": Block(64, 64, 4, 2, 3),
 }
+PLAIN = Block(64, 64, 2, 32)  # its parents are columns (j, h)
 
 
 class Sizes(NamedTuple):
@@ -47,11 +49,12 @@ class Tile(NamedTuple):
     cp: int
     dp: int
     hp: int
+    warps: int
     stages: int
 
 
 class Cut(NamedTuple):
-    """A grid whose programs add up over `tiles` tiles each; the chunks are the copies of the sum."""
+    """Programs that add up `tiles` tiles each; the chunks are the copies of the sum."""
 
     tiles: int
     chunks: int
@@ -73,32 +76,41 @@ def too_large(n: Sizes) -> str | None:
     return f"a tensor of {elements} elements; the kernel's addresses take 2**31" if elements >= 1 << 31 else None
 
 
+def per_program(parents: int, most: int) -> int:
+    """Parents of a program: the poses it loads cost as much as one more, and a last program with few is a waste."""
+    return min(range(1, most + 1), key=lambda p: ceil_div(parents, p) * (p + 1))
+
+
 def tile(n: Sizes, kernel: str) -> Tile:
-    """The kernel's block in examples and children: 8 of each at least where sums over a pose shall stay in a thread,
-    16 rows and columns for the matrix units.
-    """
+    """The kernel's block in examples and children; the matrix units take no fewer than 16 columns of a vote."""
     block = BLOCKS[kernel]
     cp, dp, hp = power_of_two(n.c), power_of_two(n.d), max(power_of_two(n.h), 16)
-    bt = max(block.rows // cp, min(8, 64 // cp))
-    ic = max(block.elements // (bt * cp * dp), 16 // dp, 1)
-    return Tile(bt, ic, min(block.parents, power_of_two(n.j)), cp, dp, hp, block.stages)
+    bt = max(min(block.rows // cp, power_of_two(n.b)), 16 // cp, 1)
+    warps = block.warps if bt * cp == block.rows else min(block.warps, 4)
+    p = per_program(n.j, max(block.parents * 16 // hp, 1))
+    return Tile(bt, max(block.columns // dp, 8), p, cp, dp, hp, warps, block.stages)
+
+
+def children(n: Sizes) -> list[tuple[int, int]]:
+    """Blocks of children, first and behind the last, whose couplings have room."""
+    size = max(COUPLINGS // (n.b * n.j) // 16 * 16, 16)
+    return [(begin, min(begin + size, n.g)) for begin in range(0, n.g, size)]
 
 
 @lru_cache(maxsize=256)
 def cut(tiles: int, programs: int, copy: int) -> Cut:
-    """Chunks of least estimated time for sums over `tiles` tiles by as many `programs` per chunk.
+    """Chunks of least estimated time for sums over `tiles` tiles, by as many `programs` in each chunk.
 
-    A multiprocessor's time is that of its programs, each its tiles and as much again as two to begin and end; a million
-    elements of copies, `copy` in each chunk but the first, take as long to add up as a tile. Copies stay under ROOM.
+    A wave of programs takes as long as one: its tiles, and as much again as two to begin and end. A million elements of
+    copies, `copy` in each chunk, take as long to add up as one tile, and must not be more than ROOM.
     """
     best: tuple[float, Cut] | None = None
     for per in range(1, tiles + 1):
         chunks = ceil_div(tiles, per)
-        copies = (chunks - 1) * copy
-        if copies > ROOM:
+        if chunks > 1 and chunks * copy > ROOM:
             continue
-        time = ceil_div(chunks * programs, MULTIPROCESSORS) * (per + 2.0) + 1e-6 * copies
+        time = ceil_div(chunks * programs, FULL) * (per + 2.0) + 1e-6 * (chunks - 1) * copy
         if best is None or time < best[0]:
             best = time, Cut(per, chunks)
-    assert best is not None  # one chunk has no copies
+    assert best is not None  # one chunk has room
     return best[1]

@@ -20,6 +20,8 @@ from ..routing._math import OverPositions, Softmax, over_parents
 from ..votes import Votes
 from . import _blocks
 
+FEWEST = 8  # children in a block, before the batch is cut instead
+
 
 class Source(NamedTuple):
     """Poses and weights in the layout of the steps."""
@@ -61,38 +63,36 @@ def fits(votes: Votes) -> bool:
     return ordinary and torch._C._functorch.peek_interpreter_stack() is None
 
 
-def source_of(votes: Votes) -> Source:
-    """The one copy of poses and weights that all iterations share; its gradient is copied back once."""
-    u, weight = votes
-    return Source(u.permute(1, 2, 0, 3, 4).contiguous(), weight.permute(2, 1, 3, 0).contiguous())
+def sources_of(votes: Votes, softmax: Softmax) -> list[Source]:
+    """The one copy of poses and weights that all iterations share, a chunk of the batch each.
 
-
-def rows_per_chunk(source: Source, softmax: Softmax) -> int:
-    """How many examples to route at a time, so that a block of the budget has some children of each.
-
-    Rows that share a softmax over positions stay together.
+    Chunks are such that a block of the budget has some children of each example. Rows that share a softmax over
+    positions stay together.
     """
-    _, d, j = source.block
+    u, weight = votes
+    _, _, j, d = votes.shape
     whole = softmax.child.shape[0] if isinstance(softmax, OverPositions) else 1
-    fit = _blocks.BUDGET["cpu"] // (8 * d * j)
-    return max(fit // whole, 1) * whole
+    rows = max(_blocks.BUDGET["cpu"] // (FEWEST * d * j) // whole, 1) * whole
+    transforms = weight.permute(2, 1, 3, 0).contiguous()
+    return [Source(x.permute(1, 2, 0, 3, 4).contiguous(), transforms) for x in u.split(rows)]
 
 
 def children_blocks(source: Source, softmax: Softmax) -> list[Block]:
-    """Blocks of children that fit the budget; a kernel's children stay together where they share a softmax."""
+    """Blocks of children that fit the budget; a kernel's children stay together where they share a softmax.
+
+    (Those have a transform each, r = 1.)
+    """
     g, r = source.u.shape[:2]
     b, d, j = source.block
     whole = softmax.kernel if isinstance(softmax, OverPositions) else 1
     fit = max(_blocks.BUDGET["cpu"] // (b * d * j) // whole, 1) * whole
-    across, within = max(fit // r, 1), r if whole > 1 else min(fit, r)
-    if r > 1 and whole > 1:
-        across = g  # kernels of shared transforms do not occur: keep all together
-    return [
-        Block(slice(k, min(k + across, g)), slice(m, min(m + within, r)),
-              slice(k * r + m, min((min(k + across, g) - 1) * r + min(m + within, r), g * r)))
-        for k in range(0, g, across)
-        for m in range(0, r, within)
-    ]  # fmt: skip
+    across, within = max(fit // r, 1), min(fit, r)
+    blocks = []
+    for k in range(0, g, across):
+        for m in range(0, r, within):
+            groups, members = slice(k, min(k + across, g)), slice(m, min(m + within, r))
+            blocks.append(Block(groups, members, slice(k * r + m, (groups.stop - 1) * r + members.stop)))
+    return blocks
 
 
 class Workspace:

@@ -15,6 +15,8 @@ from ..routing._math import Softmax, over_parents
 from ..votes import Votes
 from ._attend import project
 from ._blocks import children_per_block, recompute, split_children
+from ._cpu import fits, sources_of
+from ._fit_cpu import FitStep, Inputs
 
 
 def block_moments(use: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,7 +28,8 @@ def block_moments(use: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def block_mean(n: Tensor, total: Tensor) -> Tensor:
-    return total / (n + torch.finfo(n.dtype).tiny)[..., None]  # nobody assigned: 0 / tiny, not 0 / 0
+    # Next to nobody assigned: not 0 / 0, and the gradient mean / n stays a number (tiny itself is too small for that).
+    return total / (n + torch.finfo(n.dtype).tiny ** 0.5)[..., None]
 
 
 def merge(parts: list[tuple[Tensor, ...]], eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -57,6 +60,8 @@ class Fit:
     ) -> None:
         b, _, j, d = votes.shape
         self.softmax = softmax
+        self.sources = sources_of(votes, softmax) if fits(votes) else []
+        self.given = (gate, start, betas)
         self.blocks = votes.split(children_per_block(votes, b * j * d, softmax))
         self.gates = split_children(gate, self.blocks, 1)
         self.starts = split_children(start, self.blocks, 0)
@@ -85,12 +90,33 @@ class Fit:
 
     def __call__(self, eps: float, *parents: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """E-step (with parents) and M-step: total weight, mean, variance, and heinsen's score (B, J) or 0."""
+        if self.sources:
+            return self._on_cpu(eps, *parents)
         parts = [
             recompute(self._block, *block, self.gates[k], self.starts[k], tuple(x[k] for x in self.betas), *parents)
             for k, block in enumerate(self.blocks)
         ]
         score = torch.stack([p[3] for p in parts]).sum(0) if self.betas else torch.zeros_like(parts[0][0])
         return *merge(parts, eps), score
+
+    def _on_cpu(self, eps: float, *parents: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same, in the layout and the memory of `_cpu`."""
+        gate, start, betas = self.given
+        rows = [source.batch for source in self.sources]
+        gates = [x.T.contiguous() for x in gate.split(rows)]
+        prior, mean, variance = parents or (None, None, None)
+        priors = [None] * len(rows) if prior is None else prior.split(rows)
+        others = [
+            [None] * len(rows) if x is None else [y.transpose(1, 2).contiguous() for y in x.split(rows)]
+            for x in (mean, variance)
+        ]
+        shared = [None if x is None else x.reshape(-1, 1, x.shape[-1]) for x in (start, *(betas or (None, None)))]
+        parts = [
+            FitStep.apply(self.softmax, *Inputs(*source, g, *shared, p, m, v))
+            for source, g, p, m, v in zip(self.sources, gates, priors, *others, strict=True)
+        ]
+        n, total, spread, score = (torch.cat(x) for x in zip(*parts, strict=True))
+        return *merge([(n, total.transpose(1, 2), spread.transpose(1, 2))], eps), score
 
     def couplings(self, *parents: Tensor) -> Tensor:
         """r (B, I, J), for those who ask."""

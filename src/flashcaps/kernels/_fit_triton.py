@@ -21,6 +21,7 @@ from ..votes import Votes, add_bias
 from . import _fit_gradients as backward
 from ._fit import Fit
 from ._fit_forward import Source, describe, moments, normaliser
+from ._fit_share import listed, share_gradient, share_of
 
 UNROLLED = 256  # multiply-adds of one vote that kernels unroll
 WIDEST = 64  # pose elements held in registers
@@ -34,8 +35,8 @@ def supported(votes: Votes, softmax: Softmax = over_parents) -> str | None:
         return f"votes on {votes.u.device}: the kernels run on CUDA devices"
     if votes.u.dtype not in DTYPES or votes.weight.dtype not in DTYPES:
         return f"{votes.u.dtype}: the kernels compute in float32"
-    if softmax is not over_parents and not isinstance(softmax, OverPositions):
-        return "softmax: only over parents, or parents and positions"
+    if softmax is not over_parents and not (isinstance(softmax, OverPositions) and softmax.grid):
+        return "softmax: only over parents, or parents and the positions of a grid"
     if min(b, i, j, dim, d) == 0:
         return "empty votes"
     if dim > WIDEST:
@@ -61,32 +62,15 @@ def source_of(votes: Votes) -> Source:
     return Source(u.contiguous(), weight.permute(2, 1, 0, 3).contiguous(), weight.detach().contiguous())
 
 
-def positions(child: Tensor | None, places: int) -> OverPositions | None:
-    return None if child is None else OverPositions(child, places)
-
-
-def share_of(z: Tensor, softmax: OverPositions) -> Tensor:
-    """q (B, I): the share of a child that this row of parents gets, from Z (B, I)."""
-    return softmax(z[..., None])[..., 0]
-
-
-def share_gradient(share: Tensor, g: Tensor, softmax: OverPositions) -> Tensor:
-    """dL/dZ = q (g - sum over the child's rows of q g)."""
-    (n, i), (p, k) = share.shape, softmax.child.shape
-    x = (share * g).view(n // p, p, i // k, k).transpose(1, 2).reshape(n // p, i // k, p * k)
-    index = softmax.child.reshape(1, 1, p * k).expand(x.shape)
-    total = x.new_zeros(*x.shape[:2], softmax.places).scatter_add(2, index, x).gather(2, index)
-    return share * (g - total.view(n // p, i // k, p, k).transpose(1, 2).reshape(n, i))
-
-
 @torch.library.custom_op("flashcaps::fit", mutates_args=())
 def fit_step(
     u: Tensor | None, by_parent: Tensor, by_child: Tensor, bias: Tensor | None, gate: Tensor, beta: Tensor | None,
-    parents: list[Tensor], child: Tensor | None, places: int, eps: float,
+    parents: list[Tensor], grid: list[int], eps: float,
 ) -> list[Tensor]:  # fmt: skip
     """E-step and M-step: weight (B, J), mean and variance (B, D, J), score (B, J); and Z and q, (B, I) or empty.
 
-    parents: none (couplings 1 / J), the first coupling (I, J), or prior (B, J), mean and variance (B, D, J).
+    parents: none (couplings 1 / J), the first coupling (I, J), or prior (B, J), mean and variance (B, D, J). grid:
+    empty, or that of a softmax over positions.
     """
     source = Source(u, by_parent, by_child, bias)
     z = share = None
@@ -94,9 +78,8 @@ def fit_step(
     if len(parents) == 3:
         table = describe(source, *parents)
         z = normaliser(source, table)
-        softmax = positions(child, places)
-        if softmax is not None:
-            share = share_of(z, softmax)
+        if grid:
+            share = share_of(z, grid)
     out = moments(source, (table, z, first), gate if share is None else gate * share, beta, eps)
     return [*out, *(gate.new_empty(0) if x is None else x for x in (z, share))]
 
@@ -104,50 +87,50 @@ def fit_step(
 @fit_step.register_fake
 def _(
     u: Tensor | None, by_parent: Tensor, by_child: Tensor, bias: Tensor | None, gate: Tensor, beta: Tensor | None,
-    parents: list[Tensor], child: Tensor | None, places: int, eps: float,
+    parents: list[Tensor], grid: list[int], eps: float,
 ) -> list[Tensor]:  # fmt: skip
     b, i, j, _ = Source(u, by_parent, by_child).sizes
     d = Source(u, by_parent, by_child).dim
     z = (b, i) if len(parents) == 3 else (0,)
-    shapes = ((b, j), (b, d, j), (b, d, j), (b, j), z, z if child is not None else (0,))
+    shapes = ((b, j), (b, d, j), (b, d, j), (b, j), z, z if grid else (0,))
     return [gate.new_empty(s) for s in shapes]
 
 
 @torch.library.custom_op("flashcaps::fit_backward", mutates_args=())
 def fit_step_backward(
     u: Tensor | None, by_parent: Tensor, by_child: Tensor, bias: Tensor | None, gate: Tensor, beta: Tensor | None,
-    parents: list[Tensor], child: Tensor | None, places: int, eps: float, outputs: list[Tensor],
+    parents: list[Tensor], grid: list[int], eps: float, outputs: list[Tensor],
     gradients: list[Tensor],
 ) -> list[Tensor]:  # fmt: skip
     """Gradients of u, by_parent, bias, gate, beta and parents, those that there are."""
     source = Source(u, by_parent, by_child, bias)
     density = len(parents) == 3
-    softmax = positions(child, places) if density else None
+    shared = density and bool(grid)
     weight, mean, variance, _, z, share = outputs
     prior, centre, scale = parents if density else (None, None, None)
     fitted = backward.Fitted(
         prior, centre, scale, parents[0] if len(parents) == 1 else None, z if density else None,
-        gate if softmax is None else gate * share, beta, weight, mean, variance,
+        gate * share if shared else gate, beta, weight, mean, variance,
     )  # fmt: skip
     g_weight, g_mean, g_variance, g_score = gradients
     context = backward.context(source, fitted, (g_weight, g_mean, g_variance, g_score), eps)
-    alone = u is None or softmax is not None  # s is needed before, or without, the gradient of poses
+    alone = u is None or shared  # s is needed before, or without, the gradient of poses
     s = backward.child_sums(context) if alone else torch.empty_like(gate)
-    g_z = None if softmax is None else share_gradient(share, gate * s, softmax)
+    g_z = share_gradient(share, gate * s, grid) if shared else None
     out = [] if u is None else [backward.child_gradients(context, s, g_z, sums=not alone)]
     of_parents, of_source = backward.parent_gradients(context, s, g_z)
     of_beta, of_first = backward.pair_gradients(context)
     if of_source is None:
         of_source = backward.weight_gradients(context, s, g_z)
     out += [of_source, *([] if context.bias is None else [context.bias.sum(0)])]
-    out.append(s if softmax is None else share * s)
+    out.append(share * s if shared else s)
     return out + [x for x in (of_beta, of_first) if x is not None] + of_parents
 
 
 @fit_step_backward.register_fake
 def _(
     u: Tensor | None, by_parent: Tensor, by_child: Tensor, bias: Tensor | None, gate: Tensor, beta: Tensor | None,
-    parents: list[Tensor], child: Tensor | None, places: int, eps: float, outputs: list[Tensor],
+    parents: list[Tensor], grid: list[int], eps: float, outputs: list[Tensor],
     gradients: list[Tensor],
 ) -> list[Tensor]:  # fmt: skip
     inputs = (u, by_parent, bias, gate, beta, *parents)
@@ -155,24 +138,26 @@ def _(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    u, by_parent, by_child, bias, gate, beta, parents, child, ctx.places, ctx.eps = inputs
+    u, by_parent, by_child, bias, gate, beta, parents, ctx.grid, ctx.eps = inputs
     ctx.parents = len(parents)
-    ctx.save_for_backward(u, by_parent, by_child, bias, gate, beta, child, *parents, *output)
+    ctx.set_materialize_grads(False)  # most outputs of a step have no gradient, those of children's size never
+    ctx.save_for_backward(u, by_parent, by_child, bias, gate, beta, *parents, *output)
 
 
 def _differentiate(ctx: Any, gradients: list[Tensor]) -> tuple[Any, ...]:
-    u, by_parent, by_child, bias, gate, beta, child, *rest = ctx.saved_tensors
+    u, by_parent, by_child, bias, gate, beta, *rest = ctx.saved_tensors
     parents, outputs = rest[: ctx.parents], rest[ctx.parents :]
-    found = fit_step_backward(
-        u, by_parent, by_child, bias, gate, beta, parents, child, ctx.places, ctx.eps, outputs, gradients[:4]
-    )
-    found = iter(found)
+    given = [torch.zeros_like(x) if g is None else g for g, x in zip(gradients, outputs[:4], strict=False)]
+    found = iter(fit_step_backward(
+        u, by_parent, by_child, bias, gate, beta, parents, ctx.grid, ctx.eps, outputs, given
+    ))  # fmt: skip
     g_u = None if u is None else next(found)
     g_source = next(found)
     g_bias = None if bias is None else next(found)
     g_gate = next(found)
     g_beta = None if beta is None else next(found)
-    return g_u, g_source, None, g_bias, g_gate, g_beta, list(found), None, None, None
+    none: list[Tensor] | None = None if ctx.grid else []  # an empty list might be one of tensors
+    return g_u, g_source, None, g_bias, g_gate, g_beta, list(found), none, None
 
 
 fit_step.register_autograd(_differentiate, setup_context=_keep)
@@ -203,12 +188,12 @@ class TritonFit:
         if bias is not None:
             self.source = self.source._replace(bias=bias.float().view(j, -1).t().contiguous())
         self.gate = gate.float().contiguous()
-        self.cover = softmax if isinstance(softmax, OverPositions) else None
+        self.grid = listed(softmax.grid) if isinstance(softmax, OverPositions) else []
         self.first = [] if start is None else [start.float().softmax(-1).contiguous()]
         self.first_gate = self.gate
-        if self.cover is not None:
+        if self.grid:
             z = self.gate.new_zeros(b, i) if start is None else start.float().logsumexp(-1).expand(b, i)
-            self.first_gate = (self.gate * share_of(z, self.cover)).contiguous()
+            self.first_gate = (self.gate * share_of(z, self.grid)).contiguous()
         self.beta = self.both = self.cost = None
         if betas is not None:
             use, ignore = (x.float() for x in betas)
@@ -222,7 +207,7 @@ class TritonFit:
     def _score(self, total: Tensor, benefit: Tensor) -> Tensor:
         """sum_i beta_use w - beta_ignore (gate - w)"""
         if self.cost is None:
-            return torch.zeros_like(total)
+            return benefit
         return (benefit if self.both is None else self.both * total) - self.cost
 
     def __call__(self, eps: float, *parents: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -232,8 +217,8 @@ class TritonFit:
             prior, mean, variance = (x.float() for x in parents)
             given = [prior.contiguous(), *(x.transpose(1, 2).contiguous() for x in (mean, variance))]
         gate = self.gate if parents else self.first_gate
-        cover = (self.cover.child, self.cover.places) if self.cover is not None and parents else (None, 0)
-        total, mean, variance, benefit, _, _ = fit_step(*self.source, gate, self.beta, given, *cover, eps)
+        grid = self.grid if parents else []
+        total, mean, variance, benefit, _, _ = fit_step(*self.source, gate, self.beta, given, grid, eps)
         return total, mean.transpose(1, 2), variance.transpose(1, 2), self._score(total, benefit)
 
     def couplings(self, *parents: Tensor) -> Tensor:

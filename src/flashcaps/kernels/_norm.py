@@ -18,8 +18,7 @@ from ._rows import LONGEST, PROGRAMS, fused, laid_out_like, rows_of, tiles_of, w
 
 def pose_dtype(x: Tensor) -> torch.dtype:
     """What a pose is normalised to: fp32 under autocast, which routing computes in, else its own dtype."""
-    available = torch.amp.is_autocast_available(x.device.type)
-    return torch.float32 if available and torch.is_autocast_enabled(x.device.type) else x.dtype
+    return torch.float32 if not x.is_meta and torch.is_autocast_enabled(x.device.type) else x.dtype
 
 
 def layer_norm_poses(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float = 1e-5) -> Tensor:

@@ -46,3 +46,21 @@ def scatter(
             total += tl.load(p, mask=live & inside, other=0.0).to(tl.float32)
     p = out + b * sb + y * sh + x * sw + t.to(tl.int64) * st + d * sd
     tl.store(p, total.to(out.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def columns(
+    x, out, rows, H, W, OH, OW, sb, sc, sh, sw, K: tl.constexpr, WIDTH: tl.constexpr, WP: tl.constexpr,
+    ROWS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
+):  # fmt: skip
+    """out (B H' W', WIDTH): the K numbers (channel, row, column) under the kernel at each place, then ones."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    col = tl.arange(0, WP)[None, :]
+    b, oy, ox = (row // (OH * OW)).to(tl.int64), row // OW % OH, row % OW
+    c, ky, kx = col // (KERNEL * KERNEL), col // KERNEL % KERNEL, col % KERNEL
+    y, z = oy * STRIDE + ky - PADDING, ox * STRIDE + kx - PADDING
+    inside = (row < rows) & (col < K) & (y >= 0) & (y < H) & (z >= 0) & (z < W)
+    v = tl.load(x + b * sb + c * sc + y * sh + z * sw, mask=inside, other=0.0).to(tl.float32)
+    v = tl.where(col < K, v, 1.0)
+    p = out + row.to(tl.int64) * WIDTH + col
+    tl.store(p, v.to(out.dtype.element_ty), mask=(row < rows) & (col < WIDTH))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..routing._math import Softmax, length, over_parents, squash
+from ..routing._math import Softmax, length, over_parents
 from ..routing._types import Routed, Step
 from ..routing.discriminative import ascend, label_signs
 from ..votes import Votes
 from ._attend import combine, project
 from ._blocks import add_up, children_per_block, recompute, split_children
+from ._norm import squash_poses
 
 
 def weighted_sum(votes: Votes, coefficients: Tensor) -> Tensor:
@@ -31,7 +32,7 @@ def discriminative_routing(
     softmax: Softmax = over_parents,
 ) -> Routed:
     """The routing file's `discriminative_routing` on votes that stay u and W."""
-    s = squash(weighted_sum(votes, coefficients))
+    s = squash_poses(weighted_sum(votes, coefficients))
     b, i, j, _ = votes.shape
     c = coefficients.expand(b, i, j) if coupling or record else None
     return Routed(s, length(s), c, history=(Step(c, s),) if record and c is not None else None)

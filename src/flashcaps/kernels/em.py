@@ -32,16 +32,15 @@ def em_routing(
     """The routing file's `em_routing` on votes that stay u and W."""
     check_iterations(iterations)
     fit = fit_step(triton)(votes, activation, softmax=softmax)
-    d = votes.shape[3]
-    cost = d * beta_u if beta_u.ndim == 1 else beta_u.sum(-1)  # (J,): sum_h beta_u
+    cost = votes.shape[3] * beta_u if beta_u.ndim == 1 else beta_u.sum(-1)  # (J,): sum_h beta_u
     parents: tuple[Tensor, ...] = ()
     history: list[Step] = []
-    for inverse in temperatures(inverse_temperature, iterations):
-        before = parents
+    for t, inverse in enumerate(temperatures(inverse_temperature, iterations)):
         total, mu, variance, _ = fit(eps, *parents)
         logit = inverse * (beta_a - total * (cost + 0.5 * variance.log().sum(-1)))  # sum_h cost_jh, summed first
-        parents = (F.logsigmoid(logit), mu, variance)
         if record:
-            history.append(Step(fit.couplings(*before), mu))
-    c = history[-1].coupling if record else fit.couplings(*before) if coupling else None
+            history.append(Step(fit.couplings(*parents), mu))
+        if t < iterations - 1:
+            parents = (F.logsigmoid(logit), mu, variance)
+    c = history[-1].coupling if record else fit.couplings(*parents) if coupling else None
     return Routed(mu, logit.sigmoid(), c, variance, tuple(history) if record else None)

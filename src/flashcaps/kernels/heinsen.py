@@ -33,11 +33,11 @@ def heinsen_routing(
     fit = fit_step(triton)(votes, score.sigmoid(), start=start, betas=(beta_use, beta_ignore), softmax=softmax, **more)
     parents: tuple[Tensor, ...] = ()
     history: list[Step] = []
-    for _ in range(iterations):
-        before = parents
+    for t in range(iterations):
         _, mu, variance, a = fit(eps, *parents)
-        parents = (F.logsigmoid(a), mu, variance)
         if record:
-            history.append(Step(fit.couplings(*before), mu))
-    c = history[-1].coupling if record else fit.couplings(*before) if coupling else None
+            history.append(Step(fit.couplings(*parents), mu))
+        if t < iterations - 1:
+            parents = (F.logsigmoid(a), mu, variance)
+    c = history[-1].coupling if record else fit.couplings(*parents) if coupling else None
     return Routed(mu, a, c, variance, tuple(history) if record else None)

@@ -114,13 +114,13 @@ def check_devices(like: Tensor, **tensors: Tensor | None) -> None:
 
 def can_look(x: Tensor) -> bool:
     """Whether the numbers of `x` can be looked at without waiting for a device, and are there at all."""
-    if x.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return False
     plain = type(x) is Tensor or type(x) is torch.nn.Parameter  # fake tensors have no numbers
     return plain and torch._C._functorch.peek_interpreter_stack() is None  # nor have those under vmap
 
 
-def check_overflow(results: Iterable[Tensor | None], gradients: bool = True, **arguments: Tensor | None) -> None:
+def check_overflow(results: Iterable[Tensor | None], gradients: bool = True, /, **arguments: Tensor | None) -> None:
     """Refuse finite arguments of which no finite result, or no finite gradient, can come: the largest is named.
 
     NaN and Inf that came in go out again. On other devices than the CPU nobody looks: it would stall them.

@@ -16,6 +16,7 @@ from ._types import compute_dtype
 P = ParamSpec("P")
 T = TypeVar("T")
 
+Grid = tuple[int, int, int, int]  # height and width of a convolutional layer's input, kernel, stride
 Softmax = Callable[..., Tensor]  # (logits (B, I, J), leaky=False) -> couplings (B, I, J)
 
 
@@ -40,7 +41,8 @@ def full_precision(function: Callable[P, T]) -> Callable[P, T]:
 
 def length(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
     """||x||, with gradient 0 at x = 0."""
-    return torch.linalg.vector_norm(x, dim=dim, keepdim=keepdim, dtype=compute_dtype(x)).to(x.dtype)
+    n: Tensor = torch.linalg.vector_norm(x, dim=dim, keepdim=keepdim, dtype=compute_dtype(x))
+    return n.to(x.dtype)
 
 
 def squash(s: Tensor, dim: int = -1) -> Tensor:
@@ -49,7 +51,7 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
     Written as s * n / (1 + n^2), which has no division by n: value and gradient are exactly 0 at s = 0.
     """
     x = s.to(compute_dtype(s))
-    n = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
+    n: Tensor = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
     return (x * (n / (1 + n * n))).to(s.dtype)
 
 
@@ -75,12 +77,13 @@ class OverPositions:
 
     child (P, K): which place of the input each of the K kernel offsets at each of the P outputs looks at.
     Logits come as (B * P, T * K, J); those that belong to one child lie in different rows, so sums over
-    its parents are scattered to the child and gathered back.
+    its parents are scattered to the child and gathered back. grid: the same in numbers, for kernels.
     """
 
-    def __init__(self, child: Tensor, places: int) -> None:
+    def __init__(self, child: Tensor, places: int, grid: Grid | None = None) -> None:
         self.child = child
         self.places = places
+        self.grid = grid
 
     @property
     def kernel(self) -> int:

@@ -17,7 +17,24 @@ const POLITE = {
   503: "The server is busy; please try again in a moment.",
 };
 
+let open = 0;
+
+/** Says on the page that answers are awaited, for whoever drives it. */
+function awaited(change) {
+  open += change;
+  document.body.toggleAttribute("data-busy", open > 0);
+}
+
 async function ask(path, options, signal) {
+  awaited(1);
+  try {
+    return await answered(path, options, signal);
+  } finally {
+    awaited(-1);
+  }
+}
+
+async function answered(path, options, signal) {
   const limit = AbortSignal.timeout(TIME_LIMIT);
   let response;
   try {
@@ -29,7 +46,10 @@ async function ask(path, options, signal) {
   }
   const answer = await response.json().catch(() => null);
   if (response.ok && answer) return answer;
-  throw new ApiError(answer?.error ?? POLITE[response.status] ?? `The server answered ${response.status}.`, response.status);
+  throw new ApiError(
+    answer?.error ?? POLITE[response.status] ?? `The server answered ${response.status}.`,
+    response.status,
+  );
 }
 
 const post = (path, body, signal) =>

@@ -13,12 +13,29 @@ function inline(text) {
   });
 }
 
-const cells = (line) => line.replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
+const cells = (line) =>
+  line
+    .replace(/^\||\|$/g, "")
+    .split("|")
+    .map((cell) => cell.trim());
 
 function table(lines) {
   const rows = lines.filter((line) => !/^\|?[\s:|-]+\|?$/.test(line)).map(cells);
-  const row = (tag, parts) => h("tr", {}, parts.map((part) => h(tag, {}, inline(part))));
-  return h("table", {}, h("tbody", {}, rows.map((parts, n) => row(n ? "td" : "th", parts))));
+  const row = (tag, parts) =>
+    h(
+      "tr",
+      {},
+      parts.map((part) => h(tag, {}, inline(part))),
+    );
+  return h(
+    "table",
+    {},
+    h(
+      "tbody",
+      {},
+      rows.map((parts, n) => row(n ? "td" : "th", parts)),
+    ),
+  );
 }
 
 /** Headings, lists, tables, code and paragraphs. */
@@ -30,8 +47,15 @@ export function markdown(text) {
     const heading = /^(#+)\s+(.*)$/.exec(lines[0]);
     if (heading) return h("h3", {}, inline(heading[2]));
     if (lines.every((line) => line.trimStart().startsWith("|"))) return table(lines);
+    if (lines.every((line) => line.startsWith("    ")))
+      return h("pre", {}, lines.map((line) => line.slice(4)).join("\n"));
     if (lines[0].startsWith("```")) return h("pre", {}, lines.filter((line) => !line.startsWith("```")).join("\n"));
-    if (/^[-*] /.test(lines[0])) return h("ul", {}, lines.map((line) => h("li", {}, inline(line.replace(/^\s*[-*] /, "")))));
+    if (/^[-*] /.test(lines[0]))
+      return h(
+        "ul",
+        {},
+        lines.map((line) => h("li", {}, inline(line.replace(/^\s*[-*] /, "")))),
+      );
     return h("p", {}, inline(lines.join(" ")));
   });
 }
@@ -43,7 +67,11 @@ export function mountCard(model) {
     const { title, parameters, result, card } = model();
     const facts = [`${number(parameters, 0)} parameters`];
     if (result) facts.push(`${number(result.error, 2)} % error (${result.split})`);
-    byId("card-text").replaceChildren(h("h2", { id: "card-title" }, title), h("p", { class: "faint" }, facts.join(" · ")), ...markdown(card ?? "").filter(Boolean));
+    byId("card-text").replaceChildren(
+      h("h2", { id: "card-title" }, title),
+      h("p", { class: "faint" }, facts.join(" · ")),
+      ...markdown(card ?? "").filter(Boolean),
+    );
     dialog.showModal();
   });
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());

@@ -15,8 +15,13 @@ export function barChart({ label, facts, compact = false }) {
     rows = names.map((name, k) => {
       const fill = h("span", { class: "fill" });
       const value = h("span", { class: "value" });
-      const row = h("button", { type: "button", class: "bar", tabindex: k ? -1 : 0 },
-        h("span", { class: "name" }, name), h("span", { class: "track" }, fill), value);
+      const row = h(
+        "button",
+        { type: "button", class: "bar", tabindex: k ? -1 : 0 },
+        h("span", { class: "name" }, name),
+        h("span", { class: "track" }, fill),
+        value,
+      );
       inspectable(row, () => facts(k));
       return { row, fill, value, name };
     });
@@ -35,7 +40,10 @@ export function barChart({ label, facts, compact = false }) {
         row.classList.toggle("second", place === 1);
         fill.style.setProperty("--share", String(Math.max(0, Math.min(1, values[k] ?? 0))));
         value.textContent = number(values[k], 2);
-        row.setAttribute("aria-label", `${name}: ${measure} ${number(values[k], 3)}${place >= 0 ? ", recognised" : ""}`);
+        row.setAttribute(
+          "aria-label",
+          `${name}: ${measure} ${number(values[k], 3)}${place >= 0 ? ", recognised" : ""}`,
+        );
       });
     },
   };
@@ -54,10 +62,17 @@ export function curveChart({ label, facts }) {
   const element = h("div", { class: "chart" }, h("h3", {}, label), plot);
 
   function axes(count, low, high, x, y) {
-    const marks = [low, (low + high) / 2, high].map((v) => svg("g", {},
-      svg("line", { class: "rule", x1: PAD.left, x2: WIDTH - PAD.right, y1: y(v), y2: y(v) }),
-      svg("text", { x: PAD.left - 6, y: y(v) + 4, "text-anchor": "end" }, number(v, high - low < 0.2 ? 3 : 2))));
-    const ticks = Array.from({ length: count }, (_, t) => svg("text", { x: x(t), y: HEIGHT - 8, "text-anchor": "middle" }, t + 1));
+    const marks = [low, (low + high) / 2, high].map((v) =>
+      svg(
+        "g",
+        {},
+        svg("line", { class: "rule", x1: PAD.left, x2: WIDTH - PAD.right, y1: y(v), y2: y(v) }),
+        svg("text", { x: PAD.left - 6, y: y(v) + 4, "text-anchor": "end" }, number(v, high - low < 0.2 ? 3 : 2)),
+      ),
+    );
+    const ticks = Array.from({ length: count }, (_, t) =>
+      svg("text", { x: x(t), y: HEIGHT - 8, "text-anchor": "middle" }, t + 1),
+    );
     return [...marks, ...ticks];
   }
 
@@ -73,30 +88,57 @@ export function curveChart({ label, facts }) {
       const x = (t) => PAD.left + (count > 1 ? (t / (count - 1)) * (WIDTH - PAD.left - PAD.right - 12) + 6 : 130);
       const y = (v) => PAD.top + (1 - (v - low) / (high - low)) * (HEIGHT - PAD.top - PAD.bottom);
       const now = svg("line", { class: "now", x1: x(step), x2: x(step), y1: PAD.top - 4, y2: HEIGHT - PAD.bottom + 4 });
-      const lines = series.map(({ values, role }) => svg("polyline", { class: `curve ${role}`, points: values.map((v, t) => `${x(t)},${y(v)}`).join(" ") }));
-      const dots = series.flatMap(({ name, values, role }, s) => role === "other" ? [] : values.map((v, t) => {
-        const dot = svg("circle", { class: `dot ${role}`, cx: x(t), cy: y(v), r: t === step ? 5.5 : 3.5, role: "button", tabindex: 0,
-          "aria-label": `${name}, iteration ${t + 1}: ${number(v)}` });
-        inspectable(dot, () => facts(s, t));
-        return dot;
-      }));
+      const lines = series.map(({ values, role }) =>
+        svg("polyline", { class: `curve ${role}`, points: values.map((v, t) => `${x(t)},${y(v)}`).join(" ") }),
+      );
+      const dots = series.flatMap(({ name, values, role }, s) =>
+        role === "other"
+          ? []
+          : values.map((v, t) => {
+              const dot = svg("circle", {
+                class: `dot ${role}`,
+                cx: x(t),
+                cy: y(v),
+                r: t === step ? 5.5 : 3.5,
+                role: "button",
+                tabindex: 0,
+                "aria-label": `${name}, iteration ${t + 1}: ${number(v)}`,
+              });
+              inspectable(dot, () => facts(s, t));
+              return dot;
+            }),
+      );
       plot.replaceChildren(...axes(count, low, high, x, y), now, ...lines, ...dots);
     },
   };
 }
 
-/** A small grid of how much goes where: { element, update(values, rows, columns, low) }, white at `low`. Signed values take two colours. */
+/**
+ * A small grid of how much goes where: { element, update(values, rows, columns) }.
+ * Palest where there is least; signed values take two colours.
+ */
 export function heatGrid(label) {
   const plot = svg("svg", { class: "heat", role: "img", "aria-label": label });
   return {
     element: plot,
-    update(values, rows, columns, low = 0) {
+    update(values, rows, columns) {
+      const least = Math.min(...values);
+      const low = least > 0 && least < Math.max(...values) ? 0.95 * least : 0;
       const top = Math.max(...values.map(Math.abs), low + 1e-9);
       assign(plot, { viewBox: `0 0 ${columns} ${rows}` });
-      plot.replaceChildren(...values.map((v, i) => svg("rect", {
-        x: i % columns + 0.04, y: Math.floor(i / columns) + 0.04, width: 0.92, height: 0.92, rx: 0.12,
-        class: v < 0 ? "negative" : "positive", "fill-opacity": (0.06 + 0.94 * Math.max(0, (Math.abs(v) - low) / (top - low))).toFixed(3),
-      })));
+      plot.replaceChildren(
+        ...values.map((v, i) =>
+          svg("rect", {
+            x: (i % columns) + 0.04,
+            y: Math.floor(i / columns) + 0.04,
+            width: 0.92,
+            height: 0.92,
+            rx: 0.12,
+            class: v < 0 ? "negative" : "positive",
+            "fill-opacity": (0.06 + 0.94 * Math.max(0, (Math.abs(v) - low) / (top - low))).toFixed(3),
+          }),
+        ),
+      );
     },
   };
 }

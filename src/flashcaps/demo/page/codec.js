@@ -1,7 +1,8 @@
 /** Drawings as short text for the address bar, and pixels as the server wants them. */
 
 /** @typedef {Uint8Array} Stroke  x0, y0, x1, y1, ... each 0..255 */
-/** @typedef {{kind: "strokes", strokes: Stroke[]} | {kind: "sample", id: number} | {kind: "pixels", pixels: Uint8Array}} Drawing */
+/** @typedef {{kind: "strokes", strokes: Stroke[]} | {kind: "sample", id: number}} Editable */
+/** @typedef {Editable | {kind: "pixels", pixels: Uint8Array}} Drawing  pixels: 28 x 28, of an upload */
 
 export const SIDE = 28;
 
@@ -21,7 +22,7 @@ const toUrl = (bytes) => toBase64(bytes).replaceAll("+", "-").replaceAll("/", "_
 const fromUrl = (text) => fromBase64(text.replaceAll("-", "+").replaceAll("_", "/"));
 
 /** Points that matter to the shape (Ramer, Douglas and Peucker): at most `tolerance` off the line drawn. */
-export function simplify(points, tolerance = 1.2) {
+export function simplify(points, tolerance = 0.8) {
   if (points.length < 3) return points;
   const [ax, ay] = points[0];
   const [bx, by] = points.at(-1);
@@ -30,20 +31,31 @@ export function simplify(points, tolerance = 1.2) {
   let at = 0;
   for (let i = 1; i < points.length - 1; i++) {
     const [x, y] = points[i];
-    const off = length
-      ? Math.abs((bx - ax) * (ay - y) - (ax - x) * (by - ay)) / length
-      : Math.hypot(x - ax, y - ay);
+    const off = length ? Math.abs((bx - ax) * (ay - y) - (ax - x) * (by - ay)) / length : Math.hypot(x - ax, y - ay);
     if (off > far) [far, at] = [off, i];
   }
   if (far <= tolerance) return [points[0], points.at(-1)];
   return [...simplify(points.slice(0, at + 1), tolerance).slice(0, -1), ...simplify(points.slice(at), tolerance)];
 }
 
-/** [[x, y], ...] in 0..1 -> a stroke. */
-export function packStroke(points) {
-  const scaled = points.map(([x, y]) => [x * 255, y * 255]);
+const LONGEST = 255; // points of a stroke: its length is one byte
+
+/** [[x, y], ...] in 0..1 -> a stroke, or several that follow each other where it is very long. */
+export function packLine(points) {
   const byte = (v) => Math.max(0, Math.min(255, Math.round(v)));
-  return Uint8Array.from(simplify(scaled).slice(0, 255).flat().map(byte));
+  const kept = simplify(points.map(([x, y]) => [x * 255, y * 255]));
+  const strokes = [];
+  for (let i = 0; i === 0 || i < kept.length - 1; i += LONGEST - 1) {
+    strokes.push(
+      Uint8Array.from(
+        kept
+          .slice(i, i + LONGEST)
+          .flat()
+          .map(byte),
+      ),
+    );
+  }
+  return strokes;
 }
 
 /** A stroke -> [[x, y], ...] in 0..1. */
@@ -57,7 +69,7 @@ export function unpackStroke(stroke) {
 function packPixels(pixels) {
   const levels = Array.from(pixels, (v) => Math.round(v / 17));
   const out = [];
-  for (let i = 0; i < levels.length; ) {
+  for (let i = 0; i < levels.length;) {
     let n = 1;
     while (n < 16 && levels[i + n] === levels[i]) n++;
     out.push((levels[i] << 4) | (n - 1));
@@ -88,7 +100,7 @@ export function decodeDrawing(text) {
     if (!text.startsWith("s")) return null;
     const bytes = fromUrl(text.slice(1));
     const strokes = [];
-    for (let i = 0; i < bytes.length; ) {
+    for (let i = 0; i < bytes.length;) {
       const end = i + 1 + 2 * bytes[i];
       if (bytes[i] === 0 || end > bytes.length) return null;
       strokes.push(bytes.slice(i + 1, end));

@@ -21,17 +21,45 @@ function oneOfEach(models) {
 function createCard(model) {
   let answer = null;
   const digit = h("output", { class: "card-digit" });
-  const bars = barChart({ label: `Class capsules of ${model.title}`, facts: (k) => classFacts(answer, k), compact: true });
+  const bars = barChart({
+    label: `Class capsules of ${model.title}`,
+    facts: (k) => classFacts(answer, k),
+    compact: true,
+  });
   const drawn = picture("draws back", { label: `What ${model.title} draws back` });
   const heat = heatGrid("Where the winner's evidence lies");
-  const where = h("figure", { class: "picture", tabindex: 0 }, h("div", { class: "paper heat-paper" }, heat.element), h("figcaption", {}, "looks here"));
+  const where = h(
+    "figure",
+    { class: "picture", tabindex: 0 },
+    h("div", { class: "paper heat-paper" }, heat.element),
+    h("figcaption", {}, "looks here"),
+  );
   const facts = h("p", { class: "faint" });
   const words = wordsFor(model.algorithm);
-  const element = h("section", { class: "card compare-card", "aria-label": model.title },
-    h("div", { class: "card-head" }, h("div", {}, h("h3", {}, model.title), h("p", { class: "idea" }, words.idea)), digit),
-    h("div", { class: "pair" }, drawn.element, where), bars.element, facts);
-  inspectable(where, () => answer && { title: `Weight for ${model.classes[answer.route.predicted[0]]}, by place`, formula: answer.route.routing.formula,
-    note: answer.route.routing.signed ? "Blue speaks for it, orange against it." : "Coupling times how much is there, after the last iteration." });
+  const element = h(
+    "section",
+    { class: "card compare-card", "aria-label": model.title },
+    h(
+      "div",
+      { class: "card-head" },
+      h("div", {}, h("h3", {}, model.title), h("p", { class: "idea" }, words.idea)),
+      digit,
+    ),
+    h("div", { class: "pair" }, drawn.element, where),
+    bars.element,
+    facts,
+  );
+  inspectable(
+    where,
+    () =>
+      answer && {
+        title: `Weight for ${model.classes[answer.route.predicted[0]]}, by place`,
+        formula: answer.route.routing.formula,
+        note: answer.route.routing.signed
+          ? "Blue speaks for it, orange against it."
+          : "Coupling times how much is there, after the last iteration.",
+      },
+  );
 
   return {
     element,
@@ -41,12 +69,27 @@ function createCard(model) {
       const made = route.reconstructions[0];
       digit.textContent = route.predicted.map((j) => model.classes[j]).join(" ");
       drawn.show(made ? fromBase64(made.image) : null, ...route.shape, made ? "draws back" : "no decoder");
-      heat.update(flows(answer).at(-1).weight.map((row) => row[k]), ...route.routing.grid);
-      bars.update({ names: model.classes, values: route.activation, winners: route.predicted, measure: measureOf(answer) });
+      heat.update(
+        flows(answer)
+          .at(-1)
+          .weight.map((row) => row[k]),
+        ...route.routing.grid,
+      );
+      bars.update({
+        names: model.classes,
+        values: route.activation,
+        winners: route.predicted,
+        measure: measureOf(answer),
+      });
       const { steps, signed } = route.routing;
       const parts = [`${number(model.parameters, 0)} parameters`];
       if (model.result) parts.push(`${number(model.result.error, 2)} % error`);
-      parts.push(signed ? "signed coefficients, no iterations" : `entropy ${number(steps[0].entropy, 2)} → ${number(steps.at(-1).entropy, 2)}`, `${number(route.ms, 0)} ms`);
+      parts.push(
+        signed
+          ? "signed coefficients, no iterations"
+          : `entropy ${number(steps[0].entropy, 2)} → ${number(steps.at(-1).entropy, 2)}`,
+        `${number(route.ms, 0)} ms`,
+      );
       facts.textContent = parts.join(" · ");
     },
   };
@@ -62,16 +105,38 @@ export function createView(app) {
   const verdict = h("p", { class: "verdict", "aria-live": "polite", "data-testid": "verdict" });
   const blank = h("p", { class: "blank" }, "Draw a digit, or pick one, to see all of them at work on it.");
 
-  const modes = ["One of each", "Any two"].map((text, n) => h("button", { type: "button", class: "chip", onclick: () => store.set({ compared: n ? [five[0], five[1] ?? five[0]] : [] }) }, text));
-  const selects = ["First model", "Second model"].map((label, n) => h("select", { "aria-label": label, onchange: () => {
-    const compared = [...names(store.get())];
-    compared[n] = selects[n].value;
-    store.set({ compared });
-  } }, catalog.models.map((m) => h("option", { value: m.name }, m.title))));
+  const modes = ["One of each", "Any two"].map((text, n) =>
+    h(
+      "button",
+      { type: "button", class: "chip", onclick: () => store.set({ compared: n ? [five[0], five[1] ?? five[0]] : [] }) },
+      text,
+    ),
+  );
+  const selects = ["First model", "Second model"].map((label, n) =>
+    h(
+      "select",
+      {
+        "aria-label": label,
+        onchange: () => {
+          const compared = [...names(store.get())];
+          compared[n] = selects[n].value;
+          store.set({ compared });
+        },
+      },
+      catalog.models.map((m) => h("option", { value: m.name }, m.title)),
+    ),
+  );
   const two = h("div", { class: "selects" }, selects);
   const seen = picture("What all of them see");
-  const head = h("section", { class: "card compare-head", "aria-label": "What is compared" }, h("h2", {}, "Same picture, different routing"),
-    h("div", { class: "chips", role: "group", "aria-label": "What is compared" }, modes), two, seen.element, verdict);
+  const head = h(
+    "section",
+    { class: "card compare-head", "aria-label": "What is compared" },
+    h("h2", {}, "Same picture, different routing"),
+    h("div", { class: "chips", role: "group", "aria-label": "What is compared" }, modes),
+    two,
+    seen.element,
+    verdict,
+  );
   const element = h("div", { class: "view compare-view" }, blank, grid);
 
   const names = (state) => {
@@ -79,34 +144,37 @@ export function createView(app) {
     return known.length ? known : five;
   };
 
-  const ask = newest(async ({ wanted, digit }, signal) => {
-    const sizes = new Map(); // the image has to be in the geometry of those that get it
-    for (const name of new Set(wanted)) {
-      const [, height, width] = engine.models.get(name).image;
-      const key = `${height},${width}`;
-      sizes.set(key, [...(sizes.get(key) ?? []), name]);
-    }
-    const groups = [...sizes].map(([key, group]) => {
-      const [height, width] = key.split(",").map(Number);
-      return api.compare(group, asPicture(place(digit, height, width), height, width), signal);
-    });
-    return (await Promise.all(groups)).flatMap((answer) => answer.results);
-  }, {
-    failed: (error) => error.name !== "AbortError" && say(error),
-    done: (results) => {
-      say(null);
-      for (const result of results) for (const card of cards.get(result.model) ?? []) card.show(result);
-      grid.dataset.results = String(results.length);
-      verdict.textContent = agreeing(results);
+  const ask = newest(
+    async ({ wanted, digit }, signal) => {
+      const sizes = new Map(); // the image has to be in the geometry of those that get it
+      for (const name of new Set(wanted)) {
+        const [, height, width] = engine.models.get(name).image;
+        const key = `${height},${width}`;
+        sizes.set(key, [...(sizes.get(key) ?? []), name]);
+      }
+      const groups = [...sizes].map(([key, group]) => {
+        const [height, width] = key.split(",").map(Number);
+        return api.compare(group, asPicture(place(digit, height, width), height, width), signal);
+      });
+      return (await Promise.all(groups)).flatMap((answer) => answer.results);
     },
-  });
+    {
+      failed: (error) => error.name !== "AbortError" && say(error),
+      done: (results) => {
+        say(null);
+        for (const result of results) for (const card of cards.get(result.model) ?? []) card.show(result);
+        grid.dataset.results = String(results.length);
+        verdict.textContent = agreeing(results);
+      },
+    },
+  );
 
   function agreeing(results) {
     const label = (r) => r.predicted.map((k) => engine.models.get(r.model).classes[k]).join(" and ");
     const said = new Map();
     for (const r of results) said.set(label(r), (said.get(label(r)) ?? 0) + 1);
     if (said.size === 1) return `All say ${label(results[0])}.`;
-    return `They disagree: ${[...said].map(([name, n]) => `${n} × ${name}`).join(", ")}.`;
+    return `They disagree: ${[...said].map(([name, n]) => `${n} ${n > 1 ? "say" : "says"} ${name}`).join(", ")}.`;
   }
 
   function lay(wanted) {
@@ -114,11 +182,14 @@ export function createView(app) {
     if (grid.dataset.models === key) return;
     grid.dataset.models = key;
     cards = new Map();
-    grid.replaceChildren(head, ...wanted.map((name) => {
-      const card = createCard(engine.models.get(name));
-      cards.set(name, [...(cards.get(name) ?? []), card]);
-      return card.element;
-    }));
+    grid.replaceChildren(
+      head,
+      ...wanted.map((name) => {
+        const card = createCard(engine.models.get(name));
+        cards.set(name, [...(cards.get(name) ?? []), card]);
+        return card.element;
+      }),
+    );
     asked = "";
   }
 

@@ -43,7 +43,7 @@ export const byId = (id) => document.getElementById(id);
 export function number(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const text = Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : value.toFixed(digits);
-  return text.replace("-", "−");
+  return /[1-9]/.test(text) ? text.replace("-", "−") : text.replace("-", "");
 }
 
 /** A share as people read it, its sign kept on the same line. */
@@ -58,7 +58,7 @@ export const reducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)"
 
 /**
  * One tab stop for many elements: arrow keys move inside, Home and End jump. With `columns` up and down move by rows.
- * @param {Element} group
+ * @param {HTMLElement} group  not an SVG element: to listen for focus would make that a tab stop, too
  * @param {() => HTMLElement[]} members
  */
 export function roving(group, members, columns = () => 1) {
@@ -76,6 +76,8 @@ export function roving(group, members, columns = () => 1) {
     all[Math.max(0, Math.min(all.length - 1, next))].focus();
   });
   group.addEventListener("focusin", (event) => {
-    for (const member of members()) member.setAttribute("tabindex", member === event.target ? "0" : "-1");
+    const all = members();
+    if (!all.includes(/** @type {HTMLElement} */ (event.target))) return;
+    for (const member of all) member.setAttribute("tabindex", member === event.target ? "0" : "-1");
   });
 }

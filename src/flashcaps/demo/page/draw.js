@@ -1,6 +1,6 @@
 /** Draw: class capsules grow and shrink while a digit is being drawn. */
 
-import { fromBase64, place } from "./codec.js";
+import { fromBase64 } from "./codec.js";
 import { barChart, heatGrid } from "./charts.js";
 import { h, icon, number, spoken } from "./dom.js";
 import { wordsFor } from "./explain.js";
@@ -42,28 +42,74 @@ export function createView(app) {
   const seen = picture("What the network sees");
   const drawn = picture("What the winning capsule draws back");
   const parts = heatGrid("How much each place of the picture has to say");
-  const partsFigure = h("figure", { class: "picture" }, h("div", { class: "paper heat-paper" }, parts.element), h("figcaption", {}, "Small capsules, by place"));
+  const partsFigure = h(
+    "figure",
+    { class: "picture" },
+    h("div", { class: "paper heat-paper" }, parts.element),
+    h("figcaption", {}, "Small capsules, by place"),
+  );
   const digit = h("output", { class: "big-digit", "aria-live": "polite", "data-testid": "winner" });
+  const most = h("figcaption", {}, "The longest class capsule");
   const says = h("p", { class: "verdict" });
   const time = h("p", { class: "faint" });
   const bars = barChart({ label: "Class capsules", facts: (k) => classFacts(answer, k) });
   const heading = h("h2", {}, "Class capsules");
-  const element = h("div", { class: "view draw-view" },
-    h("section", { class: "card flow", "aria-label": "From the picture to the class capsules and back" },
-      seen.element, icon(ARROW, { class: "icon arrow" }), partsFigure, icon(ARROW, { class: "icon arrow" }),
-      h("figure", { class: "picture" }, h("div", { class: "paper answer" }, digit), h("figcaption", {}, "The longest class capsule")),
-      icon(ARROW, { class: "icon arrow" }), drawn.element),
-    h("section", { class: "card", "aria-label": "Class capsules" },
-      h("div", { class: "card-head" }, heading, says), bars.element, time));
+  const element = h(
+    "div",
+    { class: "view draw-view" },
+    h(
+      "section",
+      { class: "card flow", "aria-label": "From the picture to the class capsules and back" },
+      seen.element,
+      icon(ARROW, { class: "icon arrow" }),
+      partsFigure,
+      icon(ARROW, { class: "icon arrow" }),
+      h("figure", { class: "picture" }, h("div", { class: "paper answer" }, digit), most),
+      icon(ARROW, { class: "icon arrow" }),
+      drawn.element,
+    ),
+    h(
+      "section",
+      { class: "card", "aria-label": "Class capsules" },
+      h("div", { class: "card-head" }, heading, says),
+      bars.element,
+      time,
+    ),
+  );
 
   for (const [target, facts] of [
-    [seen.element, () => ({ title: "Input", rows: [["size", answer.route.shape.join(" × ")]],
-      note: "Scaled so that its longer side is 20 pixels, and moved so that its centre of mass is in the middle, as MNIST was." })],
-    [partsFigure, () => ({ title: "Primary capsules", rows: [["types", number(answer.model.grid[0], 0)], ["places", answer.route.routing.grid.join(" × ")]],
-      formula: answer.model.algorithm === "dynamic" ? "u_i = squash(convolution of the picture)" : undefined,
-      note: "Each place holds several small capsules. Darker: more of them found what they look for." })],
-    [drawn.element, () => answer.route.reconstructions.length ? { title: "Reconstruction", rows: [["from", `${answer.model.pose_dim} numbers`]],
-      formula: "x̂ = decoder(v_j)", note: "Drawn from the pose of the winning capsule alone; all others are set to zero." } : null],
+    [
+      seen.element,
+      () => ({
+        title: "Input",
+        rows: [["size", answer.route.shape.join(" × ")]],
+        note: "Scaled so that its longer side is 20 pixels, and moved so that its centre of mass is in the middle, as MNIST was.",
+      }),
+    ],
+    [
+      partsFigure,
+      () => ({
+        title: "Primary capsules",
+        rows: [
+          ["types", number(answer.model.grid[0], 0)],
+          ["places", answer.route.routing.grid.join(" × ")],
+        ],
+        formula: answer.model.algorithm === "dynamic" ? "u_i = squash(convolution of the picture)" : undefined,
+        note: "Each place holds several small capsules. Darker: more of them found what they look for.",
+      }),
+    ],
+    [
+      drawn.element,
+      () =>
+        answer.route.reconstructions.length
+          ? {
+              title: "Reconstruction",
+              rows: [["from", `${answer.model.pose_dim} numbers`]],
+              formula: "x̂ = decoder(v_j)",
+              note: "Drawn from the pose of the winning capsule alone; all others are set to zero.",
+            }
+          : null,
+    ],
   ]) {
     target.setAttribute("tabindex", "0");
     inspectable(target, () => (answer?.route ? facts() : null));
@@ -87,19 +133,27 @@ export function createView(app) {
       if (!answer?.route) return empty();
       const { route, model } = answer;
       const [height, width] = route.shape;
-      seen.show(place(answer.digit, height, width), height, width);
+      seen.show(answer.pixels, height, width);
       const made = route.reconstructions[0];
-      drawn.show(made ? fromBase64(made.image) : null, height, width,
-        made ? "What the winning capsule draws back" : "This model has no decoder");
+      drawn.show(
+        made ? fromBase64(made.image) : null,
+        height,
+        width,
+        made ? "What the winning capsule draws back" : "This model has no decoder",
+      );
       const { presence, steps, grid } = route.routing;
-      const much = presence ?? steps[0].coupling.map((row) => row.reduce((a, b) => a + Math.abs(b), 0));
-      const least = Math.min(...much);
-      parts.update(much, ...grid, least < Math.max(...much) ? 0.95 * least : 0);
+      parts.update(presence ?? steps[0].coupling.map((row) => row.reduce((a, b) => a + Math.abs(b), 0)), ...grid);
       digit.textContent = route.predicted.map((k) => model.classes[k]).join(" ");
       digit.classList.toggle("long", digit.textContent.length > 2);
       heading.textContent = `Class capsules: ${measureOf(answer)}`;
+      most.textContent = measureOf(answer) === "length" ? "The longest class capsule" : "The strongest class capsule";
       says.textContent = verdict(answer);
-      bars.update({ names: model.classes, values: route.activation, winners: route.predicted, measure: measureOf(answer) });
+      bars.update({
+        names: model.classes,
+        values: route.activation,
+        winners: route.predicted,
+        measure: measureOf(answer),
+      });
       time.textContent = `${model.title} · ${number(model.parameters, 0)} parameters · answered in ${number(route.ms, 0)} ms`;
     },
   };

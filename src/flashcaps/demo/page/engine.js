@@ -3,11 +3,12 @@
 import { api, newest } from "./api.js";
 import { asPicture, fromBase64, overlay, place, SIDE } from "./codec.js";
 import { raster, RASTER } from "./strokes.js";
-import { createStore } from "./state.js";
+import { createStore, usesTwo } from "./state.js";
 
 /**
  * @typedef {object} Answer
- * @property {Uint8Array | null} digit   28 x 28 as the network sees it, null where nothing is drawn
+ * @property {Uint8Array | null} digit   28 x 28, null where nothing is drawn
+ * @property {Uint8Array | null} pixels  what the network sees: one digit or two, of the model's size
  * @property {any} route                 what /api/route said
  * @property {any} model                 who said it
  */
@@ -40,9 +41,10 @@ export function createEngine(store, catalog, say) {
   async function one({ drawing, model: name }, signal) {
     const model = models.get(name);
     const digit = await toDigit(drawing, signal);
-    if (!digit) return { digit: null, route: null, model };
+    if (!digit) return { digit: null, pixels: null, route: null, model };
     const [, height, width] = model.image;
-    return { digit, model, route: await api.route(name, asPicture(place(digit, height, width), height, width), signal) };
+    const pixels = place(digit, height, width);
+    return { digit, pixels, model, route: await api.route(name, asPicture(pixels, height, width), signal) };
   }
 
   async function two({ drawing, second, shift, pair: name }, signal) {
@@ -50,9 +52,11 @@ export function createEngine(store, catalog, say) {
     const digits = [await toDigit(drawing, signal), await toDigit(second, signal)];
     const [, height, width] = model.image;
     const placed = digits.map((digit, n) =>
-      digit ? place(digit, height, width, shift[2 * n], shift[2 * n + 1]) : new Uint8Array(height * width));
-    if (!digits[0] && !digits[1]) return { digits, placed, route: null, model };
-    return { digits, placed, model, route: await api.route(name, asPicture(overlay(...placed), height, width), signal) };
+      digit ? place(digit, height, width, shift[2 * n], shift[2 * n + 1]) : new Uint8Array(height * width),
+    );
+    const pixels = overlay(...placed);
+    if (!digits[0] && !digits[1]) return { placed, pixels, route: null, model };
+    return { placed, pixels, model, route: await api.route(name, asPicture(pixels, height, width), signal) };
   }
 
   const failed = (error) => error.name !== "AbortError" && say(error);
@@ -61,7 +65,7 @@ export function createEngine(store, catalog, say) {
 
   function refresh() {
     const state = store.get();
-    if (state.view === "overlap") {
+    if (usesTwo(state)) {
       if (models.has(state.pair)) runTwo(state);
     } else if (models.has(state.model)) runOne(state);
   }
@@ -69,8 +73,9 @@ export function createEngine(store, catalog, say) {
   let asked = {};
   store.on(["view", "drawing", "second", "shift", "model", "pair"], (state) => {
     const { drawing, second, shift, model, pair } = state;
-    const now = state.view === "overlap" ? { two: true, drawing, second, shift, pair } : { two: false, drawing, model };
-    const same = Object.keys(now).length === Object.keys(asked).length && Object.entries(now).every(([k, v]) => asked[k] === v);
+    const now = usesTwo(state) ? { two: true, drawing, second, shift, pair } : { two: false, drawing, model };
+    const same =
+      Object.keys(now).length === Object.keys(asked).length && Object.entries(now).every(([k, v]) => asked[k] === v);
     asked = now;
     if (!same) refresh();
   });

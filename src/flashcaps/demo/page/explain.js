@@ -60,7 +60,15 @@ const WORDS = {
   },
 };
 
-const UNKNOWN = { short: "Routing", symbol: "c_ij", measure: "activation", present: "", agreement: "", idea: "", counts: "" };
+const UNKNOWN = {
+  short: "Routing",
+  symbol: "c_ij",
+  measure: "activation",
+  present: "",
+  agreement: "",
+  idea: "",
+  counts: "",
+};
 
 /** @returns {Words} */
 export function wordsFor(algorithm) {

@@ -16,13 +16,23 @@ export function flows({ route, model }) {
   const types = model.grid[0];
   const weights = routing.steps.map((step) => step.flow ?? product(routing, step, types));
   const top = Math.max(1e-9, ...weights.flat(2).map(Math.abs));
-  return routing.steps.map((step, t) => ({ weight: weights[t], coupling: step.coupling.map((row) => row.map((c) => c / types)), top }));
+  return routing.steps.map((step, t) => ({
+    weight: weights[t],
+    coupling: step.coupling.map((row) => row.map((c) => c / types)),
+    top,
+  }));
 }
 
 /** The share of everything sent that class k gets. */
 export function shareOf(flow, k) {
   const sum = (pick) => flow.weight.reduce((total, row) => total + pick(row), 0);
-  return sum((row) => Math.abs(row[k])) / Math.max(1e-12, sum((row) => row.reduce((a, b) => a + Math.abs(b), 0)));
+  return (
+    sum((row) => Math.abs(row[k])) /
+    Math.max(
+      1e-12,
+      sum((row) => row.reduce((a, b) => a + Math.abs(b), 0)),
+    )
+  );
 }
 
 /** Where a cell looks, in pixels: x, y, side. */

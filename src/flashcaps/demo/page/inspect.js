@@ -8,6 +8,7 @@ import { typeset } from "./formula.js";
 const card = h("aside", { class: "inspector", role: "status", hidden: true });
 let pinned = null;
 let shown = null;
+let source = () => null; // of what is shown
 
 function fill(facts) {
   const rows = (facts.rows ?? []).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]);
@@ -36,6 +37,7 @@ function show(element, facts) {
   const found = facts();
   if (!found) return;
   shown = element;
+  source = facts;
   fill(found);
   card.hidden = false;
   card.classList.toggle("pinned", pinned === element);
@@ -46,6 +48,13 @@ function hide(element = shown) {
   if (element !== shown || (pinned && pinned === element)) return;
   card.hidden = true;
   shown = null;
+}
+
+/** Numbers have changed: show the new ones, or nothing where what was pointed at is gone. */
+export function refreshInspector() {
+  if (!shown) return;
+  if (shown.isConnected && shown.getClientRects().length) show(shown, source);
+  else closeInspector();
 }
 
 export function closeInspector() {

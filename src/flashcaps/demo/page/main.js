@@ -6,7 +6,7 @@ import { createView as createCompare } from "./compare.js";
 import { byId, h, icon, roving } from "./dom.js";
 import { createView as createDraw } from "./draw.js";
 import { createEngine } from "./engine.js";
-import { closeInspector, mountInspector } from "./inspect.js";
+import { closeInspector, mountInspector, refreshInspector } from "./inspect.js";
 import { createView as createOverlap } from "./overlap.js";
 import { createPanel } from "./panel.js";
 import { createView as createRouting } from "./routing.js";
@@ -16,12 +16,20 @@ import { createView as createTour } from "./tour.js";
 import { createView as createTweak } from "./tweak.js";
 
 const TABS = {
-  draw: { title: "Draw", path: "M4 20l1-4L16.500 4.500a2 2 0 0 1 3 3L8 19l-4 1Z", make: createDraw },
-  overlap: { title: "Overlap", path: "M15 9.500A5.500 5.500 0 1 1 4 9.500a5.500 5.500 0 0 1 11 0ZM20 14.500a5.500 5.500 0 1 1-11 0 5.500 5.500 0 0 1 11 0Z", make: createOverlap },
-  tweak: { title: "Tweak", path: "M4 7h9m5 0h2M4 17h3m5 0h8M15.500 4.500v5M9.500 14.500v5", make: createTweak },
+  draw: { title: "Draw", path: "M4 20l1-4L16.5 4.5a2 2 0 0 1 3 3L8 19l-4 1Z", make: createDraw },
+  overlap: {
+    title: "Overlap",
+    path: "M15 9.5A5.5 5.5 0 1 1 4 9.5a5.5 5.5 0 0 1 11 0ZM20 14.5a5.5 5.5 0 1 1-11 0 5.5 5.5 0 0 1 11 0Z",
+    make: createOverlap,
+  },
+  tweak: { title: "Tweak", path: "M4 7h9m5 0h2M4 17h3m5 0h8M15.5 4.5v5M9.5 14.5v5", make: createTweak },
   routing: { title: "Routing", path: "M5 5c8 0 6 7 14 7M5 12h14M5 19c8 0 6-7 14-7", make: createRouting },
   compare: { title: "Compare", path: "M5 20V10m5 10V4m5 16v-8m5 8V7", make: createCompare },
-  learn: { title: "Learn", path: "M3 6c4-1.500 7-.5 9 1.500C14 5.500 17 4.500 21 6v13c-4-1.500-7-.5-9 1.500C10 18.500 7 17.500 3 19ZM12 7.500v13", make: createTour },
+  learn: {
+    title: "Learn",
+    path: "M3 6c4-1.5 7-.5 9 1.5C14 5.5 17 4.5 21 6v13c-4-1.5-7-.5-9 1.5C10 18.5 7 17.5 3 19ZM12 7.5v13",
+    make: createTour,
+  },
 };
 
 /** One line at the foot of the page; null takes it away. */
@@ -33,30 +41,48 @@ function say(message) {
 function complete(found, { models, samples }) {
   const state = { ...initialState(), ...found };
   const single = models.filter((m) => !m.pairs);
-  const known = (name, among) => (among.some((m) => m.name === name) ? name : (among[0]?.name ?? models[0]?.name ?? ""));
+  const known = (name, among) =>
+    among.some((m) => m.name === name) ? name : (among[0]?.name ?? models[0]?.name ?? "");
   const sample = (label) => samples.find((s) => s.label === label) ?? samples[0];
   state.model = known(state.model, models.some((m) => m.name === state.model) ? models : single);
-  state.pair = known(state.pair, models.filter((m) => m.pairs));
+  state.pair = known(
+    state.pair,
+    models.filter((m) => m.pairs),
+  );
   if (!found.drawing && samples.length) state.drawing = { kind: "sample", id: sample(5).id };
   if (!found.second && samples.length) state.second = { kind: "sample", id: sample(2).id };
   return state;
 }
 
 function mountTabs(store) {
-  const tabs = VIEWS.map((name) => h("button", {
-    type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `view-${name}`, onclick: () => store.set({ view: name }),
-  }, icon(TABS[name].path), h("span", {}, TABS[name].title)));
+  const tabs = VIEWS.map((name) =>
+    h(
+      "button",
+      {
+        type: "button",
+        role: "tab",
+        id: `tab-${name}`,
+        "aria-controls": `view-${name}`,
+        onclick: () => store.set({ view: name }),
+      },
+      icon(TABS[name].path),
+      h("span", {}, TABS[name].title),
+    ),
+  );
   byId("tabs").append(...tabs);
   roving(byId("tabs"), () => tabs);
-  return (view) => tabs.forEach((tab, n) => {
-    tab.setAttribute("aria-selected", String(VIEWS[n] === view));
-    tab.setAttribute("tabindex", VIEWS[n] === view ? "0" : "-1");
-  });
+  return (view) =>
+    tabs.forEach((tab, n) => {
+      tab.setAttribute("aria-selected", String(VIEWS[n] === view));
+      tab.setAttribute("tabindex", VIEWS[n] === view ? "0" : "-1");
+    });
 }
 
 function mountModels(store, catalog) {
   const select = /** @type {HTMLSelectElement} */ (byId("model"));
-  select.addEventListener("change", () => store.set(store.get().view === "overlap" ? { pair: select.value } : { model: select.value, step: -1, tweak: [] }));
+  select.addEventListener("change", () =>
+    store.set(store.get().view === "overlap" ? { pair: select.value } : { model: select.value, step: -1, tweak: [] }),
+  );
   const show = (state) => {
     const pairs = state.view === "overlap";
     const among = catalog.models.filter((m) => !pairs || m.pairs);
@@ -68,8 +94,9 @@ function mountModels(store, catalog) {
   show(store.get());
 }
 
-function mountShare() {
+function mountShare(write) {
   byId("share").addEventListener("click", async () => {
+    write();
     try {
       await navigator.clipboard.writeText(location.href);
       say("The link is copied: it holds your drawing and this view.");
@@ -93,7 +120,11 @@ function mountViews(app) {
     const state = app.store.get();
     if (!views.has(state.view)) {
       const view = TABS[state.view].make(app);
-      const panel = h("div", { id: `view-${state.view}`, role: "tabpanel", "aria-labelledby": `tab-${state.view}`, hidden: true }, view.element);
+      const panel = h(
+        "div",
+        { id: `view-${state.view}`, role: "tabpanel", "aria-labelledby": `tab-${state.view}`, hidden: true },
+        view.element,
+      );
       stage.append(panel);
       views.set(state.view, { ...view, panel });
     }
@@ -107,6 +138,7 @@ function mountViews(app) {
       shown = state.view;
     }
     views.get(state.view).update(state, app.engine.answers.get());
+    refreshInspector();
   }
   const later = () => {
     if (!due) requestAnimationFrame(draw);
@@ -134,11 +166,10 @@ async function start() {
   const app = { store, engine, catalog, say, model };
   mountModels(store, catalog);
   mountCard(model);
-  mountShare();
   app.panel = createPanel(app);
   byId("loading").remove();
   byId("main").append(app.panel.element, mountViews(app));
-  mirror(store);
+  mountShare(mirror(store));
   engine.refresh();
   document.body.dataset.ready = "true";
 }

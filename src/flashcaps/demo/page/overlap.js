@@ -4,18 +4,12 @@ import { barChart } from "./charts.js";
 import { fromBase64 } from "./codec.js";
 import { h, number, spoken } from "./dom.js";
 import { classFacts, measureOf } from "./draw.js";
-import { alike, paint, picture, TINTS, twoTone } from "./pixels.js";
+import { match, recognised } from "./pairs.js";
+import { paint, picture, TINTS, twoTone } from "./pixels.js";
 
 const LIMIT = 4; // pixels each way: what pairs were trained with
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 const NAMES = ["first", "second"];
-
-/** Which drawing of the network belongs to which digit: the assignment that is more alike. */
-function match(made, placed) {
-  if (made.length < 2) return made;
-  const fit = (a, b) => alike(fromBase64(made[a].image), placed[0]) + alike(fromBase64(made[b].image), placed[1]);
-  return fit(0, 1) >= fit(1, 0) ? [made[0], made[1]] : [made[1], made[0]];
-}
 
 /** The two digits on one sheet, each a layer that can be dragged or moved with the arrow keys. */
 function createSheet(store, edit) {
@@ -27,13 +21,23 @@ function createSheet(store, edit) {
     store.set({ shift });
   };
   const layers = NAMES.map((name) => h("canvas", { class: `pixels tinted ${name}`, "aria-hidden": "true" }));
-  const handles = NAMES.map((name, n) => h("button", { type: "button", class: `chip ${name}`, onclick: () => edit(n),
-    onkeydown: (event) => {
-      if (!(event.key in MOVES)) return;
-      event.preventDefault();
-      shiftBy(n, ...MOVES[event.key]);
-    } }));
-  const element = h("div", { class: "paper two-tone sheet", "aria-label": "The two digits; drag them", role: "group" }, layers);
+  const handles = NAMES.map((name, n) =>
+    h("button", {
+      type: "button",
+      class: `chip ${name}`,
+      onclick: () => edit(n),
+      onkeydown: (event) => {
+        if (!(event.key in MOVES)) return;
+        event.preventDefault();
+        shiftBy(n, ...MOVES[event.key]);
+      },
+    }),
+  );
+  const element = h(
+    "div",
+    { class: "paper two-tone sheet", "aria-label": "The two digits; drag them", role: "group" },
+    layers,
+  );
   let held = null;
   let placed = [];
 
@@ -41,7 +45,9 @@ function createSheet(store, edit) {
   function under(event) {
     const box = element.getBoundingClientRect();
     const side = layers[0].width;
-    const [x, y] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height].map((v) => Math.floor(v * side));
+    const [x, y] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height].map((v) =>
+      Math.floor(v * side),
+    );
     const ink = placed.map((pixels) => {
       let sum = 0;
       for (let r = y - 2; r <= y + 2; r++) for (let c = x - 2; c <= x + 2; c++) sum += pixels[r * side + c] ?? 0;
@@ -59,12 +65,18 @@ function createSheet(store, edit) {
   element.addEventListener("pointermove", (event) => {
     if (!held) return;
     const pixel = element.clientWidth / layers[0].width;
-    shiftBy(held.n, Math.round((event.clientX - held.x) / pixel), Math.round((event.clientY - held.y) / pixel), held.from);
+    shiftBy(
+      held.n,
+      Math.round((event.clientX - held.x) / pixel),
+      Math.round((event.clientY - held.y) / pixel),
+      held.from,
+    );
   });
-  for (const name of ["pointerup", "pointercancel"]) element.addEventListener(name, () => {
-    held = null;
-    element.classList.remove("held");
-  });
+  for (const name of ["pointerup", "pointercancel"])
+    element.addEventListener(name, () => {
+      held = null;
+      element.classList.remove("held");
+    });
 
   return {
     element,
@@ -91,22 +103,58 @@ export function createView(app) {
   const says = h("p", { class: "verdict", "aria-live": "polite" });
   const digits = h("output", { class: "both", "data-testid": "both" });
   const bars = barChart({ label: "Class capsules", facts: (k) => classFacts(answer, k) });
-  const none = h("p", { class: "blank", hidden: true }, "No model of overlapping digits was given: start the page with one.");
-  const body = h("div", { class: "overlap-body" },
-    h("section", { class: "card", "aria-label": "Two digits over each other" }, h("h2", {}, "Drag them over each other"), sheet.element,
-      h("div", { class: "chips" }, sheet.handles)),
-    h("section", { class: "card overlap-answer", "aria-label": "What the network makes of it" },
-      h("div", { class: "card-head" }, h("h2", {}, "Taken apart"), digits), says,
-      h("div", { class: "quad" }, seen.element, h("figure", { class: "picture" }, apart.element, h("figcaption", {}, "Both drawings, in two colours")),
-        made[0].element, made[1].element)),
-    h("section", { class: "card", "aria-label": "Class capsules" }, h("h2", {}, "Class capsules"), bars.element));
+  const none = h(
+    "p",
+    { class: "blank", hidden: true },
+    "No model of overlapping digits was given: start the page with one.",
+  );
+  const watch = h(
+    "button",
+    {
+      type: "button",
+      class: "tool watch",
+      onclick: () => app.store.set({ view: "routing", model: app.store.get().pair, step: 0, parent: null }),
+    },
+    "Watch them being routed",
+  );
+  const body = h(
+    "div",
+    { class: "overlap-body" },
+    h(
+      "section",
+      { class: "card", "aria-label": "Two digits over each other" },
+      h("h2", {}, "Drag them over each other"),
+      sheet.element,
+      h("div", { class: "chips" }, sheet.handles),
+      watch,
+    ),
+    h(
+      "section",
+      { class: "card overlap-answer", "aria-label": "What the network makes of it" },
+      h("div", { class: "card-head" }, h("h2", {}, "Taken apart"), digits),
+      says,
+      h(
+        "div",
+        { class: "quad" },
+        seen.element,
+        h("figure", { class: "picture" }, apart.element, h("figcaption", {}, "Both drawings, in two colours")),
+        made[0].element,
+        made[1].element,
+      ),
+    ),
+    h("section", { class: "card", "aria-label": "Class capsules" }, h("h2", {}, "Class capsules"), bars.element),
+  );
   const element = h("div", { class: "view overlap-view" }, none, body);
 
   function show(state) {
     const { route, model, placed } = answer;
     const [, height, width] = model.image;
     sheet.show(placed, height, width, state.shift);
-    seen.show(placed[0].map((v, i) => Math.min(255, v + placed[1][i])), height, width);
+    seen.show(
+      placed[0].map((v, i) => Math.min(255, v + placed[1][i])),
+      height,
+      width,
+    );
     if (!route) {
       apart.show(null, null, height, width);
       made.forEach((one) => one.show(null, height, width, ""));
@@ -115,10 +163,17 @@ export function createView(app) {
       return;
     }
     const found = match(route.reconstructions, placed);
-    apart.show(...found.map((one) => fromBase64(one.image)), height, width);
-    made.forEach((one, n) => one.show(found[n] ? fromBase64(found[n].image) : null, height, width,
-      found[n] ? `Capsule ${model.classes[found[n].class]} drew this` : ""));
-    const order = found.length === 2 ? found.map((one) => one.class) : route.predicted;
+    const inks = NAMES.map((_, n) => (found[n] ? fromBase64(found[n].image) : null));
+    apart.show(...inks, height, width);
+    made.forEach((one, n) =>
+      one.show(
+        found[n] ? fromBase64(found[n].image) : null,
+        height,
+        width,
+        found[n] ? `Capsule ${model.classes[found[n].class]} drew this` : "",
+      ),
+    );
+    const order = recognised(answer);
     digits.replaceChildren(...order.map((k, n) => h("span", { class: NAMES[n] }, model.classes[k])));
     says.textContent = `Each small capsule leans to the digit its votes agree with. Recognised: ${spoken(order.map((k) => model.classes[k]))}.`;
     bars.update({ names: model.classes, values: route.activation, winners: order, measure: measureOf(answer) });

@@ -1,6 +1,6 @@
 /** The drawing pad: mouse, pen, finger or keyboard. */
 
-import { packStroke, SIDE, unpackStroke } from "./codec.js";
+import { packLine, SIDE, unpackStroke } from "./codec.js";
 import { h } from "./dom.js";
 import { paint } from "./pixels.js";
 import { inkLines } from "./strokes.js";
@@ -10,20 +10,32 @@ const KEY_STEP = 1 / 28;
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 /**
- * @param {{change: (drawing: import("./codec.js").Drawing) => void, samples: Map<number, any>, digitOf: (d: any) => Uint8Array | null}} options
+ * @typedef {import("./codec.js").Drawing} Drawing
+ * @param {{change: (drawing: Drawing) => void, digitOf: (drawing: Drawing) => Uint8Array | null}} options
  */
 export function createPad({ change, digitOf }) {
   const canvas = h("canvas", { class: "pixels pad-ink", width: RESOLUTION, height: RESOLUTION, "aria-hidden": "true" });
   const under = h("canvas", { class: "pixels pad-under", width: SIDE, height: SIDE, "aria-hidden": "true" });
   const cursor = h("span", { class: "pad-cursor", hidden: true });
   const hint = h("span", { class: "pad-hint" }, "Draw a digit here");
-  const element = h("div", {
-    class: "pad paper", tabindex: 0, role: "application", "aria-roledescription": "drawing pad", "aria-label": "Drawing pad",
-    "aria-describedby": "pad-help",
-  }, under, canvas, cursor, hint);
+  const element = h(
+    "div",
+    {
+      class: "pad paper",
+      tabindex: 0,
+      role: "application",
+      "aria-roledescription": "drawing pad",
+      "aria-label": "Drawing pad",
+      "aria-describedby": "pad-help",
+    },
+    under,
+    canvas,
+    cursor,
+    hint,
+  );
   const context = canvas.getContext("2d");
 
-  /** @type {import("./codec.js").Drawing} */
+  /** @type {Drawing} */
   let drawing = { kind: "strokes", strokes: [] };
   let line = null; // points of the stroke being drawn
   let pen = [0.5, 0.25]; // where the keyboard's pen is
@@ -51,7 +63,7 @@ export function createPad({ change, digitOf }) {
 
   /** Tell the others: the strokes so far, and the one being drawn. */
   function tell() {
-    const all = line ? [...strokes(), packStroke(line)] : strokes();
+    const all = line ? [...strokes(), ...packLine(line)] : strokes();
     change({ kind: "strokes", strokes: all });
   }
 
@@ -70,7 +82,7 @@ export function createPad({ change, digitOf }) {
 
   function finish() {
     if (!line) return;
-    drawing = { kind: "strokes", strokes: [...strokes(), packStroke(line)] };
+    drawing = { kind: "strokes", strokes: [...strokes(), ...packLine(line)] };
     line = null;
     render();
     tell();
@@ -103,7 +115,8 @@ export function createPad({ change, digitOf }) {
     const events = event.getCoalescedEvents?.() ?? [];
     extend((events.length ? events : [event]).map(at));
   });
-  for (const name of ["pointerup", "pointercancel", "lostpointercapture"]) element.addEventListener(name, () => !writing && finish());
+  for (const name of ["pointerup", "pointercancel", "lostpointercapture"])
+    element.addEventListener(name, () => !writing && finish());
 
   element.addEventListener("keydown", (event) => {
     if (event.key in MOVES) {

@@ -23,7 +23,13 @@ export function paint(canvas, pixels, height, width, colour = [0, 0, 0]) {
 
 /** A framed picture with a caption: { element, show(pixels, height, width) }. */
 export function picture(caption, { tint = null, label = caption } = {}) {
-  const canvas = h("canvas", { class: tint ? "pixels tinted" : "pixels", role: "img", "aria-label": label, width: 28, height: 28 });
+  const canvas = h("canvas", {
+    class: tint ? "pixels tinted" : "pixels",
+    role: "img",
+    "aria-label": label,
+    width: 28,
+    height: 28,
+  });
   const text = h("figcaption", {}, caption);
   const element = h("figure", { class: "picture" }, h("div", { class: "paper" }, canvas), text);
   return {
@@ -40,7 +46,9 @@ export function picture(caption, { tint = null, label = caption } = {}) {
 
 /** Two pictures in two colours over each other. */
 export function twoTone(label) {
-  const layers = ["first", "second"].map((tint) => h("canvas", { class: `pixels tinted ${tint}`, "aria-hidden": "true" }));
+  const layers = ["first", "second"].map((tint) =>
+    h("canvas", { class: `pixels tinted ${tint}`, "aria-hidden": "true" }),
+  );
   const element = h("div", { class: "paper two-tone", role: "img", "aria-label": label }, layers);
   return {
     element,
@@ -49,15 +57,4 @@ export function twoTone(label) {
       paint(layers[1], second, height, width, TINTS.second);
     },
   };
-}
-
-/** How alike two pictures are: the cosine between them. */
-export function alike(a, b) {
-  let [ab, aa, bb] = [0, 0, 0];
-  for (let i = 0; i < a.length; i++) {
-    ab += a[i] * b[i];
-    aa += a[i] * a[i];
-    bb += b[i] * b[i];
-  }
-  return aa && bb ? ab / Math.sqrt(aa * bb) : 0;
 }

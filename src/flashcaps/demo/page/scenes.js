@@ -1,16 +1,16 @@
-/** What each lesson of the tour shows, made from the person's own drawing. Each gives { element, update(answer) }. */
+/** What the lessons of the tour show, made from the person's own drawing. Each gives { element, update(answer) }. */
 
 import { api, newest } from "./api.js";
 import { barChart } from "./charts.js";
-import { fromBase64, place } from "./codec.js";
-import { assign, h, number, percent, reducedMotion, svg } from "./dom.js";
+import { fromBase64 } from "./codec.js";
+import { assign, h, number, svg } from "./dom.js";
 import { classFacts, measureOf } from "./draw.js";
-import { fieldOf, flows, placeName } from "./flow.js";
+import { fieldOf, placeName } from "./flow.js";
 import { paint, picture } from "./pixels.js";
 
 const seenBy = (answer) => {
   const [height, width] = answer.route.shape;
-  return [place(answer.digit, height, width), height, width];
+  return [answer.pixels, height, width];
 };
 
 /** The picture, and the number behind the pixel pointed at. */
@@ -20,9 +20,12 @@ export function pixelScene() {
   let width = 28;
   view.canvas.addEventListener("pointermove", (event) => {
     const box = view.canvas.getBoundingClientRect();
-    const [column, row] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height].map((v) => Math.floor(v * width));
+    const [column, row] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height].map((v) =>
+      Math.floor(v * width),
+    );
     const ink = pixels?.[row * width + column];
-    if (ink !== undefined) view.element.lastChild.textContent = `Row ${row + 1}, column ${column + 1}: ink ${number(ink / 255, 2)}`;
+    if (ink !== undefined)
+      view.element.lastChild.textContent = `Row ${row + 1}, column ${column + 1}: ink ${number(ink / 255, 2)}`;
   });
   return {
     element: h("div", { class: "scene big-picture" }, view.element),
@@ -52,12 +55,19 @@ export function placesScene() {
     const dots = routing.steps[0].coupling.map((_, i) => {
       const f = fieldOf(routing, i);
       const much = (routing.presence?.[i] ?? most) / most;
-      return svg("circle", { cx: f.x + f.side / 2, cy: f.y + f.side / 2, r: 0.35 + 0.75 * much, class: i === cell ? "here" : "" });
+      return svg("circle", {
+        cx: f.x + f.side / 2,
+        cy: f.y + f.side / 2,
+        r: 0.35 + 0.75 * much,
+        class: i === cell ? "here" : "",
+      });
     });
     plot.replaceChildren(svg("rect", { x, y, width: side, height: side, rx: 0.6 }), ...dots);
     slider.max = String(dots.length - 1);
     slider.value = String(cell);
-    const much = routing.presence ? `. Found here: ${number(routing.presence[cell], 2)} of ${answer.model.grid[0]}` : "";
+    const much = routing.presence
+      ? `. Found here: ${number(routing.presence[cell], 2)} of ${answer.model.grid[0]}`
+      : "";
     const name = placeName(routing, cell);
     says.textContent = `${name[0].toUpperCase()}${name.slice(1)}: a window of ${side} × ${side} pixels${much}`;
   }
@@ -79,66 +89,6 @@ export function placesScene() {
   };
 }
 
-/** Votes for the winner and for the runner-up as points: do they meet? */
-export function votesScene() {
-  const plots = h("div", { class: "votes" });
-  const element = h("div", { class: "scene" }, plots);
-  function cloud(vote, n, { model }) {
-    const reach = Math.max(...vote.points.flatMap(([x, y]) => [Math.abs(x - vote.pose[0]), Math.abs(y - vote.pose[1])]), 1e-6) * 1.1;
-    const most = Math.max(...vote.points.map((p) => p[2]), 1e-9);
-    const dots = vote.points.map(([x, y, much]) => svg("circle", { cx: (x - vote.pose[0]) / reach, cy: (y - vote.pose[1]) / reach, r: 0.015 + 0.03 * (much / most), class: "vote" }));
-    const facts = vote.aligned === undefined ? "" : ` · ${percent(vote.aligned, 0)} pull the same way`;
-    return h("figure", { class: `picture ${n ? "second" : "first"}` },
-      svg("svg", { class: "cloud", viewBox: "-1.08 -1.08 2.16 2.16", role: "img", "aria-label": `Votes for ${model.classes[vote.class]}` },
-        svg("path", { class: "rule", d: "M-1 0H1M0 -1V1" }), ...dots, svg("circle", { class: "mean", r: 0.06 })),
-      h("figcaption", {}, `${vote.points.length} votes for ${model.classes[vote.class]}${facts}`));
-  }
-  return {
-    element,
-    update(answer) {
-      const votes = answer.route.routing.votes ?? [];
-      const shown = votes.length > 1 ? [votes[0], votes.at(-1)] : votes;
-      plots.replaceChildren(...(shown.length ? shown.map((vote, n) => cloud(vote, n, answer)) : [evenVotes(answer)]));
-    },
-  };
-}
-
-/** Without votes from the server: what each class gets in the first iteration. */
-function evenVotes(answer) {
-  const [first] = flows(answer);
-  const total = first.weight.reduce((sum, row) => sum + row.reduce((a, b) => a + Math.abs(b), 0), 0);
-  const rows = answer.model.classes.map((name, k) => h("li", {}, `${name}: ${percent(first.weight.reduce((s, r) => s + Math.abs(r[k]), 0) / total)} of all votes sent`));
-  return h("ul", { class: "faint" }, rows);
-}
-
-const CURVE = { width: 420, height: 260, pad: 36 };
-
-/** The squashing curve with the ten class capsules on it; for scores, the logistic function. */
-export function squashScene() {
-  const plot = svg("svg", { class: "curves", viewBox: `0 0 ${CURVE.width} ${CURVE.height}`, role: "img", "aria-label": "The curve that turns evidence into a number between 0 and 1" });
-  const element = h("div", { class: "scene" }, plot);
-  return {
-    element,
-    update({ route, model }) {
-      const squash = ["dynamic", "discriminative"].includes(model.algorithm);
-      const f = squash ? (s) => (s * s) / (1 + s * s) : (s) => 1 / (1 + Math.exp(-s));
-      const inverse = squash ? (v) => Math.sqrt(v / (1 - v)) : (v) => Math.log(v / (1 - v));
-      const points = route.activation.map((v) => inverse(Math.max(0.0005, Math.min(0.9995, v))));
-      const [low, high] = squash ? [0, Math.max(4, ...points) * 1.05] : [Math.min(-4, ...points) * 1.05, Math.max(4, ...points) * 1.05];
-      const x = (s) => CURVE.pad + ((s - low) / (high - low)) * (CURVE.width - 2 * CURVE.pad);
-      const y = (v) => CURVE.height - CURVE.pad - v * (CURVE.height - 1.6 * CURVE.pad);
-      const line = Array.from({ length: 81 }, (_, i) => low + (i / 80) * (high - low)).map((s) => `${x(s).toFixed(1)},${y(f(s)).toFixed(1)}`);
-      const dots = points.map((s, k) => svg("g", { transform: `translate(${x(s)} ${y(f(s))})`, class: route.predicted.includes(k) ? "winner" : "other" },
-        svg("circle", { class: `dot ${route.predicted.includes(k) ? "winner" : "other"}`, r: 6 }),
-        route.predicted.includes(k) && svg("text", { y: -12, "text-anchor": "middle" }, model.classes[k])));
-      plot.replaceChildren(
-        ...[0, 0.5, 1].map((v) => svg("g", {}, svg("line", { class: "rule", x1: CURVE.pad, x2: CURVE.width - CURVE.pad, y1: y(v), y2: y(v) }), svg("text", { x: CURVE.pad - 8, y: y(v) + 4, "text-anchor": "end" }, v))),
-        svg("text", { x: CURVE.width / 2, y: CURVE.height - 8, "text-anchor": "middle" }, squash ? "length of the sum of votes |s|" : "score"),
-        svg("polyline", { class: "curve winner", points: line.join(" ") }), ...dots);
-    },
-  };
-}
-
 /** The class capsules as bars. */
 export function barsScene() {
   let answer = null;
@@ -148,7 +98,12 @@ export function barsScene() {
     update(next) {
       answer = next;
       const { route, model } = next;
-      bars.update({ names: model.classes, values: route.activation, winners: route.predicted, measure: measureOf(next) });
+      bars.update({
+        names: model.classes,
+        values: route.activation,
+        winners: route.predicted,
+        measure: measureOf(next),
+      });
     },
   };
 }
@@ -162,7 +117,11 @@ export function redrawScene() {
     update(answer) {
       const made = answer.route.reconstructions[0];
       seen.show(...seenBy(answer));
-      drawn.show(made ? fromBase64(made.image) : null, ...answer.route.shape, made ? `Drawn from ${answer.model.pose_dim} numbers` : "This model has no decoder");
+      drawn.show(
+        made ? fromBase64(made.image) : null,
+        ...answer.route.shape,
+        made ? `Drawn from ${answer.model.pose_dim} numbers` : "This model has no decoder",
+      );
     },
   };
 }
@@ -170,7 +129,14 @@ export function redrawScene() {
 /** One slider: the dimension with a name, or the largest one. */
 export function sliderScene(say) {
   const drawn = picture("Move the slider");
-  const slider = h("input", { type: "range", min: -0.25, max: 0.25, step: 0.01, value: 0, "aria-label": "Change one number of the pose" });
+  const slider = h("input", {
+    type: "range",
+    min: -0.25,
+    max: 0.25,
+    step: 0.01,
+    value: 0,
+    "aria-label": "Change one number of the pose",
+  });
   let answer = null;
   const decode = newest(({ model, pose, k }, signal) => api.decode(model, pose, k, signal), {
     done: (result) => drawn.show(fromBase64(result.image), ...result.shape),
@@ -181,7 +147,10 @@ export function sliderScene(say) {
     if (!model.decoder) return;
     const k = route.predicted[0];
     const named = (model.dimensions ?? []).findIndex(Boolean);
-    const d = named >= 0 ? named : route.poses[k].reduce((best, v, n, all) => (Math.abs(v) > Math.abs(all[best]) ? n : best), 0);
+    const d =
+      named >= 0
+        ? named
+        : route.poses[k].reduce((best, v, n, all) => (Math.abs(v) > Math.abs(all[best]) ? n : best), 0);
     const pose = route.poses[k].map((v, n) => v + (n === d ? Number(slider.value) : 0));
     const stands = model.dimensions?.[d];
     drawn.element.lastChild.textContent = `Number ${d + 1}${stands ? `, ${stands}` : ""}: ${number(pose[d], 2)}`;
@@ -199,9 +168,4 @@ export function sliderScene(say) {
       move();
     },
   };
-}
-
-/** A loop that stands still for those who asked for calm. */
-export function everySecond(call) {
-  return reducedMotion() ? 0 : setInterval(call, 1300);
 }

@@ -14,7 +14,7 @@ export const VIEWS = ["draw", "overlap", "tweak", "routing", "compare", "learn"]
  * @property {number[]} shift     how far both digits are moved: dx, dy of the first, dx, dy of the second
  * @property {number} step        the routing iteration shown, from 0; -1 is the last
  * @property {number | null} parent  the class capsule looked at
- * @property {number[]} tweak     what is added to each pose dimension
+ * @property {number[]} tweak     the slider of each pose dimension, in whole steps from its middle
  * @property {string[]} compared  names, [] is one of each algorithm
  * @property {number} lesson      step of the tour, from 0
  */
@@ -36,12 +36,14 @@ export function initialState() {
   };
 }
 
+/** Is the picture made of both digits? Under Overlap, and where its model is watched routing. */
+export const usesTwo = (state) => state.view === "overlap" || (state.view === "routing" && state.model === state.pair);
+
 const whole = (text, low, high) => {
   const value = Number.parseInt(text, 10);
   return Number.isFinite(value) ? Math.max(low, Math.min(high, value)) : undefined;
 };
-const list = (text, scale, limit) =>
-  text.split(",").map((part) => Math.max(-limit, Math.min(limit, (Number.parseInt(part, 10) || 0) / scale)));
+const list = (text, limit) => text.split(",").map((part) => whole(part, -limit, limit) ?? 0);
 
 /** Each field that travels: its key, how it is written (null: leave out) and read (undefined: ignore). */
 const FIELDS = {
@@ -49,20 +51,32 @@ const FIELDS = {
   model: { key: "m", write: (v) => v || null, read: (t) => t },
   pair: { key: "mp", write: (v) => v || null, read: (t) => t },
   drawing: { key: "d", write: encodeDrawing, read: (t) => decodeDrawing(t) ?? undefined },
-  second: { key: "e", write: (v, s) => (s.view === "overlap" ? encodeDrawing(v) : null), read: (t) => decodeDrawing(t) ?? undefined },
+  second: {
+    key: "e",
+    write: (v, s) => (usesTwo(s) ? encodeDrawing(v) : null),
+    read: (t) => decodeDrawing(t) ?? undefined,
+  },
   shift: {
     key: "o",
-    write: (v, s) => (s.view === "overlap" ? v.join(",") : null),
-    read: (t) => (t.split(",").length === 4 ? list(t, 1, 4) : undefined),
+    write: (v, s) => (usesTwo(s) ? v.join(",") : null),
+    read: (t) => (t.split(",").length === 4 ? list(t, 4) : undefined),
   },
-  step: { key: "t", write: (v, s) => (s.view === "routing" && v >= 0 ? v + 1 : null), read: (t) => whole(t, 1, 99) - 1 },
+  step: {
+    key: "t",
+    write: (v, s) => (s.view === "routing" && v >= 0 ? v + 1 : null),
+    read: (t) => whole(t, 1, 99) - 1,
+  },
   parent: { key: "c", write: (v) => v, read: (t) => whole(t, 0, 999) },
   tweak: {
     key: "w",
-    write: (v, s) => (s.view === "tweak" && v.some(Boolean) ? v.map((x) => Math.round(100 * x)).join(",") : null),
-    read: (t) => list(t, 100, 9),
+    write: (v, s) => (s.view === "tweak" && v.some(Boolean) ? v.join(",") : null),
+    read: (t) => list(t, 25),
   },
-  compared: { key: "k", write: (v, s) => (s.view === "compare" && v.length ? v.join(",") : null), read: (t) => t.split(",").slice(0, 12) },
+  compared: {
+    key: "k",
+    write: (v, s) => (s.view === "compare" && v.length ? v.join(",") : null),
+    read: (t) => t.split(",").slice(0, 12),
+  },
   lesson: { key: "l", write: (v, s) => (s.view === "learn" ? v + 1 : null), read: (t) => whole(t, 1, 99) - 1 },
 };
 
@@ -104,7 +118,8 @@ export function createStore(initial) {
       const changed = Object.keys(patch).filter((name) => !Object.is(patch[name], value[name]));
       if (!changed.length) return;
       value = { ...value, ...patch };
-      for (const { names, call } of [...listeners]) if (names.some((name) => changed.includes(name))) call(value, changed);
+      for (const { names, call } of [...listeners])
+        if (names.some((name) => changed.includes(name))) call(value, changed);
     },
     /** @param {(keyof T)[]} names */
     on(names, call) {
@@ -115,7 +130,13 @@ export function createStore(initial) {
   };
 }
 
-/** Keep the address bar in step: a new view is a new page of the history, all else replaces the present one. */
+/** What a link means that says nothing of the fields that are left out when they are at rest. */
+const AT_REST = { tweak: [], step: -1, parent: null, compared: [], lesson: 0 };
+
+/**
+ * Keep the address bar in step: a new view is a new page of the history, all else replaces the present one.
+ * @returns {() => void} writes what is still to be written
+ */
 export function mirror(store) {
   let timer = 0;
   let shown = store.get().view;
@@ -130,16 +151,12 @@ export function mirror(store) {
   store.on(names, (_, changed) => {
     clearTimeout(timer);
     if (changed.includes("view")) write();
-    else timer = setTimeout(write, 120); // browsers refuse more than a hundred changes in half a minute
+    else timer = setTimeout(write, 350); // browsers refuse more than a hundred changes in half a minute
   });
   addEventListener("popstate", () => {
     shown = fromHash(location.hash).view ?? "draw";
-    store.set({ ...fresh(store.get()), ...fromHash(location.hash) });
+    store.set({ ...AT_REST, ...fromHash(location.hash) });
   });
   write();
-}
-
-/** What a link that says nothing of them means, for the fields that are left out when they are at rest. */
-function fresh(state) {
-  return { tweak: [], step: -1, parent: null, compared: [], lesson: 0, drawing: state.drawing };
+  return write;
 }

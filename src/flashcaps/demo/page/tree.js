@@ -35,8 +35,8 @@ export function createTree({ facts, choose }) {
 
   const cellNodes = () => /** @type {any} */ ([...cells.children]);
   const parentNodes = () => /** @type {any} */ ([...parents.children]);
-  roving(cells, cellNodes, () => view?.routing.grid[1] ?? 1);
-  roving(parents, parentNodes);
+  roving(element, cellNodes, () => view?.routing.grid[1] ?? 1);
+  roving(element, parentNodes);
 
   const scale = () => layout.picture.side / view.width;
   function cellPoint(cell) {
@@ -46,7 +46,9 @@ export function createTree({ facts, choose }) {
   function parentPoint(k) {
     const n = view.names.length;
     const along = n > 1 ? k / (n - 1) : 0.5;
-    return layout.across ? [24 + along * (layout.width - 48), layout.height - 40] : [layout.width - 70, 34 + along * (layout.height - 68)];
+    return layout.across
+      ? [24 + along * (layout.width - 48), layout.height - 40]
+      : [layout.width - 70, 34 + along * (layout.height - 68)];
   }
 
   /** Light up the lines of a place or of a class capsule. */
@@ -59,7 +61,13 @@ export function createTree({ facts, choose }) {
       heat(test);
       if (cell === null) return;
       const { x, y, side } = fieldOf(view.routing, cell);
-      assign(field, { visibility: "visible", x: layout.picture.x + x * scale(), y: layout.picture.y + y * scale(), width: side * scale(), height: side * scale() });
+      assign(field, {
+        visibility: "visible",
+        x: layout.picture.x + x * scale(),
+        y: layout.picture.y + y * scale(),
+        width: side * scale(),
+        height: side * scale(),
+      });
     };
     const off = () => {
       heat(view.parent === null ? null : (_, k) => k === view.parent);
@@ -82,16 +90,23 @@ export function createTree({ facts, choose }) {
     const found = view.parent === null ? [] : (view.routing.top?.[view.step]?.[view.parent] ?? []);
     const types = Math.max(1, view.types);
     const most = Math.max(...found.map(({ weight }) => Math.abs(weight)), 1e-9);
-    twigs.replaceChildren(...found.flatMap((twig) => {
-      const [x, y] = cellPoint(twig.cell);
-      const turn = (2 * Math.PI * twig.type) / types;
-      const from = [x + 13 * Math.cos(turn), y + 13 * Math.sin(turn)];
-      const share = Math.abs(twig.weight) / most;
-      const kind = twig.weight < 0 ? "negative" : "winner";
-      const path = svg("path", { d: curve(from, parentPoint(view.parent)), class: kind, "stroke-width": (0.8 + 4 * share).toFixed(2), "--strength": (0.25 + 0.65 * share).toFixed(2) });
-      inspectable(path, () => facts.twig(twig, view.parent));
-      return [path, svg("circle", { class: kind, cx: from[0], cy: from[1], r: 3.5 })];
-    }));
+    twigs.replaceChildren(
+      ...found.flatMap((twig) => {
+        const [x, y] = cellPoint(twig.cell);
+        const turn = (2 * Math.PI * twig.type) / types;
+        const from = [x + 13 * Math.cos(turn), y + 13 * Math.sin(turn)];
+        const share = Math.abs(twig.weight) / most;
+        const kind = twig.weight < 0 ? "negative" : "winner";
+        const path = svg("path", {
+          d: curve(from, parentPoint(view.parent)),
+          class: kind,
+          "stroke-width": (0.8 + 4 * share).toFixed(2),
+          "--strength": (0.25 + 0.65 * share).toFixed(2),
+        });
+        inspectable(path, () => facts.twig(twig, view.parent));
+        return [path, svg("circle", { class: kind, cx: from[0], cy: from[1], r: 3.5 })];
+      }),
+    );
     lines.classList.toggle("behind", found.length > 0);
   }
 
@@ -99,7 +114,12 @@ export function createTree({ facts, choose }) {
     const { picture, width, height } = layout;
     plot.setAttribute("viewBox", `0 0 ${width} ${height}`);
     element.style.setProperty("--ratio", `${width} / ${height}`);
-    for (const [name, value] of [["left", picture.x / width], ["top", picture.y / height], ["width", picture.side / width], ["height", picture.side / height]]) {
+    for (const [name, value] of [
+      ["left", picture.x / width],
+      ["top", picture.y / height],
+      ["width", picture.side / width],
+      ["height", picture.side / height],
+    ]) {
       paper.style[name] = `${100 * value}%`;
     }
     const count = view.routing.grid[0] * view.routing.grid[1];
@@ -128,15 +148,20 @@ export function createTree({ facts, choose }) {
   function buildParent(name, k) {
     const [x, y] = parentPoint(k);
     const r = layout.across ? 15 : RADIUS;
-    const node = svg("g", { class: "parent", transform: `translate(${x} ${y})`, role: "button", tabindex: k ? -1 : 0 },
-      svg("circle", { class: "disc", r }), svg("circle", { class: "ring", r, pathLength: 1, transform: "rotate(-90)" }),
-      svg("text", { dy: "0.36em", "text-anchor": "middle" }, name));
+    const node = svg(
+      "g",
+      { class: "parent", transform: `translate(${x} ${y})`, role: "button", tabindex: k ? -1 : 0 },
+      svg("circle", { class: "disc", r }),
+      svg("circle", { class: "ring", r, pathLength: 1, transform: "rotate(-90)" }),
+      svg("text", { dy: "0.36em", "text-anchor": "middle" }, name),
+    );
     node.addEventListener("click", () => choose(k));
     inspectable(node, () => facts.parent(k));
     watch(node, (_, j) => j === k);
     return node;
   }
 
+  /** Steeper than the weight itself: with hundreds of lines, small differences have to be seen. */
   function style({ path, cell, k }, w) {
     const share = Math.min(1, Math.abs(w) / view.flow.top);
     const shown = share > 0.02;
@@ -144,10 +169,11 @@ export function createTree({ facts, choose }) {
     if (!shown) return;
     const place = view.winners.indexOf(k);
     const kind = w < 0 ? "negative" : view.routing.signed ? "winner" : (["winner", "second"][place] ?? "other");
-    const calm = place >= 0 ? 1 : view.routing.signed ? 0.3 : 0.5; // what did not win stays in the background
+    const open = view.step === 0 && !view.routing.signed; // nobody has won yet
+    const calm = place >= 0 && !open ? 1 : view.routing.signed ? 0.3 : 0.5; // what did not win stays in the background
     path.setAttribute("class", path.classList.contains("hot") ? `${kind} hot` : kind);
-    path.setAttribute("stroke-width", (0.5 + 8.5 * share ** 1.3).toFixed(2));
-    path.style.setProperty("--strength", (calm * (0.06 + 0.84 * share ** 1.4)).toFixed(3));
+    path.setAttribute("stroke-width", (0.4 + 8.6 * share ** 2.4).toFixed(2));
+    path.style.setProperty("--strength", (calm * (0.08 + 0.82 * share ** 2)).toFixed(3));
     path.dataset.at = `${cell},${k}`;
   }
 
@@ -169,9 +195,12 @@ export function createTree({ facts, choose }) {
   function labels() {
     const present = view.routing.presence;
     const most = present ? Math.max(...present, 1e-9) : 1;
-    cellNodes().forEach((node, cell) => assign(node, {
-      r: 3 + 5 * ((present?.[cell] ?? most) / most), "aria-label": facts.cell(cell).title,
-    }));
+    cellNodes().forEach((node, cell) =>
+      assign(node, {
+        r: 3 + 5 * ((present?.[cell] ?? most) / most),
+        "aria-label": facts.cell(cell).title,
+      }),
+    );
     parentNodes().forEach((node, k) => {
       const place = view.winners.indexOf(k);
       node.setAttribute("class", `parent ${["winner", "second"][place] ?? ""} ${view.parent === k ? "chosen" : ""}`);

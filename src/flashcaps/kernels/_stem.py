@@ -1,0 +1,81 @@
+"""The first convolution as one matrix product on a GPU: what libraries have for one or three channels is slow.
+
+The image is laid out once, (B H' W', C k k) and a column of ones: the bias is one more row of the weights, and both
+gradients are one more product. An image needs no gradient, so nothing is folded back.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ._rows import TILE, fused, power_of_two
+
+CHANNELS = 4  # at most: more, and a library's convolution is a product of its own
+SMALLEST, LARGEST = 49, 512  # numbers under the kernel
+
+
+def few_numbers(channels: int, kernel: int) -> bool:
+    """Whether a convolution of so many channels is faster as a product."""
+    return channels <= CHANNELS and SMALLEST <= channels * kernel * kernel <= LARGEST
+
+
+def _columns(numbers: int) -> int:
+    """With a one, a multiple of 8: as the matrix units read half precision."""
+    return (numbers // 8 + 1) * 8
+
+
+def _grid(x: Tensor, kernel: int, stride: int, padding: int) -> tuple[int, int]:
+    return tuple((n + 2 * padding - kernel) // stride + 1 for n in x.shape[2:])  # type: ignore[return-value]
+
+
+@torch.library.custom_op("flashcaps::image_columns", mutates_args=())
+def image_columns(x: Tensor, kernel: int, stride: int, padding: int, dtype: torch.dtype) -> Tensor:
+    """(B, C, H, W) -> (B H' W', columns) in `dtype`: C k k numbers (channel, row, column), then ones."""
+    from . import _patches_triton as kernels
+
+    b, c, h, w = x.shape
+    (oh, ow), k = _grid(x, kernel, stride, padding), c * kernel * kernel
+    width, rows = _columns(k), b * oh * ow
+    out = torch.empty(rows, width, dtype=dtype, device=x.device)
+    wp = power_of_two(width)
+    height = max(TILE // wp, 1)
+    kernels.columns[(-(-rows // height),)](
+        x, out, rows, h, w, oh, ow, *x.stride(), K=k, WIDTH=width, WP=wp, ROWS=height, KERNEL=kernel, STRIDE=stride,
+        PADDING=padding, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+@image_columns.register_fake
+def _(x, kernel, stride, padding, dtype):
+    oh, ow = _grid(x, kernel, stride, padding)
+    return x.new_empty((x.shape[0] * oh * ow, _columns(x.shape[1] * kernel * kernel)), dtype=dtype)
+
+
+def convolve_image(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    """The convolution of an image that needs no gradient, (B, C, H, W) -> (B, channels, H', W'), channels last."""
+    autocast = torch.is_autocast_enabled(x.device.type)
+    dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+    out, _, kernel, _ = weight.shape
+    cols = image_columns(x, kernel, stride, padding, dtype)
+    w = weight.flatten(1) if bias is None else torch.cat([weight.flatten(1), bias[:, None]], 1)
+    w = F.pad(w, (0, cols.shape[1] - w.shape[1]))
+    y = F.linear(cols, w)
+    return y.view(x.shape[0], *_grid(x, kernel, stride, padding), out).permute(0, 3, 1, 2)
+
+
+class ImageConv2d(nn.Conv2d):
+    """A square `nn.Conv2d` that takes images by `convolve_image` where that is the faster."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not (fused(x) and self.takes(x)):
+            return super().forward(x)
+        return convolve_image(x, self.weight, self.bias, self.stride[0], int(self.padding[0]))
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether x is an image to lay out: no gradient, few numbers under a plain kernel, all of one dtype."""
+        same = x.dtype == self.weight.dtype or torch.is_autocast_enabled(x.device.type)
+        fits = x.ndim == 4 and x.shape[1] == self.in_channels and few_numbers(self.in_channels, self.kernel_size[0])
+        return same and fits and not x.requires_grad and self.groups == 1 and self.dilation == (1, 1)

@@ -1,0 +1,60 @@
+"""`flashcaps checks` says what is here, what runs, and why nothing else does."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from flashcaps import checks
+from flashcaps.cli._checks import checks as command
+from flashcaps.routing import ROUTING
+
+
+def test_versions_devices_and_extras(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"plots": True, "timm": False, "text": False}
+    monkeypatch.setattr(checks, "extras", lambda: here)
+    monkeypatch.setattr(checks, "compare_backends", lambda device: [checks.Comparison("em", "matrix", 0.0, 0.0)])
+    command("cpu")
+    out = capsys.readouterr().out
+    assert f"torch {torch.__version__}" in out
+    assert "cpu: " in out
+    assert "pip install 'flashcaps[timm,text]'" in out
+    assert all(name in out for name in ROUTING)
+    assert "'discriminative' has no 'triton' kernel" in out
+
+
+def test_extras_are_those_of_the_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert set(checks.EXTRAS) <= set(project["optional-dependencies"])
+    assert checks.extras()["plots"]
+    assert checks.versions()["torch"] == torch.__version__
+
+
+def test_what_runs_on_a_cpu_and_why_no_other() -> None:
+    rows = {row.algorithm: row for row in checks.active_backends("cpu")}
+    assert set(rows) == set(ROUTING)
+    assert {row.backend for row in rows.values()} == {"matrix"}
+    assert "no 'triton' kernel" in rows["discriminative"].others["triton"]
+
+
+def test_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert checks.why_not("em", "triton", "cpu") == "kernels run on CUDA devices, and this is cpu"
+    assert checks.why_not("em", "matrix", "cuda") == "slower here; by name it runs"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert checks.why_not("em", "triton", "cpu") == "'triton' needs a CUDA device, and there is none"
+
+
+def test_a_cuda_device_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Card:
+        name, total_memory, major, minor = "Some GPU", 80 * 2**30, 9, 0
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda k: Card)
+    assert checks.devices()[1].startswith("cuda:0: Some GPU, 80.0 GiB, capability 9.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert checks.devices()[1].startswith("no CUDA device: ")
