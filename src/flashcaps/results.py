@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import platform
@@ -97,14 +98,25 @@ def _git(*arguments: str) -> str:
 
 
 def add_result(run: Path, results: Path) -> Path:
-    """Copy a finished run's result.json to results/runs/RECIPE/VARIANT-SEED.json."""
+    """Copy a finished run's result.json to results/runs/RECIPE/VARIANT-SEED.json, its log, compressed, beside it."""
     source = run / "result.json" if run.is_dir() else run
     if not source.is_file():
         raise FileNotFoundError(f"{run}: no result.json; only a finished run has one")
     result = json.loads(source.read_text())
+    result["command"] = plain_command(result.get("command", ""))
     path = results / "runs" / result["recipe"] / f"{result['variant']}-{result['seed']}.json"
     write_atomic(path, json.dumps(result, indent=2) + "\n")
+    log = source.with_name("metrics.jsonl")
+    if log.is_file():
+        write_atomic(path.with_suffix(".jsonl.gz"), gzip.compress(log.read_bytes(), mtime=0))
     return path
+
+
+def plain_command(command: str) -> str:
+    """A command without the folders of the machine it ran on."""
+    words = command.split(" ")
+    skipped = {k + 1 for k, word in enumerate(words) if word in ("--out", "--data")}
+    return " ".join(w for k, w in enumerate(words) if k not in skipped and w not in ("--out", "--data"))
 
 
 def read_results(results: Path) -> list[dict[str, Any]]:

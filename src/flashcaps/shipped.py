@@ -18,6 +18,7 @@ import torch
 from .checkpoint import _shipped, load, save_weights, write_atomic
 from .evaluate import Evaluation, evaluate, score_threshold
 from .recipe import make_recipe
+from .results import plain_command
 
 FOLDER = Path(__file__).with_name("weights")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -66,13 +67,6 @@ def measure(model: Any, data: str | None) -> Evaluation:
     recipe = make_recipe(model.config["recipe"])
     held = open_sources(recipe, data, torch.device("cpu"), None).test
     return evaluate(model, held, batch=500, threshold=score_threshold(recipe.loss.kind))
-
-
-def plain_command(command: str) -> str:
-    """A command without the folders of the machine it ran on."""
-    words = command.split(" ")
-    skipped = {k + 1 for k, word in enumerate(words) if word in ("--out", "--data")}
-    return " ".join(w for k, w in enumerate(words) if k not in skipped and w not in ("--out", "--data"))
 
 
 def make_card(name: str, model: Any, config: dict[str, Any]) -> str:
