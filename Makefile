@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help test lint test-gpu test-slow test-data train bench clean
+.PHONY: help test lint test-gpu test-slow test-data test-browser faults train demo bench docs clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */|/' | column -t -s '|'
@@ -27,6 +27,19 @@ test-slow: .venv/ready  ## tests that take minutes
 
 test-data: .venv/ready  ## readers on the real files in $$FLASHCAPS_DATA
 	$(PY) -m pytest -m data
+
+test-browser: .venv/ready  ## the explainer and the report in a real browser (needs chromium)
+	$(PY) -m pip install -q -c constraints.txt -e ".[dev,browser]"
+	$(PY) -m pytest -m browser
+
+faults: .venv/ready     ## ten kinds of faults survived, counted (about 20 minutes)
+	$(PY) -m tests.faults
+
+docs: .venv/ready       ## the pages and tables that are made from code and results
+	$(PY) -m docs
+
+demo: .venv/ready       ## the Capsule Explainer: draw a digit and watch it being routed
+	.venv/bin/flashcaps demo
 
 bench: .venv/ready      ## dynamic routing on the CPU, side by side with a public-style layer
 	$(PY) -m benchmarks.cpu
