@@ -113,6 +113,21 @@ def test_phone(visit: Visits, view: str) -> None:
     one.shoot(f"phone-{view}")
 
 
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_width_needs_scrolling_to_the_side(visit: Visits, view: str) -> None:
+    one = visit(reduced_motion="reduce")
+    page = one.open(f"#v={view}")
+    one.settle()
+    for width in (320, 390, 600, 800, 901, 1024, 1180, 1360, 1920):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_timeout(100)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        panel = page.locator(".panel").bounding_box()
+        for part in (".pad", ".samples"):
+            box = page.locator(part).bounding_box()
+            assert box["x"] + box["width"] <= panel["x"] + panel["width"], f"{part} at {width}"
+
+
 def test_a_finger_draws(visit: Visits) -> None:
     one = visit(size=PHONE, has_touch=True, is_mobile=True)
     page = one.open()
@@ -226,6 +241,17 @@ def test_back_goes_to_the_view_before(visit: Visits) -> None:
     expect(page.locator("#view-routing")).to_be_visible()
     page.go_forward()
     expect(page.locator("#view-compare")).to_be_visible()
+
+
+def test_an_edited_address_is_followed_as_far_as_it_goes(visit: Visits) -> None:
+    one = visit()
+    page = one.open()
+    page.evaluate("location.hash = '#v=routing&m=nobody&mp=nobody&t=2&d=n0'")
+    expect(page.locator("#view-routing")).to_be_visible()
+    expect(page.locator(".count")).to_contain_text("Iteration 2")
+    assert page.locator("#model").input_value() == one.ask("api/models")["models"][0]["name"]
+    page.evaluate("location.hash = '#'")
+    expect(page.locator("#view-draw")).to_be_visible()
 
 
 def test_uploads_and_bad_links_are_no_trouble(visit: Visits, tmp_path: Path) -> None:

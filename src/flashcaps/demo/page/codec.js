@@ -131,6 +131,11 @@ export function place(digit, height, width, dx = 0, dy = 0) {
   return out;
 }
 
+/** The same for a digit that may not be drawn yet. */
+export function placeOrBlank(digit, height, width, [dx, dy]) {
+  return digit ? place(digit, height, width, dx, dy) : new Uint8Array(height * width);
+}
+
 /** Two pictures over each other: added, and clipped at full ink. */
 export function overlay(a, b) {
   return a.map((v, i) => Math.min(255, v + b[i]));

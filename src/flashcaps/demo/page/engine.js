@@ -1,7 +1,7 @@
 /** From a drawing to the network's answer. One pipeline for one digit, one for two. */
 
 import { api, newest } from "./api.js";
-import { asPicture, fromBase64, overlay, place, SIDE } from "./codec.js";
+import { asPicture, fromBase64, overlay, place, placeOrBlank, SIDE } from "./codec.js";
 import { raster, RASTER } from "./strokes.js";
 import { createStore, usesTwo } from "./state.js";
 
@@ -51,12 +51,10 @@ export function createEngine(store, catalog, say) {
     const model = models.get(name);
     const digits = [await toDigit(drawing, signal), await toDigit(second, signal)];
     const [, height, width] = model.image;
-    const placed = digits.map((digit, n) =>
-      digit ? place(digit, height, width, shift[2 * n], shift[2 * n + 1]) : new Uint8Array(height * width),
-    );
+    const placed = digits.map((digit, n) => placeOrBlank(digit, height, width, shift.slice(2 * n)));
     const pixels = overlay(...placed);
-    if (!digits[0] && !digits[1]) return { placed, pixels, route: null, model };
-    return { placed, pixels, model, route: await api.route(name, asPicture(pixels, height, width), signal) };
+    if (!digits[0] && !digits[1]) return { digits, placed, pixels, route: null, model };
+    return { digits, placed, pixels, model, route: await api.route(name, asPicture(pixels, height, width), signal) };
   }
 
   const failed = (error) => error.name !== "AbortError" && say(error);

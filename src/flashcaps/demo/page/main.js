@@ -37,18 +37,20 @@ function say(message) {
   byId("says").textContent = message === null ? "" : message instanceof Error ? message.message : message;
 }
 
+/** What an address says, less models that are not here. */
+function soundly(found, { models }) {
+  const { model, pair, ...rest } = found;
+  if (models.some((m) => m.name === model)) rest.model = model;
+  if (models.some((m) => m.name === pair && m.pairs)) rest.pair = pair;
+  return rest;
+}
+
 /** What the address leaves open: the first models, and digits to look at. */
 function complete(found, { models, samples }) {
   const state = { ...initialState(), ...found };
-  const single = models.filter((m) => !m.pairs);
-  const known = (name, among) =>
-    among.some((m) => m.name === name) ? name : (among[0]?.name ?? models[0]?.name ?? "");
   const sample = (label) => samples.find((s) => s.label === label) ?? samples[0];
-  state.model = known(state.model, models.some((m) => m.name === state.model) ? models : single);
-  state.pair = known(
-    state.pair,
-    models.filter((m) => m.pairs),
-  );
+  state.model ||= (models.find((m) => !m.pairs) ?? models[0])?.name ?? "";
+  state.pair ||= models.find((m) => m.pairs)?.name ?? "";
   if (!found.drawing && samples.length) state.drawing = { kind: "sample", id: sample(5).id };
   if (!found.second && samples.length) state.second = { kind: "sample", id: sample(2).id };
   return state;
@@ -160,7 +162,8 @@ async function start() {
     byId("loading").textContent = error.message;
     return;
   }
-  const store = createStore(complete(fromHash(location.hash), catalog));
+  const sound = (found) => soundly(found, catalog);
+  const store = createStore(complete(sound(fromHash(location.hash)), catalog));
   const engine = createEngine(store, catalog, say);
   const model = () => engine.models.get(store.get()[store.get().view === "overlap" ? "pair" : "model"]);
   const app = { store, engine, catalog, say, model };
@@ -169,7 +172,7 @@ async function start() {
   app.panel = createPanel(app);
   byId("loading").remove();
   byId("main").append(app.panel.element, mountViews(app));
-  mountShare(mirror(store));
+  mountShare(mirror(store, sound));
   engine.refresh();
   document.body.dataset.ready = "true";
 }

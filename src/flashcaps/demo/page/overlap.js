@@ -1,7 +1,7 @@
 /** Overlap: two digits over each other, both recognised, the picture taken apart in two colours. */
 
 import { barChart } from "./charts.js";
-import { fromBase64 } from "./codec.js";
+import { fromBase64, placeOrBlank } from "./codec.js";
 import { h, number, spoken } from "./dom.js";
 import { classFacts, measureOf } from "./draw.js";
 import { match, recognised } from "./pairs.js";
@@ -147,14 +147,11 @@ export function createView(app) {
   const element = h("div", { class: "view overlap-view" }, none, body);
 
   function show(state) {
-    const { route, model, placed } = answer;
+    const { route, model, digits: inks, placed } = answer;
     const [, height, width] = model.image;
-    sheet.show(placed, height, width, state.shift);
-    seen.show(
-      placed[0].map((v, i) => Math.min(255, v + placed[1][i])),
-      height,
-      width,
-    );
+    const now = inks.map((ink, n) => placeOrBlank(ink, height, width, state.shift.slice(2 * n)));
+    sheet.show(now, height, width, state.shift); // follows the hand at once; the rest follows the answer
+    seen.show(answer.pixels, height, width);
     if (!route) {
       apart.show(null, null, height, width);
       made.forEach((one) => one.show(null, height, width, ""));
@@ -163,15 +160,10 @@ export function createView(app) {
       return;
     }
     const found = match(route.reconstructions, placed);
-    const inks = NAMES.map((_, n) => (found[n] ? fromBase64(found[n].image) : null));
-    apart.show(...inks, height, width);
+    const drawn = NAMES.map((_, n) => (found[n] ? fromBase64(found[n].image) : null));
+    apart.show(...drawn, height, width);
     made.forEach((one, n) =>
-      one.show(
-        found[n] ? fromBase64(found[n].image) : null,
-        height,
-        width,
-        found[n] ? `Capsule ${model.classes[found[n].class]} drew this` : "",
-      ),
+      one.show(drawn[n], height, width, found[n] ? `Capsule ${model.classes[found[n].class]} drew this` : ""),
     );
     const order = recognised(answer);
     digits.replaceChildren(...order.map((k, n) => h("span", { class: NAMES[n] }, model.classes[k])));

@@ -108,13 +108,6 @@ export function createView(app) {
       h("div", { class: "chart" }, h("h3", {}, "The update"), formula, sums),
     ),
   );
-  stage.addEventListener("keydown", (event) => {
-    if (event.target instanceof HTMLInputElement || event.target instanceof HTMLButtonElement) return;
-    if (event.key === " ") {
-      event.preventDefault();
-      play.click();
-    }
-  });
   new ResizeObserver(() => tree.layoutIsStale() && answer?.route && show(store.get())).observe(tree.element);
 
   function show(state) {

@@ -26,7 +26,7 @@ export function agreementScene() {
       rows: [["mean coupling", number(flow[step].coupling[cell][k], 4)]],
     }),
   };
-  const tree = createTree({ facts, choose: () => {} });
+  const tree = createTree({ facts: { ...facts, twig: () => null }, choose: () => {} });
   const count = h("p", { class: "faint" });
   const slider = h("input", {
     type: "range",

@@ -131,13 +131,14 @@ export function createStore(initial) {
 }
 
 /** What a link means that says nothing of the fields that are left out when they are at rest. */
-const AT_REST = { tweak: [], step: -1, parent: null, compared: [], lesson: 0 };
+const AT_REST = { view: "draw", tweak: [], step: -1, parent: null, compared: [], lesson: 0 };
 
 /**
  * Keep the address bar in step: a new view is a new page of the history, all else replaces the present one.
+ * @param {(found: Partial<State>) => Partial<State>} sound  what of an address can be followed
  * @returns {() => void} writes what is still to be written
  */
-export function mirror(store) {
+export function mirror(store, sound) {
   let timer = 0;
   let shown = store.get().view;
   const write = () => {
@@ -154,8 +155,9 @@ export function mirror(store) {
     else timer = setTimeout(write, 350); // browsers refuse more than a hundred changes in half a minute
   });
   addEventListener("popstate", () => {
-    shown = fromHash(location.hash).view ?? "draw";
-    store.set({ ...AT_REST, ...fromHash(location.hash) });
+    const found = { ...AT_REST, ...sound(fromHash(location.hash)) };
+    shown = found.view;
+    store.set(found);
   });
   write();
   return write;

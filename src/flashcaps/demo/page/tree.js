@@ -13,7 +13,7 @@ const RADIUS = 20;
 const layoutFor = (width) => (!width || width > 640 ? WIDE : width > 400 ? SMALL : TALL);
 
 /**
- * @param {{facts: {cell: Function, parent: Function, line: Function}, choose: (k: number) => void}} options
+ * @param {{facts: Record<"cell" | "parent" | "line" | "twig", Function>, choose: (k: number) => void}} options
  */
 export function createTree({ facts, choose }) {
   const canvas = h("canvas", { class: "pixels", "aria-hidden": "true" });
@@ -180,7 +180,8 @@ export function createTree({ facts, choose }) {
   function move() {
     cancelAnimationFrame(frame);
     const target = paths.map(({ cell, k }) => view.flow.weight[cell][k]);
-    const from = weights.length === target.length ? weights : target;
+    const same = weights.length !== target.length || target.every((w, i) => w === weights[i]);
+    const from = same ? target : weights;
     const started = performance.now();
     const tick = (now) => {
       const t = reducedMotion() || from === target ? 1 : Math.min(1, (now - started) / TWEEN);
