@@ -35,7 +35,9 @@ class Stream(ImageStream):
 
     def batch(self, index: Tensor, noise: Tensor) -> Batch:
         batch = super().batch(index, noise)
-        bad = torch.isin(index, torch.tensor(self.spoil, dtype=torch.int64, device=index.device))
+        bad = torch.zeros_like(index, dtype=torch.bool)
+        for example in self.spoil:  # a number at a time: a captured step copies no list to the device
+            bad |= index == example
         return batch._replace(inputs=torch.where(bad[:, None, None, None], float("nan"), batch.inputs))
 
 

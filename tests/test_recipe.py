@@ -14,9 +14,10 @@ from flashcaps import sources
 from flashcaps.backbones import Conv
 from flashcaps.batches import Share
 from flashcaps.data import DATA
+from flashcaps.limits import LIMITS
 from flashcaps.models import create_model, list_models
 from flashcaps.models._registry import MODELS
-from flashcaps.recipe import list_recipes, make_recipe, read_recipe
+from flashcaps.recipe import SECTIONS, list_recipes, make_recipe, read_recipe
 from flashcaps.sources import open_sources
 from flashcaps.step import make_step
 from flashcaps.workers import Workers
@@ -178,6 +179,13 @@ def test_absurd_values_are_refused_with_their_key(override: str, message: str) -
         small_recipe(override)
     assert message in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def test_every_number_of_a_recipe_has_limits() -> None:
+    recipe = read_recipe("tiny")
+    numbers = {f"{section}.{f.name}" for section in SECTIONS for f in dataclasses.fields(getattr(recipe, section))
+               if any(word in str(f.type) for word in ("int", "float"))}  # fmt: skip
+    assert numbers == set(LIMITS)
 
 
 def test_absurd_files_are_refused(tmp_path: Path) -> None:

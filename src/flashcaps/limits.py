@@ -35,6 +35,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "optimiser.eps": (0, 1),
     "optimiser.weight_decay": (0, 1e3),
     "optimiser.momentum": (0, BELOW_1),
+    "optimiser.sharpness": (0, 1e3),
     "schedule.factor": (0, 1e3),
     "schedule.every": (1, LARGEST),
     "schedule.milestones": (0, LARGEST),
@@ -56,6 +57,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "train.rollback": (0, 3),
     "claim.test_error_percent": (0, 100),
     "claim.test_accuracy_percent": (0, 100),
+    "claim.public": (0, 100),
     "claim.trials": (1, 10**6),
 }
 

@@ -65,7 +65,7 @@ class Workers:
         """The first process's value, in all of them."""
         values = [value]
         if self.world > 1:
-            dist.broadcast_object_list(values, device=self.device)
+            dist.broadcast_object_list(values, src=0, device=self.device)
         return values[0]
 
     def agreed(self, flag: bool) -> bool:

@@ -14,8 +14,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # sums over threads depend on their number
-
 import torch
 
 import flashcaps
@@ -63,6 +61,8 @@ def main(words: list[str]) -> int:
     options = parser.parse_args(words)
     if unknown := set(options.faults) - set(FAULTS):
         parser.error(f"no fault {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes to come: sums over threads depend on their number
+    torch.set_num_threads(1)
     print(f"    {'fault':<50}{'tried':>8}{'survived':>10}{'lost':>6}")
     rows = []
     for name in options.faults or FAULTS:

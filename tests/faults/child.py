@@ -25,7 +25,7 @@ from tests.fake_data import SMALL_TOML, write_idx
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.faults.child"])
-LIMIT_S = 120  # no trial takes this long; one that does hangs, and is lost
+LIMIT_S = 300  # no trial takes this long; one that does hangs, and is lost
 
 Patch = Callable[[], None]
 

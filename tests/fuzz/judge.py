@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 FINITE, REFUSED, CARRIED, OVERFLOW, UNEXPLAINED = "finite", "refused", "carried", "overflow", "unexplained"
 KINDS = (FINITE, REFUSED, CARRIED, OVERFLOW, UNEXPLAINED)
-SECONDS = 20  # a case that takes longer hangs
+SECONDS = 120  # a case that takes longer hangs
 
 
 @dataclass(frozen=True)

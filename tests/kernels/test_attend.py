@@ -11,7 +11,7 @@ from flashcaps.votes import Votes
 
 from ..conftest import assert_near
 from ..layer_cases import make_votes
-from .twins import TINY
+from .twins import TINY, elsewhere
 
 SHAPES = [
     (2, 5, 1, 1, 3, 4, 2),
@@ -50,13 +50,17 @@ def test_uniform_is_the_mean_over_parents(shape: tuple[int, ...]) -> None:
     assert_near(uniform(*votes), votes.explicit().sum(1) / logits.shape[1])
 
 
+@pytest.mark.parametrize("on_cpu", [True, False])
 @pytest.mark.parametrize("budget", [None, TINY])
 @pytest.mark.parametrize("leaky", [False, True])
 @pytest.mark.parametrize("given", ["neither", "query", "logits", "shared logits", "both"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_attend(
-    shape: tuple[int, ...], given: str, leaky: bool, budget: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    shape: tuple[int, ...], given: str, leaky: bool, budget: dict[str, int] | None, on_cpu: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if not on_cpu:
+        elsewhere(monkeypatch)
     if budget is not None:
         monkeypatch.setattr(_blocks, "BUDGET", budget)
     votes, query, logits = draw(*shape)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from flashcaps.kernels import _attend_plan as plan
 from flashcaps.kernels._attend_triton import dynamic_poses
 from flashcaps.votes import Votes
 
@@ -44,16 +43,6 @@ def test_output_and_gradients(case: Any, given: str, numbers: str, monkeypatch: 
     poison(monkeypatch)
     far = errors(drawn, leaky=False)
     assert max(far) < TOLERANCE[numbers], far
-
-
-@pytest.mark.parametrize("given", ["query", "both"])
-def test_blocks_of_children(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Couplings of 96 children at a time."""
-    monkeypatch.setattr(plan, "COUPLINGS", 96 * 128 * 10)
-    assert len(plan.children(plan.Sizes(*REAL["capsnet"]))) == 12
-    poison(monkeypatch)
-    far = errors(draw(REAL["capsnet"], given, torch.float32, "cuda"), leaky=True)
-    assert max(far) < TOLERANCE["exact"], far
 
 
 def test_same_bits() -> None:

@@ -108,15 +108,13 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def small_tiles(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
-    """Tiles of 2 x 2 and blocks of 3 children, so that small shapes have many; `full` programs at a time, so that each
-    loops, or none does.
-    """
+    """Tiles of 2 x 2, so that small shapes have many; `full` programs, so that each loops, or none does."""
     whole = plan.tile
-    monkeypatch.setattr(plan, "FULL", full)
+    monkeypatch.setattr(plan, "FULL", dict.fromkeys(plan.FULL, full))
     plan.cut.cache_clear()
-    monkeypatch.setattr(plan, "tile", lambda n, kernel: whole(n, kernel)._replace(bt=2, ic=2, p=2))
-    monkeypatch.setattr(plan, "PLAIN", plan.Block(2, 4, 1, 4))
-    monkeypatch.setattr(plan, "children", lambda n: [(i, min(i + 3, n.g)) for i in range(0, n.g, 3)])
+    monkeypatch.setattr(plan, "tile", lambda n, kernel: whole(n, kernel)._replace(bt=2, ic=2))
+    monkeypatch.setattr(plan, "PLAIN", plan.Plain(2, 4, 4, 1, 2))
+    plan.chunks.cache_clear()
 
 
 def test_on_a_cpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,23 +322,21 @@ class TestPlan:
     }
 
     @pytest.mark.parametrize("case", CASES)
-    def test_blocks_of_children_follow_each_other(self, case: str) -> None:
+    def test_every_tile_has_one_program(self, case: str) -> None:
         n = plan.Sizes(*self.CASES[case])
-        blocks = plan.children(n)
-        assert [begin for begin, _ in blocks] == [0, *(end for _, end in blocks[:-1])]
-        assert blocks[-1][1] == n.g
-        assert all(n.b * n.j * (end - begin) <= max(plan.COUPLINGS, 16 * n.b * n.j) for begin, end in blocks)
+        for kernel in ("weighted_sum", "parent_gradient"):
+            t = plan.tile(n, kernel)
+            cut = plan.cut(n, t, kernel)
+            chunks, batches, groups = cut.grid
+            assert (chunks - 1) * cut.tiles * t.ic < n.g <= chunks * cut.tiles * t.ic
+            assert (batches - 1) * cut.batches * t.bt < n.b <= batches * cut.batches * t.bt
+            assert (groups - 1) * cut.parents < n.j <= groups * cut.parents
 
-    @pytest.mark.parametrize("work", [(144, 4, 20480), (2, 720, 10**6), (1, 1, 1), (392, 288, 10**9)])
-    def test_chunks_cover_the_tiles(self, work: tuple[int, int, int]) -> None:
-        tiles, programs, copy = work
-        cut = plan.cut(tiles, programs, copy)
-        assert (cut.chunks - 1) * cut.tiles < tiles <= cut.chunks * cut.tiles
-        assert cut.chunks == 1 or cut.chunks * copy <= plan.ROOM
-
-    def test_few_programs_are_cut_until_the_device_is_full(self) -> None:
-        cut = plan.cut(144, 4, 20480)
-        assert cut.chunks * 4 > plan.FULL // 2
-
-    def test_parents_share_programs_evenly(self) -> None:
-        assert [plan.per_program(j, 5) for j in (10, 100, 32, 7, 1)] == [5, 5, 4, 4, 1]
+    @pytest.mark.parametrize("case", ["capsnet", "multimnist", "cifar100", "attention"])
+    def test_partial_sums_are_small_and_the_device_full(self, case: str) -> None:
+        n = plan.Sizes(*self.CASES[case])
+        t = plan.tile(n, "parent_gradient")
+        chunks, batches, groups = plan.cut(n, t, "parent_gradient").grid
+        assert chunks * batches * groups >= plan.FULL["parent_gradient"] // 2
+        weight, query = n.j * n.d * n.g * n.h, n.b * n.j * n.c * n.h
+        assert 4 * ((batches - 1) * weight + chunks * query) < 64 << 20

@@ -13,7 +13,7 @@ from flashcaps.votes import Votes
 
 from ..conftest import assert_near
 from ..layer_cases import make_votes
-from .twins import TINY
+from .twins import TINY, elsewhere
 
 EPS = 0.01
 
@@ -55,10 +55,15 @@ def test_variances_far_from_zero_do_not_cancel() -> None:
     assert_near(variance / v.double().var(1, correction=0), 1.0, 1e-2)
 
 
+@pytest.mark.parametrize("on_cpu", [True, False])
 @pytest.mark.parametrize("budget", [None, TINY])
 @pytest.mark.parametrize(("g", "r"), [(7, 1), (1, 7), (2, 3), (1, 1)])
 @pytest.mark.parametrize("first", [True, False])
-def test_fit(first: bool, g: int, r: int, budget: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit(
+    first: bool, g: int, r: int, budget: dict[str, int] | None, on_cpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not on_cpu:
+        elsewhere(monkeypatch)
     if budget is not None:
         monkeypatch.setattr(_blocks, "BUDGET", budget)
     votes, gate = draw(2, g, r)

@@ -13,11 +13,17 @@ from torch.utils._pytree import tree_leaves
 
 from flashcaps import ConvCapsules, DenseCapsules
 from flashcaps.capsule_layer import CapsuleLayer
-from flashcaps.kernels import _blocks
+from flashcaps.kernels import _attend, _blocks, _fit
 
 from ..layer_cases import OPTIONS, LayerCase, assert_same, combination, run_layer
 
 TINY = {"cpu": 1, "cuda": 1}  # elements: every child, or every kernel's worth of them, is a block of its own
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if votes were on another device."""
+    for module in (_attend, _fit):
+        monkeypatch.setattr(module, "fits", lambda votes: False)
 
 
 def assert_twins(case: LayerCase, u: Tensor, activation: Tensor | None, **asked: bool) -> None:
@@ -128,6 +134,12 @@ class Twins:
     def test_same_in_many_blocks(self, case: LayerCase, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_blocks, "BUDGET", TINY)
         assert_twins(case, *case.draw(), coupling=True)
+
+    def test_same_where_the_layout_is_not_a_cpus(self, case: LayerCase, monkeypatch: pytest.MonkeyPatch) -> None:
+        """On other devices and in compiled code blocks are recomputed by autograd."""
+        elsewhere(monkeypatch)
+        monkeypatch.setattr(_blocks, "BUDGET", TINY)
+        assert_twins(case, *case.draw())
 
     @pytest.mark.parametrize("batch", [0, 1])
     def test_same_for_small_batches(self, plain: LayerCase, batch: int) -> None:

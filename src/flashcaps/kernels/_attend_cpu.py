@@ -105,7 +105,8 @@ def plain(
 
 def twice(ctx: Any, gs: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients that can be differentiated again."""
-    inputs = ctx.saved_tensors
+    u, weight, query, logits = inputs = ctx.saved_tensors
     wanted = [x for x, needed in zip(inputs, ctx.needs_input_grad, strict=False) if needed]
-    found = iter(torch.autograd.grad(plain(*inputs, ctx.options), wanted, gs, create_graph=True, allow_unused=True))
+    s = plain(u, weight, query, logits, ctx.options)
+    found = iter(torch.autograd.grad(s, wanted, gs, create_graph=True, allow_unused=True))
     return *(next(found) if needed else None for needed in ctx.needs_input_grad[:4]), None

@@ -91,7 +91,7 @@ def route_dynamic_backward(
         gq = step.backward(gs[t], lse[t], into, again=t < last)
     gu, gw, gl = into
     gbias = empty(gs, 0) if bias is None else gs[first:].sum((0, 1), dtype=torch.float32)
-    return gu.to(u.dtype), added_up(gw, weight.dtype), gbias, gl
+    return gu.to(u.dtype), added_up(gw, weight.dtype), gbias, added_up(gl, torch.float32)
 
 
 @route_dynamic_backward.register_fake

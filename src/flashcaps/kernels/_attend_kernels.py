@@ -1,16 +1,17 @@
-r"""Triton kernels of `attend` that go from children to parents: couplings, and the gradient of poses.
+r"""Triton kernels of `attend`: children attend to parents over votes that only ever exist as factors.
 
-Votes only ever exist as factors. With v_ij = u_i W_ij every use of a vote is a product with the tile of poses u:
+With v_ij = u_i W_ij every use of a vote is a product with the tile of poses u, which stays in registers while the
+parents stream past:
 
-    y_ij = q_j W_ij^T      a_ij = l_ij + u_i . y_ij      c_ij = exp(a_ij - lse_i),     lse_i = log sum_j exp a_ij
+    y_ij = q_j W_ij^T      a_ij = l_ij + u_i . y_ij      c_ij = exp(a_ij - lse_i)      s_j = sum_i (c_ij u_i) W_ij
     z_ij = gs_j W_ij^T     gc_ij = u_i . z_ij            ga_ij = c_ij (gc_ij - delta_i),  delta_i = sum_j c_ij gc_ij
-    gu_i = sum_j c_ij z_ij + ga_ij y_ij
+    gu_i = sum_j c_ij z_ij + ga_ij y_ij                  gq_j = sum_i (ga_ij u_i) W_ij
+    gW_ij = sum_b (c_ij u_i)^T gs_j + (ga_ij u_i)^T q_j  gl_ij = sum_b ga_ij
 
-Here the tile stays in registers while the parents stream past. It is BT examples x IC children: to the matrix units
-rows (b, c) and columns (k, i), so that a sum over the pose's columns k stays inside a thread and each exponential is
-taken once. CP, DP, HP are C, d, h rounded up to what the units take. Loads outside a tensor are zero. Couplings c and
-their gradients ga of a block of children, begin ... end, go to `_attend_sums` as (J, B, end - begin), times MEND.
-DETACH: poses and weights get no gradient through the agreement.
+A tile is BT examples x IC children: to the matrix units rows (b, c) and columns (k, i), so that a sum over the pose's
+columns k stays inside a thread and each exponential is taken once. CP, DP, HP are C, d, h rounded up to what the units
+take. Loads outside a tensor are zero and their lse infinite: couplings, and all that they multiply, are zero there.
+DETACH: poses and weights get no gradient through the agreement. MEND: `_attend_launch.mend`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ import triton.language as tl
 
 
 @triton.jit
-def _poses(u, b, i, B, end, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr):
+def _poses(u, b, i, B, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr):
     """u (B, G, C, d) -> (BT, CP, DP, IC), and its addresses and mask as (BT, IC, CP, DP)."""
     c = tl.arange(0, CP)[None, None, :, None]
     k = tl.arange(0, DP)[None, None, None, :]
     at = ((b[:, None, None, None] * G + i[None, :, None, None]) * C + c) * D + k
-    inside = (b[:, None, None, None] < B) & (i[None, :, None, None] < end)
+    inside = (b[:, None, None, None] < B) & (i[None, :, None, None] < G)
     if CP != C:
         inside = inside & (c < C)
     if DP != D:
@@ -47,12 +48,12 @@ def _parent_at(b, j, B, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr, CP: t
 
 
 @triton.jit
-def _weight_at(i, j, end, G: tl.constexpr, D: tl.constexpr, H: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr):
+def _weight_at(i, j, G: tl.constexpr, D: tl.constexpr, H: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr):
     """Addresses of W_j in (J, d, G, h), as (DP * IC, HP), and their mask."""
     h = tl.arange(0, HP)[None, :]
     k = tl.arange(0, DP)[:, None]
     row = tl.reshape((j * D + k) * G + i[None, :], (DP * i.shape[0],))
-    inside = tl.reshape((k < D) & (i[None, :] < end), (DP * i.shape[0],))[:, None]
+    inside = tl.reshape((k < D) & (i[None, :] < G), (DP * i.shape[0],))[:, None]
     if HP != H:
         inside = inside & (h < H)
     return row[:, None] * H + h, inside
@@ -71,86 +72,189 @@ def _times_weight(p, w_j, BT: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, 
 
 
 @triton.jit
-def couplings(
-    u, w, q, l, lse, c, B, begin, end,
+def log_sum_exp(
+    u, w, q, l, lse, B,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
-    QUERY: tl.constexpr, LOGITS: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr, MEND: tl.constexpr,
+    QUERY: tl.constexpr, LOGITS: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr,
+    MEND: tl.constexpr,
 ):  # fmt: skip
-    """lse_i = log sum_j exp a_ij (+ 1 when leaky) -> (B, G), and c. Program: a tile, all its parents."""
+    """lse_i = log sum_j exp a_ij (+ 1 when leaky) -> (B, G). Program: a tile, all its parents."""
     b = tl.program_id(0) * BT + tl.arange(0, BT)
-    i = begin + tl.program_id(1) * IC + tl.arange(0, IC)
-    x, _, _ = _poses(u, b, i, B, end, G, C, D, CP, DP)
-    c_at, c_in = b[:, None] * (end - begin) + (i - begin)[None, :], (b[:, None] < B) & (i[None, :] < end)
-    size = B * (end - begin)
+    i = tl.program_id(1) * IC + tl.arange(0, IC)
+    x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP)
     top = tl.full((BT, IC), 0.0 if LEAKY else -3.0e38, tl.float32)
     total = tl.full((BT, IC), 1.0 if LEAKY else 0.0, tl.float32)
     for j in range(J):
         a = tl.zeros((BT, IC), tl.float32)
         if QUERY:
-            w_at, w_in = _weight_at(i, j, end, G, D, H, DP, HP)
+            w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
             p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
             w_j = tl.load(w + w_at, w_in, 0.0)
             y = _times_weight(tl.load(q + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
             a = _dot_poses(x, y, MEND)
         if LOGITS:
-            a += tl.load(l + i * J + j, i < end, 0.0)[None, :]
-        tl.store(c + j * size + c_at, a, c_in)
+            a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
         higher = tl.maximum(top, a)
         total = total * tl.exp(top - higher) + tl.exp(a - higher)
         top = higher
-    lse_i = top + tl.log(total)
-    tl.store(lse + b[:, None] * G + i[None, :], lse_i, c_in)
-    tl.debug_barrier()  # what is loaded now, other threads may have stored
-    for j in range(J):
-        tl.store(c + j * size + c_at, tl.exp(tl.load(c + j * size + c_at, c_in, 0.0) - lse_i) * MEND, c_in)
+    tl.store(lse + b[:, None] * G + i[None, :], top + tl.log(total), (b[:, None] < B) & (i[None, :] < G))
+
+
+@triton.jit
+def weighted_sum(
+    u, w, q, l, lse, s, B, tiles, parents,
+    G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
+    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
+    QUERY: tl.constexpr, LOGITS: tl.constexpr, PRECISION: tl.constexpr,
+    MEND: tl.constexpr,
+):  # fmt: skip
+    """Partial s_j of `tiles` tiles of children -> (chunks, B, J, C, h)."""
+    b = tl.program_id(0) * BT + tl.arange(0, BT)
+    s += tl.program_id(1).to(tl.int64) * B * J * (C * H)
+    first = tl.program_id(2) * parents
+    last = tl.minimum(first + parents, J)
+    for t in range(tiles):
+        i = (tl.program_id(1) * tiles + t) * IC + tl.arange(0, IC)
+        x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP)
+        inside = (b[:, None] < B) & (i[None, :] < G)
+        lse_i = tl.load(lse + b[:, None] * G + i[None, :], inside, float("inf"))
+        w_at, w_in = _weight_at(i, first, G, D, H, DP, HP)
+        p_at, p_in = _parent_at(b, first, B, J, C, H, CP, HP)
+        next_w = tl.load(w + w_at, w_in, 0.0)
+        next_s = tl.load(s + p_at, p_in & (t > 0), 0.0)
+        for j in range(first, last):
+            w_j, before = next_w, next_s
+            p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
+            more = j + 1 < last
+            w_at, w_in = _weight_at(i, j + 1, G, D, H, DP, HP)
+            next_w = tl.load(w + w_at, w_in & more, 0.0)
+            next_s = tl.load(s + p_at + C * H, p_in & more & (t > 0), 0.0)
+            a = tl.zeros((BT, IC), tl.float32)
+            if QUERY:
+                y = _times_weight(tl.load(q + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
+                a = _dot_poses(x, y, MEND)
+            if LOGITS:
+                a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
+            coupled = x * (tl.exp(a - lse_i) * MEND)[:, None, None, :]
+            coupled = tl.reshape(coupled, (BT * CP, DP * IC)).to(w_j.dtype)
+            sums = tl.dot(coupled, w_j, input_precision=PRECISION)
+            tl.store(s + p_at, before + sums, p_in)
+        tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote
 
 
 @triton.jit
 def pose_gradient(
-    gs, u, w, q, l, lse, gu, c, ga, B, begin, end, again,
+    gs, u, w, q, l, lse, gu, delta, B, again,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
-    QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr, MEND: tl.constexpr,
+    QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr,
+    MEND: tl.constexpr,
 ):  # fmt: skip
-    """gu (B, G, C, d), added to what is there if `again`, c and ga. Program: a tile, all its parents once:
+    """gu (B, G, C, d), added to what is there if `again`, and delta (B, G). Program: a tile, all its parents once:
 
     gu_i = sum_j c_ij (z_ij + gc_ij y_ij) - delta_i sum_j c_ij y_ij
     """
     b = tl.program_id(0) * BT + tl.arange(0, BT)
-    i = begin + tl.program_id(1) * IC + tl.arange(0, IC)
-    x, u_at, u_in = _poses(u, b, i, B, end, G, C, D, CP, DP)
-    c_at, c_in = b[:, None] * (end - begin) + (i - begin)[None, :], (b[:, None] < B) & (i[None, :] < end)
-    size = B * (end - begin)
-    lse_i = tl.load(lse + b[:, None] * G + i[None, :], c_in, float("inf"))
+    i = tl.program_id(1) * IC + tl.arange(0, IC)
+    x, u_at, u_in = _poses(u, b, i, B, G, C, D, CP, DP)
+    child_in = (b[:, None] < B) & (i[None, :] < G)
+    child_at = b[:, None] * G + i[None, :]
+    lse_i = tl.load(lse + child_at, child_in, float("inf"))
     grad = tl.zeros((BT, CP, DP, IC), tl.float32)
     mean_y = tl.zeros((BT, CP, DP, IC), tl.float32)
     delta_i = tl.zeros((BT, IC), tl.float32)
     for j in range(J):
-        w_at, w_in = _weight_at(i, j, end, G, D, H, DP, HP)
+        w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
         p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
         w_j = tl.load(w + w_at, w_in, 0.0)
         z = _times_weight(tl.load(gs + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
         a = tl.zeros((BT, IC), tl.float32)
         if LOGITS:
-            a += tl.load(l + i * J + j, i < end, 0.0)[None, :]
+            a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
         gc = _dot_poses(x, z, MEND)
         if QUERY:
             y = _times_weight(tl.load(q + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
-            a += _dot_poses(x, y, MEND)
-        c_j = tl.exp(a - lse_i)
-        grad += z * c_j[:, None, None, :]
-        if QUERY and not DETACH:
-            grad += y * (c_j * gc)[:, None, None, :]
-            mean_y += y * c_j[:, None, None, :]
-        delta_i += c_j * gc
-        tl.store(c + j * size + c_at, c_j * MEND, c_in)
-        tl.store(ga + j * size + c_at, gc, c_in)
+            c = tl.exp(a + _dot_poses(x, y, MEND) - lse_i)
+            if not DETACH:
+                y *= c[:, None, None, :]
+                mean_y += y
+                grad += y * gc[:, None, None, :]
+        else:
+            c = tl.exp(a - lse_i)
+        grad += z * c[:, None, None, :]
+        delta_i += c * gc
     if QUERY and not DETACH:
         grad -= mean_y * delta_i[:, None, None, :]
+    tl.store(delta + child_at, delta_i, child_in)
     out = tl.permute(grad * MEND, (0, 3, 1, 2)) + tl.load(gu + u_at, u_in & (again > 0), 0.0)
     tl.store(gu + u_at, out.to(gu.dtype.element_ty), u_in)
-    tl.debug_barrier()  # what is loaded now, other threads may have stored
-    for j in range(J):
-        gc = tl.load(ga + j * size + c_at, c_in, 0.0)
-        tl.store(ga + j * size + c_at, tl.load(c + j * size + c_at, c_in, 0.0) * (gc - delta_i), c_in)
+
+
+@triton.jit
+def parent_gradient(
+    gs, u, w, q, l, lse, delta, gw, gq, gl, B, tiles, batches, parents, again,
+    G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
+    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
+    QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr,
+    MEND: tl.constexpr,
+):  # fmt: skip
+    """Partial gW (examples' chunks, J, d, G, h), gq (children's chunks, B, J, C, h), gl (examples' chunks, G, J).
+
+    Program: `batches` tiles of examples x `tiles` of children x `parents` parents, sums added up in its own partials;
+    gW and gl are added to what is there if `again`.
+    """
+    gq += tl.program_id(0).to(tl.int64) * B * J * (C * H)
+    gw += tl.program_id(1).to(tl.int64) * J * G * (D * H)
+    gl += tl.program_id(1).to(tl.int64) * G * J
+    first = tl.program_id(2) * parents
+    last = tl.minimum(first + parents, J)
+    for step in range(tiles * batches):
+        t = step // batches
+        n = step % batches
+        i = (tl.program_id(0) * tiles + t) * IC + tl.arange(0, IC)
+        b = (tl.program_id(1) * batches + n) * BT + tl.arange(0, BT)
+        x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP)
+        child_in = (b[:, None] < B) & (i[None, :] < G)
+        lse_i = tl.load(lse + b[:, None] * G + i[None, :], child_in, float("inf"))
+        delta_i = tl.load(delta + b[:, None] * G + i[None, :], child_in, 0.0)
+        w_at, w_in = _weight_at(i, first, G, D, H, DP, HP)
+        p_at, p_in = _parent_at(b, first, B, J, C, H, CP, HP)
+        next_gs = tl.load(gs + p_at, p_in, 0.0)
+        next_w = tl.load(w + w_at, w_in, 0.0)
+        if QUERY:
+            next_q = tl.load(q + p_at, p_in, 0.0)
+        for j in range(first, last):
+            w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
+            p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
+            more = j + 1 < last
+            gs_j = next_gs
+            next_gs = tl.load(gs + p_at + C * H, p_in & more, 0.0)
+            gw_j = tl.load(gw + w_at, w_in & ((n > 0) | (again > 0)), 0.0)
+            w_j = next_w
+            next_w = tl.load(w + w_at + G * D * H, w_in & more, 0.0)
+            a = tl.zeros((BT, IC), tl.float32)
+            if LOGITS:
+                a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
+            if QUERY:
+                q_j = next_q
+                next_q = tl.load(q + p_at + C * H, p_in & more, 0.0)
+                before = tl.load(gq + p_at, p_in & (t > 0), 0.0)
+                y = _times_weight(q_j, w_j, BT, CP, DP, IC, PRECISION)
+                a += _dot_poses(x, y, MEND)
+            c = tl.exp(a - lse_i)
+            coupled = x * (c * MEND)[:, None, None, :]
+            coupled = tl.reshape(coupled, (BT * CP, DP * IC)).to(gs_j.dtype)
+            gw_j += tl.dot(tl.trans(coupled), gs_j, input_precision=PRECISION)
+            z = _times_weight(gs_j, w_j, BT, CP, DP, IC, PRECISION)
+            ga = c * (_dot_poses(x, z, MEND) - delta_i)
+            if LOGITS:
+                gl_at = gl + i * J + j
+                tl.store(gl_at, tl.load(gl_at, (i < G) & ((n > 0) | (again > 0)), 0.0) + tl.sum(ga, 0), i < G)
+            if QUERY:
+                moved = tl.reshape(x * (ga * MEND)[:, None, None, :], (BT * CP, DP * IC)).to(w_j.dtype)
+                tl.store(gq + p_at, before + tl.dot(moved, w_j, input_precision=PRECISION), p_in)
+                if not DETACH:
+                    gw_j += tl.dot(tl.trans(moved), q_j, input_precision=PRECISION)
+            tl.store(gw + w_at, gw_j, w_in)
+        tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote

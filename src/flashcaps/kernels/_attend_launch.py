@@ -74,17 +74,20 @@ class Step:
         self.coupled = query is not None or logits is not None
         self.leaky, self.detach, self.share = leaky, detach, mend(u) / (self.n.j + leaky)
 
-    def shape(self) -> dict[str, Any]:
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.u, self.weight, self.query, self.logits
+
+    def constants(self, tile: plan.Tile) -> dict[str, Any]:
         _, g, j, c, d, h = self.n
-        return {"G": g, "J": j, "C": c, "D": d, "H": h, "PRECISION": precision(self.u.dtype)}
+        return {
+            "G": g, "J": j, "C": c, "D": d, "H": h,
+            "BT": tile.bt, "IC": tile.ic, "CP": tile.cp, "DP": tile.dp, "HP": tile.hp,
+            **self.given, "PRECISION": precision(self.u.dtype), "MEND": mend(self.u), "num_warps": tile.warps,
+        }  # fmt: skip
 
-    def tile(self, t: plan.Tile) -> dict[str, Any]:
-        tile = {"BT": t.bt, "IC": t.ic, "CP": t.cp, "DP": t.dp, "HP": t.hp, "num_warps": t.warps}
-        return {**self.shape(), **tile}
-
-    def room(self, block: tuple[int, int]) -> Tensor:
-        """For couplings of a block of children, (J, B, children)."""
-        return empty(self.u, self.n.j, self.n.b, block[1] - block[0])
+    def grid(self, tile: plan.Tile) -> tuple[int, int]:
+        return plan.ceil_div(self.n.b, tile.bt), plan.ceil_div(self.n.g, tile.ic)
 
     def forward(self, lse: Tensor) -> Tensor:
         """Partial s (chunks, B, J, D); lse (B, G) is written if couplings depend on anything."""
@@ -93,16 +96,24 @@ class Step:
         n = self.n
         if not self.coupled:
             return self._plain_sum()
-        t, parts = plan.tile(n, "couplings"), []
-        for block in plan.children(n):
-            c = self.room(block)
-            grid = plan.ceil_div(n.b, t.bt), plan.ceil_div(block[1] - block[0], t.ic)
-            kernels.couplings[grid](
-                self.u, self.weight, self.query, self.logits, lse, c, n.b, *block,
-                LEAKY=self.leaky, MEND=mend(self.u), **self.given, **self.tile(t),
-            )  # fmt: skip
-            parts.append(self._coupled_sum(c, block))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        t = plan.tile(n, "log_sum_exp")
+        kernels.log_sum_exp[self.grid(t)](*self.tensors, lse, n.b, LEAKY=self.leaky, **self.constants(t))
+        t = plan.tile(n, "weighted_sum")
+        cut = plan.cut(n, t, "weighted_sum")
+        chunks, batches, groups = cut.grid
+        parts = empty(self.u, chunks, n.b, n.j, n.c * n.h)
+        kernels.weighted_sum[batches, chunks, groups](
+            *self.tensors, lse, parts, n.b, cut.tiles, cut.parents, **self.constants(t)
+        )
+        return parts
+
+    def gradients(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Room for gu in `dtype` and for partial gW and gl."""
+        n, t = self.n, plan.tile(self.n, "parent_gradient")
+        batches = plan.cut(n, t, "parent_gradient").grid[1]
+        gl = (batches, n.g, n.j) if self.given["LOGITS"] else (1, 0)
+        gu = torch.empty(self.u.shape, dtype=dtype, device=self.u.device)
+        return gu, empty(self.u, batches, *self.weight.shape), empty(self.u, *gl)
 
     def backward(self, gs: Tensor, lse: Tensor, into: tuple[Tensor, Tensor, Tensor], again: bool) -> Tensor:
         """Partial gq (chunks, B, J, D); gu, gW and gl go into `into`, on top of what is there if `again`."""
@@ -112,74 +123,35 @@ class Step:
         if not self.coupled:
             self._plain_gradients(gs, gu, gw, again)
             return empty(gs, 1, 0)
-        t, parts = plan.tile(n, "pose_gradient"), []
-        for block in plan.children(n):
-            c, ga = self.room(block), self.room(block)
-            grid = plan.ceil_div(n.b, t.bt), plan.ceil_div(block[1] - block[0], t.ic)
-            kernels.pose_gradient[grid](
-                gs, self.u, self.weight, self.query, self.logits, lse, gu, c, ga, n.b, *block, int(again),
-                DETACH=self.detach, MEND=mend(self.u), **self.given, **self.tile(t),
-            )  # fmt: skip
-            if self.given["QUERY"]:
-                parts.append(self._coupled_sum(ga, block))
-            if self.given["LOGITS"]:
-                rows = slice(*block)
-                gl[rows] = ga.sum(1).t() / mend(self.u) + (gl[rows] if again else 0.0)
-            self._weight_gradient(gs, c, ga, gw, block, again)
-        return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else empty(gs, 1, 0)
-
-    def gradients(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Room for gu in `dtype`, for partial gW and for gl."""
-        n = self.n
-        gu = torch.empty(self.u.shape, dtype=dtype, device=self.u.device)
-        gl = empty(self.u, *((n.g, n.j) if self.given["LOGITS"] else (0,)))
-        return gu, empty(self.u, self.over_examples().chunks, *self.weight.shape), gl
-
-    def over_examples(self) -> plan.Cut:
-        """How sums over examples are cut, the same for all blocks."""
-        n, t = self.n, plan.tile(self.n, "weight_gradient")
-        programs = plan.ceil_div(plan.children(n)[0][1], t.ic) * plan.ceil_div(n.j, t.p)
-        return plan.cut(plan.ceil_div(n.b, t.bt), programs, self.weight.numel())
-
-    def _coupled_sum(self, c: Tensor, block: tuple[int, int]) -> Tensor:
-        from . import _attend_sums as kernels
-
-        n, t = self.n, plan.tile(self.n, "coupled_sum")
-        groups, examples = plan.ceil_div(n.j, t.p), plan.ceil_div(n.b, t.bt)
-        out = n.b * n.j * n.c * n.h
-        cut = plan.cut(plan.ceil_div(block[1] - block[0], t.ic), groups * examples, out * len(plan.children(n)))
-        parts = empty(self.u, cut.chunks, n.b, n.j, n.c * n.h)
-        kernels.coupled_sum[groups, examples, cut.chunks](
-            self.u, self.weight, c, parts, n.b, *block, cut.tiles, P=t.p, STAGES=t.stages, **self.tile(t)
+        delta = empty(gs, n.b, n.g)
+        t = plan.tile(n, "pose_gradient")
+        kernels.pose_gradient[self.grid(t)](
+            gs, *self.tensors, lse, gu, delta, n.b, int(again), DETACH=self.detach, **self.constants(t)
         )
-        return parts
-
-    def _weight_gradient(
-        self, gs: Tensor, c: Tensor, ga: Tensor, gw: Tensor, block: tuple[int, int], again: bool
-    ) -> None:
-        from . import _attend_sums as kernels
-
-        n, t, cut = self.n, plan.tile(self.n, "weight_gradient"), self.over_examples()
-        grid = plan.ceil_div(n.j, t.p), plan.ceil_div(block[1] - block[0], t.ic), cut.chunks
-        kernels.weight_gradient[grid](
-            gs, self.u, self.query, c, ga, gw, n.b, *block, cut.tiles, int(again),
-            MOVED=self.given["QUERY"] and not self.detach, P=t.p, STAGES=t.stages, **self.tile(t),
+        t = plan.tile(n, "parent_gradient")
+        cut = plan.cut(n, t, "parent_gradient")
+        gq = empty(gs, *((cut.grid[0], n.b, n.j, n.c * n.h) if self.given["QUERY"] else (1, 0)))
+        kernels.parent_gradient[cut.grid](
+            gs, *self.tensors, lse, delta, gw, gq, gl, n.b, cut.tiles, cut.batches, cut.parents, int(again),
+            DETACH=self.detach, **self.constants(t),
         )  # fmt: skip
+        return gq
 
     def _plain(self) -> tuple[dict[str, Any], tuple[int, int, int], int]:
         """Constants of the kernels of equal couplings, tiles of their rows, columns (i, k) and (j, h), and rows."""
-        n, (rows, columns, warps, parents, stages) = self.n, plan.PLAIN
+        n, (rows, columns, parents, warps, stages) = self.n, plan.PLAIN
+        shape = {"G": n.g, "J": n.j, "C": n.c, "D": n.d, "H": n.h, "PRECISION": precision(self.u.dtype)}
         tile = {"R": rows, "N": columns, "M": parents, "STAGES": stages, "num_warps": warps}
         tiles = plan.ceil_div(n.b * n.c, rows), plan.ceil_div(n.g * n.d, columns), plan.ceil_div(n.j * n.h, parents)
-        return {**self.shape(), **tile}, tiles, n.b * n.c
+        return {**shape, **tile}, tiles, n.b * n.c
 
     def _plain_sum(self) -> Tensor:
         from . import _attend_plain as kernels
 
         n, (constants, (r, c, p), rows) = self.n, self._plain()
-        cut = plan.cut(c, r * p, n.b * n.j * n.c * n.h)
-        parts = empty(self.u, cut.chunks, n.b, n.j, n.c * n.h)
-        kernels.plain_sum[p, r, cut.chunks](self.u, self.weight, parts, rows, cut.tiles, self.share, **constants)
+        tiles, chunks = plan.chunks(c, r * p, n.b * n.j * n.c * n.h)
+        parts = empty(self.u, chunks, n.b, n.j, n.c * n.h)
+        kernels.plain_sum[p, r, chunks](self.u, self.weight, parts, rows, tiles, self.share, **constants)
         return parts
 
     def _plain_gradients(self, gs: Tensor, gu: Tensor, gw: Tensor, again: bool) -> None:

@@ -61,7 +61,7 @@ def attend_backward(
     step = Step(u, weight, query, logits, leaky, detach)
     into = step.gradients(u.dtype)
     gq = step.backward(grad.to(u.dtype).contiguous(), lse, into, again=False)
-    return into[0], added_up(into[1], weight.dtype), added_up(gq, u.dtype), into[2]
+    return into[0], added_up(into[1], weight.dtype), added_up(gq, u.dtype), added_up(into[2], torch.float32)
 
 
 @attend_backward.register_fake

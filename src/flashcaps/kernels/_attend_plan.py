@@ -1,32 +1,55 @@
-"""How `attend`'s kernels cut their work, from the shapes alone: no search, no surprise."""
+"""How `attend`'s kernels cut their work, from the shapes alone: no search, no surprise.
+
+What was tried (one H200, TF32, forward + backward of 1152x8 -> 10x16, 3200x8 -> 10x16, 2048x8 -> 100x16 at batch 128,
+3 iterations, and one attention step 288x4x4 -> 32x4x4 at 6272; ms):
+
+- tiles that keep poses in registers while parents stream past, sums over children in memory: 0.292 0.651 2.68 4.64.
+  This is the design here; of it, settle and unsettle then took 0.06 ms of the first row and take 0.02 now.
+- a warp per parent, all sums in registers, a kernel per gradient: 0.377 0.96 3.3 7.4. No barriers and no shuffles, but
+  each warp loads the same poses again from shared memory, where by their layout banks collide (not counted).
+- couplings of a block of children written once, all else plain products: 0.307 0.71 4.2 6.0, and 1.6 times the memory
+  of the last two. The products gain less than the kernels lose that store couplings (2048x8: from 0.06 to 0.36 ms).
+- of that, the products of the first, uniform step were kept: forward 0.008 ms of the first row, backward 0.027. The
+  tiles with these products and the new settle have not been timed as a whole.
+- other blocks of the tiles, 64 x 128 and 64 x 64 with 8 warps, 32 x 64 with 2: each kernel slower or about as fast.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import NamedTuple
 
-FULL = 264  # programs a large GPU of 132 multiprocessors holds at a time
+FULL = {"weighted_sum": 396, "parent_gradient": 264}  # programs a large GPU of 132 multiprocessors holds at a time
 ROOM = 12 << 20  # elements of partial sums
-COUPLINGS = 16 << 20  # elements of couplings in memory at a time
 
 
 class Block(NamedTuple):
-    """What a program of a kernel holds: rows (examples x pose rows), columns (pose columns x children), parents."""
+    """What a program of a kernel holds: rows (examples x pose rows), columns (pose columns x children), warps."""
 
     rows: int
     columns: int
     warps: int
-    parents: int = 1
-    stages: int = 3  # tiles on their way, and the one that is there
 
 
 BLOCKS = {
-    "couplings": Block(64, 64, 4),
+    "log_sum_exp": Block(64, 64, 4),
+    "weighted_sum": Block(64, 64, 4),
     "pose_gradient": Block(64, 64, 4),
-    "coupled_sum": Block(64, 64, 4, 5, 2),
-    "weight_gradient": Block(64, 64, 4, 2, 3),
+    "parent_gradient": Block(64, 64, 4),
 }
-PLAIN = Block(64, 64, 2, 32)  # its parents are columns (j, h)
+
+
+class Plain(NamedTuple):
+    """Of the products of equal couplings: rows (b, c), columns (i, k), parents' columns (j, h)."""
+
+    rows: int
+    columns: int
+    parents: int
+    warps: int
+    stages: int
+
+
+PLAIN = Plain(64, 64, 32, 2, 3)
 
 
 class Sizes(NamedTuple):
@@ -41,31 +64,27 @@ class Sizes(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """BT examples x IC children x P parents; CP, DP, HP: C, d, h rounded up."""
+    """BT examples x IC children; CP, DP, HP: C, d, h rounded up."""
 
     bt: int
     ic: int
-    p: int
     cp: int
     dp: int
     hp: int
     warps: int
-    stages: int
 
 
 class Cut(NamedTuple):
-    """Programs that add up `tiles` tiles each; the chunks are the copies of the sum."""
+    """A grid whose programs add up: tiles of children, tiles of examples and parents of each program."""
 
     tiles: int
-    chunks: int
+    batches: int
+    parents: int
+    grid: tuple[int, int, int]  # chunks of children, chunks of examples, groups of parents
 
 
 def power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 def too_large(n: Sizes) -> str | None:
@@ -76,41 +95,58 @@ def too_large(n: Sizes) -> str | None:
     return f"a tensor of {elements} elements; the kernel's addresses take 2**31" if elements >= 1 << 31 else None
 
 
-def per_program(parents: int, most: int) -> int:
-    """Parents of a program: the poses it loads cost as much as one more, and a last program with few is a waste."""
-    return min(range(1, most + 1), key=lambda p: ceil_div(parents, p) * (p + 1))
-
-
 def tile(n: Sizes, kernel: str) -> Tile:
     """The kernel's block in examples and children; the matrix units take no fewer than 16 columns of a vote."""
     block = BLOCKS[kernel]
     cp, dp, hp = power_of_two(n.c), power_of_two(n.d), max(power_of_two(n.h), 16)
     bt = max(min(block.rows // cp, power_of_two(n.b)), 16 // cp, 1)
     warps = block.warps if bt * cp == block.rows else min(block.warps, 4)
-    p = per_program(n.j, max(block.parents * 16 // hp, 1))
-    return Tile(bt, max(block.columns // dp, 8), p, cp, dp, hp, warps, block.stages)
+    return Tile(bt, max(block.columns // dp, 8), cp, dp, hp, warps)
 
 
-def children(n: Sizes) -> list[tuple[int, int]]:
-    """Blocks of children, first and behind the last, whose couplings have room."""
-    size = max(COUPLINGS // (n.b * n.j) // 16 * 16, 16)
-    return [(begin, min(begin + size, n.g)) for begin in range(0, n.g, size)]
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _rows(batches: int, others: int, full: int) -> set[int]:
+    """Tiles of examples per program that could be best beside `others` programs for each chunk of them."""
+    fill = max(full // others, 1)
+    return {1, batches, *(ceil_div(batches, min(k, batches)) for k in (fill, fill + 1))}
 
 
 @lru_cache(maxsize=256)
-def cut(tiles: int, programs: int, copy: int) -> Cut:
-    """Chunks of least estimated time for sums over `tiles` tiles, by as many `programs` in each chunk.
+def cut(n: Sizes, t: Tile, kernel: str) -> Cut:
+    """The cut of least estimated time whose partial sums stay under ROOM.
 
-    A wave of programs takes as long as one: its tiles, and as much again as two to begin and end. A million elements of
-    copies, `copy` in each chunk, take as long to add up as one tile, and must not be more than ROOM.
+    A wave of programs takes as long as one: its tiles of children and examples, each with its parents and the poses
+    to load. gW (`parent_gradient`) has a copy per chunk of examples, s or gq one per chunk of children, and a million
+    elements of copies take as long to add up as two parents.
     """
+    batches, tiles = ceil_div(n.b, t.bt), ceil_div(n.g, t.ic)
+    weight, query = n.j * n.d * n.g * n.h, n.b * n.j * n.c * n.h
+    full, both = FULL[kernel], kernel == "parent_gradient"
     best: tuple[float, Cut] | None = None
-    for per in range(1, tiles + 1):
-        chunks = ceil_div(tiles, per)
-        if chunks > 1 and chunks * copy > ROOM:
-            continue
-        time = ceil_div(chunks * programs, FULL) * (per + 2.0) + 1e-6 * (chunks - 1) * copy
-        if best is None or time < best[0]:
-            best = time, Cut(per, chunks)
-    assert best is not None  # one chunk has room
+    for groups in sorted({ceil_div(n.j, p) for p in (4, 5, 8, 10, 16, 32)}):
+        parents = ceil_div(n.j, groups)
+        for per in range(1, tiles + 1):
+            chunks = ceil_div(tiles, per)
+            for rows in sorted(_rows(batches, chunks * groups, full)) if both else [1]:
+                grid = (chunks, ceil_div(batches, rows), ceil_div(n.j, parents))
+                copies = (grid[1] - 1) * weight * both + (chunks - 1) * query
+                if copies > ROOM:
+                    continue
+                waves = ceil_div(grid[0] * grid[1] * grid[2], full)
+                time = waves * per * rows * (parents + 1.0) + 2e-6 * copies
+                if best is None or time < best[0]:
+                    best = time, Cut(per, rows, parents, grid)
+    assert best is not None  # one chunk of each has no copies
     return best[1]
+
+
+@lru_cache(maxsize=256)
+def chunks(tiles: int, programs: int, copy: int) -> tuple[int, int]:
+    """Tiles of a program and chunks of them, of least estimated time, for sums by as many `programs` in each chunk."""
+    full = 2 * FULL["parent_gradient"]
+    per = [k for k in range(1, tiles + 1) if k == tiles or ceil_div(tiles, k) * copy <= ROOM]
+    best = min(per, key=lambda k: ceil_div(ceil_div(tiles, k) * programs, full) * (k + 2.0))
+    return best, ceil_div(tiles, best)

@@ -1,4 +1,4 @@
-"""`Attend` on a CUDA device: the same step in Triton kernels. No vote is in memory, couplings of a block of children.
+"""`Attend` on a CUDA device: the same step in four Triton kernels, no vote and no coupling in memory.
 
 Saved for the backward pass: poses, weights, query, logits, and one log-sum-exp per child. Results and gradients are
 bitwise reproducible.

@@ -11,6 +11,7 @@ Parents come last: what belongs to a parent (B, D, J) repeats over children, a c
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -72,7 +73,8 @@ def sources_of(votes: Votes, softmax: Softmax) -> list[Source]:
     u, weight = votes
     _, _, j, d = votes.shape
     whole = softmax.child.shape[0] if isinstance(softmax, OverPositions) else 1
-    rows = max(_blocks.BUDGET["cpu"] // (FEWEST * d * j) // whole, 1) * whole
+    fit = max(_blocks.BUDGET["cpu"] // (FEWEST * d * j), math.isqrt(u.shape[0]))
+    rows = max(fit // whole, 1) * whole
     transforms = weight.permute(2, 1, 3, 0).contiguous()
     return [Source(x.permute(1, 2, 0, 3, 4).contiguous(), transforms) for x in u.split(rows)]
 
@@ -85,7 +87,8 @@ def children_blocks(source: Source, softmax: Softmax) -> list[Block]:
     g, r = source.u.shape[:2]
     b, d, j = source.block
     whole = softmax.kernel if isinstance(softmax, OverPositions) else 1
-    fit = max(_blocks.BUDGET["cpu"] // (b * d * j) // whole, 1) * whole
+    fit = max(_blocks.BUDGET["cpu"] // (b * d * j), math.isqrt(g * r))  # never so many that starting them is the cost
+    fit = max(fit // whole, 1) * whole
     across, within = max(fit // r, 1), min(fit, r)
     blocks = []
     for k in range(0, g, across):

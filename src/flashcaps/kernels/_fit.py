@@ -110,9 +110,11 @@ class Fit:
             [None] * len(rows) if x is None else [y.transpose(1, 2).contiguous() for y in x.split(rows)]
             for x in (mean, variance)
         ]
-        shared = [None if x is None else x.reshape(-1, 1, x.shape[-1]) for x in (start, *(betas or (None, None)))]
+        first, use, ignore = (
+            None if x is None else x.reshape(-1, 1, x.shape[-1]) for x in (start, *(betas or (None, None)))
+        )
         parts = [
-            FitStep.apply(self.softmax, *Inputs(*source, g, *shared, p, m, v))
+            FitStep.apply(self.softmax, *Inputs(source.u, source.weight, g, first, use, ignore, p, m, v))
             for source, g, p, m, v in zip(self.sources, gates, priors, *others, strict=True)
         ]
         n, total, spread, score = (torch.cat(x) for x in zip(*parts, strict=True))

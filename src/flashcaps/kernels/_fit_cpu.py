@@ -230,7 +230,7 @@ def plain(softmax: Softmax, inputs: Inputs) -> tuple[Tensor, ...]:
 def twice(ctx: Any, inputs: Inputs, gradients: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
     """Gradients that can be differentiated again."""
     needed = ctx.needs_input_grad[1:]
-    wanted = [x for x, yes in zip(inputs, needed, strict=True) if yes]
+    wanted = [x for x, yes in zip(inputs, needed, strict=True) if yes and x is not None]
     outputs = plain(ctx.softmax, inputs)
     kept = [(x, g) for x, g in zip(outputs, gradients, strict=True) if x.requires_grad]
     found = iter(

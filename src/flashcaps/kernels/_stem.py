@@ -1,4 +1,4 @@
-"""The first convolution as one matrix product on a GPU: what libraries have for one or three channels is slow.
+"""The first convolution as one matrix product on a GPU, on its matrix units however few the channels.
 
 The image is laid out once, (B H' W', C k k) and a column of ones: the bias is one more row of the weights, and both
 gradients are one more product. An image needs no gradient, so nothing is folded back.
@@ -17,7 +17,7 @@ SMALLEST, LARGEST = 49, 512  # numbers under the kernel
 
 
 def few_numbers(channels: int, kernel: int) -> bool:
-    """Whether a convolution of so many channels is faster as a product."""
+    """Whether a convolution of so many channels is made a product."""
     return channels <= CHANNELS and SMALLEST <= channels * kernel * kernel <= LARGEST
 
 
@@ -67,7 +67,7 @@ def convolve_image(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, 
 
 
 class ImageConv2d(nn.Conv2d):
-    """A square `nn.Conv2d` that takes images by `convolve_image` where that is the faster."""
+    """A square `nn.Conv2d` that takes images by `convolve_image` on a GPU."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not (fused(x) and self.takes(x)):

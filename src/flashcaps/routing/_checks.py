@@ -126,10 +126,10 @@ def check_overflow(results: Iterable[Tensor | None], gradients: bool = True, /, 
     NaN and Inf that came in go out again. On other devices than the CPU nobody looks: it would stall them.
     """
     seen = [x for x in results if x is not None]
+    if not all(can_look(x) for x in (*seen, *arguments.values()) if x is not None):
+        return
     given = {k: x for k, x in arguments.items() if x is not None and x.numel() and x.is_floating_point()}
     asked = gradients and torch.is_grad_enabled() and any(x.requires_grad for x in given.values())
-    if not all(can_look(x) for x in (*seen, *given.values())):
-        return
     fine = all(bool(torch.isfinite(x).all()) for x in seen)
     if fine and not asked:
         return
