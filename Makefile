@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help test lint test-gpu test-slow test-data test-browser faults train demo bench docs clean
+.PHONY: help test lint test-gpu test-slow test-data test-browser faults train demo bench docs fuzz lock audit clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */|/' | column -t -s '|'
@@ -37,11 +37,22 @@ faults: .venv/ready     ## ten kinds of faults survived, counted (about 20 minut
 
 docs: .venv/ready       ## the pages and tables that are made from code and results
 	$(PY) -m docs
+	$(PY) -m docs.scaling
+
+fuzz: .venv/ready       ## 100,000 hostile calls of the public surface, recorded
+	$(PY) -m tests.fuzz --cases 100000 --save results/fuzz.json
+
+lock: .venv/ready       ## the versions of the development environment
+	$(PY) -m tests.lock
+
+audit: .venv/ready      ## known vulnerabilities of those versions (asks the network)
+	$(PY) -m pip install -q pip-audit
+	$(PY) -m pip_audit -r requirements-dev.lock
 
 demo: .venv/ready       ## the Capsule Explainer: draw a digit and watch it being routed
 	.venv/bin/flashcaps demo
 
-bench: .venv/ready      ## dynamic routing on the CPU, side by side with a public-style layer
+bench: .venv/ready      ## every algorithm on this machine, beside layers that store their votes
 	$(PY) -m benchmarks.cpu
 
 train: export OMP_WAIT_POLICY = PASSIVE  # idle OpenMP threads that spin slow small layers down

@@ -57,7 +57,8 @@ def margin_loss(
         check_number(name, value)
     v = _check("lengths", lengths, targets)
     if fused(v) and v.shape[1] <= CLASSES:
-        return margin_rows(v, targets, present, absent, down_weight)[0]
+        loss: Tensor = margin_rows(v, targets, present, absent, down_weight)[0]
+        return loss
     t = multi_hot(targets, v.shape[1], v.dtype)
     per_class = t * F.relu(present - v).square() + down_weight * (1 - t) * F.relu(v - absent).square()
     return _checked(per_class.sum(1).mean(), lengths=lengths)

@@ -103,6 +103,7 @@ class RunFolder:
             elif old.name != LOCK:
                 old.unlink()
         write_atomic(self.path / "config.json", self.recipe.to_json())
+        write_atomic(self.path / "resume.txt", f"{self.resume_command}\n")
         if self.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 

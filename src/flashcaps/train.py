@@ -8,21 +8,24 @@ What a step does is in step.py, where its images come from in batches.py, what i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from .analysis.routing_logits import applies, probe, probe_due
 from .batches import Share
 from .evaluate import Evaluation, evaluate, score_threshold
 from .guard import NonFinite, first_bad, raise_non_finite
+from .memory import batch_that_fits
 from .models import create_model
 from .pictures import draw_curve, draw_reconstructions
 from .recipe import Recipe
 from .results import make_result
+from .routing._checks import TooLarge
 from .run_folder import RunFolder, run_name
 from .sizing import own_command
 from .sources import Sources, open_sources
@@ -122,8 +125,11 @@ def follow(
     while at < step.total and not done:
         epoch, k = divmod(at, stream.steps)
         plan = stream.plan(epoch) if plan is None or k == 0 else plan
-        advance(plan.index[k], plan.noise[k], at)
+        with batch_that_fits(step, plan.index[k], plan.noise[k]):
+            advance(plan.index[k], plan.noise[k], at)
         at += 1
+        if main and probe_due(at) and step.guard.healthy:
+            probe_routing(step, run, at, plan.index[k], plan.noise[k])
         epoch_ends = k + 1 == stream.steps or at == step.total
         if at % spec.log_every == 0 or epoch_ends:
             applied = step.guard.look()
@@ -139,7 +145,10 @@ def follow(
         if epoch_ends and workers.agreed(bool(first_bad(step.model.state_dict().items()))):
             raise_non_finite(step, at - 1, run.path, run.resume_command)
         if epoch_ends and ((epoch + 1) % spec.evaluate_every == 0 or at == step.total):
-            done = look(step, sources, run, at, watch)
+            try:
+                done = look(step, sources, run, at, watch)
+            except TooLarge:  # the weights have run away; the next step would have met it
+                raise_non_finite(step, at - 1, run.path, run.resume_command)
             read_s = run.wall_s
         asked = workers.agreed(stop.number > 0) if workers.world == 1 or read_at == at else False
         if main and at < step.total and (asked or run.save_due()):
@@ -147,6 +156,13 @@ def follow(
         if asked and at < step.total and not done:
             raise Stopped(stop.number or 15, run.resume_command)
     return at
+
+
+def probe_routing(step: Step, run: RunFolder, at: int, index: Tensor, noise: Tensor) -> None:
+    """How much each routing iteration still changes its logits, for the figure routing_logits; a few early steps."""
+    if applies(step.model):
+        with suppress(TooLarge):  # weights that run away: the guard tells
+            run.log("routing", at, change=probe(step.model, step.stream.batch(index, noise)))
 
 
 def convolutions_last(model: nn.Module) -> None:

@@ -6,7 +6,7 @@ import pytest
 from flashcaps.data import DATA, data_root, load_data
 from flashcaps.data._sources import NEEDS, SOURCES
 
-OWN = {"images", "table", "hub"}  # a person's own pictures, which nobody publishes
+OWN = {"images", "table", "text", "hub"}  # a person's own, which nobody publishes
 
 
 def test_unknown_name_is_answered_with_the_nearest():

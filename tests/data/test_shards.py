@@ -149,7 +149,9 @@ def test_a_folder_without_an_index_is_looked_through(folder: Path, tmp_path: Pat
 
 
 def test_parquet_files_are_read_by_row_group(tmp_path: Path) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    import pyarrow as arrow
+    from pyarrow import parquet
+
     for k in range(3):
         numbers = range(10 * k, 10 * k + 10)
         images = [{"bytes": png(n), "path": None} for n in numbers] if k else [png(n) for n in numbers]

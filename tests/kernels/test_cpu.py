@@ -12,7 +12,9 @@ from flashcaps import DenseCapsules
 from flashcaps.kernels import _blocks
 from flashcaps.kernels._attend_cpu import AttendStep, Options
 from flashcaps.kernels._cpu import Gradients, Workspace, children_blocks, fits, sources_of
+from flashcaps.kernels._fit import Fit
 from flashcaps.kernels._fit_cpu import FitStep, Inputs
+from flashcaps.routing._gaussian import weighted_moments
 from flashcaps.routing._math import OverPositions, masked, over_parents
 from flashcaps.votes import Votes, covered
 
@@ -116,11 +118,26 @@ def test_fit_can_be_differentiated_twice(first: str | None, betas: int | None) -
     ))  # fmt: skip
 
     def step(*tensors: Any) -> tuple[Tensor, ...]:
-        found = FitStep.apply(over_parents, *tensors)
+        found = FitStep.apply(over_parents, 0.01, *tensors)
         return found if betas is not None else found[:3]
 
     assert torch.autograd.gradcheck(step, given, fast_mode=True)
     assert torch.autograd.gradgradcheck(step, given, fast_mode=True)
+
+
+def test_an_example_of_closed_gates_has_the_gradient_of_the_formula() -> None:
+    """Where nobody is assigned, a mean of what is assigned does not exist; weight, mean and variance do."""
+    votes = draw(4, 1)
+    b, i, j, _ = votes.shape
+    gate = torch.rand(b, i, **DOUBLE)
+    gate[0] = 0
+    gate.requires_grad_()
+    found = Fit(votes, gate)(1e-3)[:3]
+    expected = weighted_moments(gate[..., None].expand(b, i, j) / j, votes.explicit(), 1e-3)
+    weights = [torch.randn_like(x) for x in expected]
+    gradients = [torch.autograd.grad(list(x), gate, weights)[0] for x in (found, expected)]
+    for x, y in zip([*found, gradients[0]], [*expected, gradients[1]], strict=True):
+        assert_near(x, y)
 
 
 @pytest.mark.parametrize("routing", ["dynamic", "em", "heinsen"])

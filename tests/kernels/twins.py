@@ -135,11 +135,11 @@ class Twins:
         monkeypatch.setattr(_blocks, "BUDGET", TINY)
         assert_twins(case, *case.draw(), coupling=True)
 
-    def test_same_where_the_layout_is_not_a_cpus(self, case: LayerCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_same_where_the_layout_is_not_a_cpus(self, plain: LayerCase, monkeypatch: pytest.MonkeyPatch) -> None:
         """On other devices and in compiled code blocks are recomputed by autograd."""
         elsewhere(monkeypatch)
         monkeypatch.setattr(_blocks, "BUDGET", TINY)
-        assert_twins(case, *case.draw())
+        assert_twins(plain, *plain.draw())
 
     @pytest.mark.parametrize("batch", [0, 1])
     def test_same_for_small_batches(self, plain: LayerCase, batch: int) -> None:

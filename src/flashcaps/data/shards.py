@@ -161,7 +161,7 @@ def _parquet(path: Path) -> Any:
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
-        raise ImportError(f"reading {path.name} needs pyarrow: pip install 'flashcaps[parquet]'") from None
+        raise ImportError(f"reading {path.name} needs pyarrow: pip install 'flashcaps[shards]'") from None
     try:
         return parquet.ParquetFile(path)
     except (arrow.ArrowInvalid, OSError) as error:

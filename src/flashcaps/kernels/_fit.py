@@ -114,11 +114,12 @@ class Fit:
             None if x is None else x.reshape(-1, 1, x.shape[-1]) for x in (start, *(betas or (None, None)))
         )
         parts = [
-            FitStep.apply(self.softmax, *Inputs(source.u, source.weight, g, first, use, ignore, p, m, v))
+            FitStep.apply(self.softmax, eps, *Inputs(source.u, source.weight, g, first, use, ignore, p, m, v))
             for source, g, p, m, v in zip(self.sources, gates, priors, *others, strict=True)
         ]
-        n, total, spread, score = (torch.cat(x) for x in zip(*parts, strict=True))
-        return *merge([(n, total.transpose(1, 2), spread.transpose(1, 2))], eps), score
+        n, mean, spread, score = (torch.cat(x) for x in zip(*parts, strict=True))
+        variance = spread / (n + eps)[:, None] + eps
+        return n, mean.transpose(1, 2), variance.transpose(1, 2), score
 
     def couplings(self, *parents: Tensor) -> Tensor:
         """r (B, I, J), for those who ask."""

@@ -1,15 +1,16 @@
 r"""`Fit`'s step on a CPU: couplings and moments of one block of votes after the other.
 
     a_ij = p_j - (1/2) sum_d [x_ij^2 / sigma_j^2 + log sigma_j^2],  x = v - mu,  r = softmax_j(a),  w = gate_i r_ij
-    n_j = sum_i w_ij,  T_j = sum_i w_ij v_ij,  m = T / n,  M_j = sum_i w_ij (v_ij - m_j)^2
+    n_j = sum_i w_ij,  m_j = sum_i w_ij v_ij / (n_j + eps),  S_j = sum_i w_ij (v_ij - m_j)^2
 
 Blocks merge by Chan's rule, as deviations from the parents' last mean, or at first from one child's vote: where votes
 agree, so that variances are small and gradients large, deviations are then exact. Backward forms the votes again; with
-y = v - m (whose weighted sum is 0, so that m has no part):
+y = v - m, whose weighted sum is eps m:
 
-    gw = gn + gT v + gM y^2,   gv = w (gT + 2 gM y) - ga x / sigma^2,   ga = softmax'(gate gw)
+    gT = (gm - 2 eps gS m) / (n + eps),   gw = gn + y (gT + gS y),   gv = w (gT + 2 gS y) - ga x / sigma^2,
+    ga = softmax'(gate gw)
 
-Saved: the inputs, and m.
+Saved: the inputs, n and m.
 """
 
 from __future__ import annotations
@@ -94,10 +95,10 @@ class Moments:
 
 
 class FitStep(torch.autograd.Function):
-    """`Inputs` -> n (B, J), T and M (B, D, J), and heinsen's score (B, J) or 0."""
+    """`Inputs` -> n (B, J), m and S (B, D, J), and heinsen's score (B, J) or 0."""
 
     @staticmethod
-    def forward(ctx: Any, softmax: Softmax, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, softmax: Softmax, eps: float, *tensors: Tensor | None) -> tuple[Tensor, ...]:
         inputs = Inputs(*tensors)  # type: ignore[arg-type]
         source, parents = Source(inputs.u, inputs.weight), Parents.of(inputs)
         blocks = children_blocks(source, softmax)
@@ -112,39 +113,44 @@ class FitStep(torch.autograd.Function):
             if inputs.use is not None and inputs.ignore is not None:
                 use, ignore = inputs.of(inputs.use, block), inputs.of(inputs.ignore, block)
                 score += (use * w - ignore * (gate - w)).sum(0)
-        middle = mean_of(found.n, found.total)
-        ctx.softmax = softmax
-        ctx.save_for_backward(*tensors, middle)
-        return found.n, found.total + found.n[:, None] * reference, found.spread, score
+        n = found.n[:, None]
+        centre = (found.total - eps * reference) / (n + eps)  # m - reference
+        spread = found.spread + n * (mean_of(found.n, found.total) - centre).square()
+        mean = reference + centre
+        ctx.softmax, ctx.eps = softmax, eps
+        ctx.save_for_backward(*tensors, found.n, mean, centre)
+        return found.n, mean, spread, score
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, middle = ctx.saved_tensors
+        *tensors, n, mean, centre = ctx.saved_tensors
         inputs = Inputs(*tensors)
         if torch.is_grad_enabled():  # somebody will differentiate the gradient
             return twice(ctx, inputs, gradients)
-        return None, *Backward(inputs, ctx.softmax, middle, gradients, ctx.needs_input_grad[1:]).run()
+        gn, gm, gs, g_score = gradients
+        gt = (gm - 2 * ctx.eps * gs * mean) / (n + ctx.eps)[:, None]
+        wanted = ctx.needs_input_grad[2:]
+        return None, None, *Backward(inputs, ctx.softmax, centre, (gn, gt, gs, g_score), wanted).run()
 
 
 class Backward:
     """One backward pass: what the blocks share, and the gradients they add to."""
 
     def __init__(
-        self, inputs: Inputs, softmax: Softmax, middle: Tensor, gradients: tuple[Tensor, ...], wanted: tuple[bool, ...]
+        self, inputs: Inputs, softmax: Softmax, centre: Tensor, gradients: tuple[Tensor, ...], wanted: tuple[bool, ...]
     ) -> None:
-        self.inputs, self.softmax, self.middle = inputs, softmax, middle
-        self.gn, self.gt, self.gm, self.gs = gradients
+        self.inputs, self.softmax, self.centre = inputs, softmax, centre
+        self.gn, self.gt, self.gs, self.g_score = gradients
         self.parents = Parents.of(inputs)
         self.source = Source(inputs.u, inputs.weight)
         self.sums = Gradients(self.source, (wanted[0], wanted[1]))
         self.found = [None if x is None else torch.zeros_like(x) for x in inputs]
-        self.squares = torch.zeros_like(middle)  # sum_i ga x^2
+        self.squares = torch.zeros_like(centre)  # sum_i ga x^2
 
     def run(self) -> list[Tensor | None]:
         blocks = children_blocks(self.source, self.softmax)
         space = Workspace(self.source, blocks)
         self.reference = reference_of(space, blocks, self.parents)
-        self.level = self.gn + (self.gt * (self.middle + self.reference)).sum(1)
         for block in blocks:
             self.add(block, space)
         found = Inputs(*self.found)  # type: ignore[arg-type]
@@ -166,12 +172,12 @@ class Backward:
         a = logits_of(x, inputs, parents, block, scratch)
         r = couple(self.softmax, a)
         w = gate * r
-        y = torch.sub(x, self.middle, out=scratch)
-        gw = self.level + torch.addcmul(self.gt, self.gm, y, out=gv).mul_(y).sum(2)
+        y = torch.sub(x, self.centre, out=scratch)
+        gw = self.gn + torch.addcmul(self.gt, self.gs, y, out=gv).mul_(y).sum(2)
         gw = self.add_score(block, gate, w, gw)
         assert self.found[2] is not None
         self.found[2][block.children] += (gw * r).sum(-1)
-        torch.addcmul(self.gt, self.gm, y, value=2, out=gv).mul_(w[:, :, None])
+        torch.addcmul(self.gt, self.gs, y, value=2, out=gv).mul_(w[:, :, None])
         if parents is not None or inputs.start is not None:
             ga = couple_backward(self.softmax, a, r, gate * gw)
             self.add_logits(block, ga, x, gv, scratch)
@@ -183,15 +189,15 @@ class Backward:
         if inputs.use is None or inputs.ignore is None:
             return gw
         use, ignore = inputs.of(inputs.use, block), inputs.of(inputs.ignore, block)
-        for found, g in ((self.found[4], self.gs * w), (self.found[5], self.gs * (w - gate))):
+        for found, g in ((self.found[4], self.g_score * w), (self.found[5], self.g_score * (w - gate))):
             assert found is not None
             if len(found) > 1:
                 found[block.children] += g.sum(1, keepdim=True)
             else:
                 found += g.sum((0, 1))
         assert self.found[2] is not None
-        self.found[2][block.children] -= (self.gs * ignore).sum(-1)
-        return gw + self.gs * (use + ignore)
+        self.found[2][block.children] -= (self.g_score * ignore).sum(-1)
+        return gw + self.g_score * (use + ignore)
 
     def add_logits(self, block: Block, ga: Tensor, x: Tensor, gv: Tensor, scratch: Tensor) -> None:
         """Through the coupling: to votes, mean, variance and prior, or to the first coupling's logits."""
@@ -209,7 +215,7 @@ class Backward:
         self.squares += part.mul_(x).sum(0)
 
 
-def plain(softmax: Softmax, inputs: Inputs) -> tuple[Tensor, ...]:
+def plain(softmax: Softmax, eps: float, inputs: Inputs) -> tuple[Tensor, ...]:
     """The same in operations autograd knows, all votes at once."""
     v = torch.einsum("grbcd,gdhj->grbchj", inputs.u, inputs.weight).flatten(3, 4).flatten(0, 1)  # (I, B, D, J)
     parents = Parents.of(inputs)
@@ -220,20 +226,21 @@ def plain(softmax: Softmax, inputs: Inputs) -> tuple[Tensor, ...]:
         a = a + inputs.start
     gate = inputs.gate[..., None]
     w = gate * couple(softmax, a)
-    n, total = w.sum(0), (w[:, :, None] * v).sum(0)
-    spread = (w[:, :, None] * (v - mean_of(n, total)).square()).sum(0)
+    n = w.sum(0)
+    mean = (w[:, :, None] * v).sum(0) / (n + eps)[:, None]
+    spread = (w[:, :, None] * (v - mean).square()).sum(0)
     if inputs.use is None or inputs.ignore is None:
-        return n, total, spread, torch.zeros_like(n)
-    return n, total, spread, (inputs.use * w - inputs.ignore * (gate - w)).sum(0)
+        return n, mean, spread, torch.zeros_like(n)
+    return n, mean, spread, (inputs.use * w - inputs.ignore * (gate - w)).sum(0)
 
 
 def twice(ctx: Any, inputs: Inputs, gradients: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
     """Gradients that can be differentiated again."""
-    needed = ctx.needs_input_grad[1:]
+    needed = ctx.needs_input_grad[2:]
     wanted = [x for x, yes in zip(inputs, needed, strict=True) if yes and x is not None]
-    outputs = plain(ctx.softmax, inputs)
+    outputs = plain(ctx.softmax, ctx.eps, inputs)
     kept = [(x, g) for x, g in zip(outputs, gradients, strict=True) if x.requires_grad]
     found = iter(
         torch.autograd.grad([x for x, _ in kept], wanted, [g for _, g in kept], create_graph=True, allow_unused=True)
     )
-    return None, *(next(found) if yes else None for yes in needed)
+    return None, None, *(next(found) if yes else None for yes in needed)

@@ -120,6 +120,10 @@ def can_look(x: Tensor) -> bool:
     return plain and torch._C._functorch.peek_interpreter_stack() is None  # nor have those under vmap
 
 
+class TooLarge(ValueError):
+    """Finite numbers of which no finite result can come."""
+
+
 def check_overflow(results: Iterable[Tensor | None], gradients: bool = True, /, **arguments: Tensor | None) -> None:
     """Refuse finite arguments of which no finite result, or no finite gradient, can come: the largest is named.
 
@@ -138,8 +142,8 @@ def check_overflow(results: Iterable[Tensor | None], gradients: bool = True, /, 
     name = max(sizes, key=lambda k: sizes[k], default="")
     if not name or not all(map(math.isfinite, sizes.values())) or (fine and sizes[name] <= most):
         return
-    raise ValueError(f"{name}: expected numbers up to {most:.1e}, whose squares and gradients {seen[0].dtype} can "
-                     f"hold, got {sizes[name]:.1e}; scale them down")
+    raise TooLarge(f"{name}: expected numbers up to {most:.1e}, whose squares and gradients {seen[0].dtype} can "
+                   f"hold, got {sizes[name]:.1e}; scale them down")
 
 
 def _largest(x: Tensor) -> float:
