@@ -77,7 +77,7 @@ def test_a_run_learns_and_leaves_everything(tmp_path: Path) -> None:
     assert outcome.test.error < 50  # chance is 90
     names = {p.name for p in (tmp_path / "run").iterdir()}
     assert names == {"config.json", "metrics.jsonl", "last.safetensors", "ema.safetensors", "best.safetensors",
-                     "result.json", "curve.png", "curve.csv", "reconstructions.png"}  # fmt: skip
+                     "result.json", "curve.png", "curve.csv", "resume.txt", "reconstructions.png"}  # fmt: skip
     lines = metrics(tmp_path / "run")
     assert [m["step"] for m in lines] == list(range(1, 97))
     assert lines[-1]["loss"] < lines[0]["loss"] / 2
