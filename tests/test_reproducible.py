@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("src", "benchmarks", "pyproject.toml", "README.md", "LICENSE")
 
 
 def build(source: Path, out: Path) -> Path:
