@@ -36,6 +36,7 @@ RATE = {"fp32": 380e12, "bf16": 790e12, "ieee": 60e12, "tf32x3": 127e12}  # oper
 EXACT = ("ieee", "tf32x3")  # two ways to multiply fp32 without TF32's rounding
 DTYPE = {"fp32": torch.float32, "ieee": torch.float32, "tf32x3": torch.float32, "bf16": torch.bfloat16}
 
+SEED = 0
 ERRORS = ("s", "gu", "gW", "gq")
 
 
@@ -263,11 +264,11 @@ def main() -> None:
     parser.add_argument("--warm", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     precisions = tuple(args.precisions.split(","))
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     if args.warm is not None:
         return warm(args.warm, precisions)
     warm_all(len(VARIANTS) * args.variants, args.precisions)
-    report: dict[str, Any] = {**provenance("cuda"), "rows": []}
+    report: dict[str, Any] = {**provenance("cuda"), "seed": SEED, "rows": []}
     for work in WORKLOADS:
         for precision in [p for p in work.precisions if p in precisions]:
             report["rows"].append(measure(work, precision, args.matrix))

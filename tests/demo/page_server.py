@@ -6,18 +6,15 @@ import json
 import math
 import os
 import shutil
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
+
+from tests.demo.started import start_demo, wait_for
 
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
              "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
@@ -81,28 +78,13 @@ def serve() -> Iterator[str]:
     if "DEMO_URL" in os.environ:
         yield os.environ["DEMO_URL"]
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "flashcaps", "demo", "--no-browser", "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    url, process = start_demo()
     try:
-        yield wait_for(f"http://127.0.0.1:{port}/", process)
+        wait_for(url, process)
+        yield url
     finally:
         process.terminate()
         process.wait(10)
-
-
-def wait_for(url: str, process: subprocess.Popen[str]) -> str:
-    for _ in range(300):
-        if process.poll() is not None:
-            raise RuntimeError(f"flashcaps demo ended: {process.communicate()[0]}")
-        try:
-            with urlopen(f"{url}health", timeout=1):
-                return url
-        except OSError:
-            time.sleep(0.2)
-    raise RuntimeError("flashcaps demo did not answer within a minute")
 
 
 def launch(playwright: Any) -> Any:

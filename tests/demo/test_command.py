@@ -5,12 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
@@ -20,6 +15,7 @@ from flashcaps.cli import main
 from flashcaps.demo import serve
 from flashcaps.shipped import DEMO
 from tests.demo.served import models
+from tests.demo.started import start_demo, wait_for
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -94,26 +90,10 @@ def test_addresses(host: str, said: str) -> None:
 
 
 def test_the_command_serves_until_it_is_stopped() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "flashcaps", "demo", "--no-browser", "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    url, process = start_demo()
     try:
-        said = wait(f"http://127.0.0.1:{port}/health", process)
-        assert said["models"] == len(DEMO)
+        assert wait_for(url, process)["models"] == len(DEMO)
     finally:
         process.terminate()
         out, _ = process.communicate(timeout=30)
-    assert f"http://127.0.0.1:{port}/   6 models" in out
-
-
-def wait(url: str, process: subprocess.Popen[str]) -> Any:
-    for _ in range(600):
-        assert process.poll() is None, process.communicate()[0]
-        try:
-            with urlopen(url, timeout=5) as answer:
-                return json.load(answer)
-        except OSError:
-            time.sleep(0.1)
-    raise AssertionError("no answer within a minute")
+    assert f"{url}   6 models" in out

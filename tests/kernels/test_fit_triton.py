@@ -17,6 +17,7 @@ from flashcaps.routing._math import Grid, OverPositions, Softmax, masked, over_p
 from flashcaps.votes import Votes, add_bias, covered
 
 from ..conftest import TOLERANCE, assert_near
+from .poison import poison_memory
 
 EPS = 0.01
 
@@ -129,15 +130,7 @@ def assert_twin(case: Case, dtype: torch.dtype, device: str = "cpu") -> None:
 
 @pytest.fixture(autouse=True)
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What kernels do not write stays NaN."""
-    for name in ("empty", "empty_like"):
-        function = getattr(torch, name)
-
-        def poisoned(*args: Any, _make: Any = function, **options: Any) -> Tensor:
-            x = _make(*args, **options)
-            return x.fill_(float("nan")) if x.is_floating_point() else x
-
-        monkeypatch.setattr(torch, name, poisoned)
+    poison_memory(monkeypatch, "empty", "empty_like")
 
 
 @pytest.mark.parametrize("case", CASES, ids=names)

@@ -15,6 +15,7 @@ from flashcaps.kernels._norm import layer_norm_poses, norm_rows, squash_poses, s
 from flashcaps.kernels._rows import Rows, fused, rows_of, tiles_of
 
 from ..conftest import TOLERANCE, assert_near
+from .poison import poison_memory
 
 EPS = 1e-5
 RANDOM = torch.Generator().manual_seed(1)  # inputs are drawn when tests are collected, always the same
@@ -87,15 +88,7 @@ def assert_same(actual: list[Tensor], expected: list[Tensor], dtype: torch.dtype
 
 @pytest.fixture(autouse=True)
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What kernels do not write stays NaN."""
-    for name in ("empty", "empty_like"):
-        function = getattr(torch, name)
-
-        def poisoned(*args: Any, _make: Any = function, **options: Any) -> Tensor:
-            x = _make(*args, **options)
-            return x.fill_(float("nan")) if x.is_floating_point() and not x.is_meta else x
-
-        monkeypatch.setattr(torch, name, poisoned)
+    poison_memory(monkeypatch, "empty", "empty_like")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)

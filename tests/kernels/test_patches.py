@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from flashcaps import votes
 from flashcaps.kernels._patches import gather_patches, patches, scatter_patches
 
 from ..conftest import TOLERANCE, assert_near
+from .poison import poison_memory
 from .test_norm import channels_first, channels_last, contiguous, gaps
 
 CASES = [  # layout, (B, T, H, W, D), kernel, stride
@@ -32,15 +32,7 @@ def names(x: Any) -> str:
 
 @pytest.fixture(autouse=True)
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What kernels do not write stays NaN."""
-    for name in ("empty", "empty_strided"):
-        function = getattr(torch, name)
-
-        def poisoned(*args: Any, _make: Any = function, **options: Any) -> Tensor:
-            x = _make(*args, **options)
-            return x.fill_(float("nan")) if x.is_floating_point() and not x.is_meta else x
-
-        monkeypatch.setattr(torch, name, poisoned)
+    poison_memory(monkeypatch, "empty", "empty_strided")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)

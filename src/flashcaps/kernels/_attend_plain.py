@@ -13,21 +13,12 @@ import triton.language as tl
 
 
 @triton.jit
-def _poses_at(r, n, rows, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr):
-    """Addresses in u (B, G, C, d) at rows r and columns n, and their mask, (R, N)."""
-    inside = (r < rows)[:, None] & (n < G * D)[None, :]
+def _capsules_at(r, n, rows, N: tl.constexpr, C: tl.constexpr, K: tl.constexpr):
+    """Addresses in u (B, G, C, d), or in s (B, J, C, h), at rows (b, c) and columns (capsule, element); their mask."""
+    inside = (r < rows)[:, None] & (n < N * K)[None, :]
     if C == 1:
-        return r[:, None] * (G * D) + n[None, :], inside
-    return (r // C * (G * C * D) + r % C * D)[:, None] + (n // D * (C * D) + n % D)[None, :], inside
-
-
-@triton.jit
-def _parents_at(r, m, rows, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr):
-    """Addresses in (B, J, C, h) at rows r and columns m, and their mask, (R, M)."""
-    inside = (r < rows)[:, None] & (m < J * H)[None, :]
-    if C == 1:
-        return r[:, None] * (J * H) + m[None, :], inside
-    return (r // C * (J * C * H) + r % C * H)[:, None] + (m // H * (C * H) + m % H)[None, :], inside
+        return r[:, None] * (N * K) + n[None, :], inside
+    return (r // C * (N * C * K) + r % C * K)[:, None] + (n // K * (C * K) + n % K)[None, :], inside
 
 
 @triton.jit
@@ -51,11 +42,11 @@ def plain_sum(
     total = tl.zeros((R, M), tl.float32)
     for t in tl.range(first, tl.minimum(first + tiles, tl.cdiv(G * D, N)), num_stages=STAGES):
         n = t * N + tl.arange(0, N)
-        u_at, u_in = _poses_at(r, n, rows, G, C, D)
+        u_at, u_in = _capsules_at(r, n, rows, G, C, D)
         w_at, w_in = _weights_at(n, m, G, J, D, H)
         x = tl.load(u + u_at, u_in, 0.0)
         total = tl.dot(x, tl.load(w + w_at, w_in, 0.0), total, input_precision=PRECISION)
-    p_at, p_in = _parents_at(r, m, rows, J, C, H)
+    p_at, p_in = _capsules_at(r, m, rows, J, C, H)
     tl.store(s + tl.program_id(2).to(tl.int64) * rows * (J * H) + p_at, total * share, p_in)
 
 
@@ -71,11 +62,11 @@ def plain_pose_gradient(
     total = tl.zeros((R, N), tl.float32)
     for t in tl.range(0, tl.cdiv(J * H, M), num_stages=STAGES):
         m = t * M + tl.arange(0, M)
-        p_at, p_in = _parents_at(r, m, rows, J, C, H)
+        p_at, p_in = _capsules_at(r, m, rows, J, C, H)
         w_at, w_in = _weights_at(n, m, G, J, D, H)
         w_n = tl.trans(tl.load(w + w_at, w_in, 0.0))
         total = tl.dot(tl.load(gs + p_at, p_in, 0.0), w_n, total, input_precision=PRECISION)
-    u_at, u_in = _poses_at(r, n, rows, G, C, D)
+    u_at, u_in = _capsules_at(r, n, rows, G, C, D)
     total = total * share + tl.load(gu + u_at, u_in & (again > 0), 0.0)
     tl.store(gu + u_at, total.to(gu.dtype.element_ty), u_in)
 
@@ -93,8 +84,8 @@ def plain_weight_gradient(
     total = tl.zeros((N, M), tl.float32)
     for t in tl.range(first, tl.minimum(first + tiles, tl.cdiv(rows, R)), num_stages=STAGES):
         r = t * R + tl.arange(0, R)
-        u_at, u_in = _poses_at(r, n, rows, G, C, D)
-        p_at, p_in = _parents_at(r, m, rows, J, C, H)
+        u_at, u_in = _capsules_at(r, n, rows, G, C, D)
+        p_at, p_in = _capsules_at(r, m, rows, J, C, H)
         x = tl.trans(tl.load(u + u_at, u_in, 0.0))
         total = tl.dot(x, tl.load(gs + p_at, p_in, 0.0), total, input_precision=PRECISION)
     w_at, w_in = _weights_at(n, m, G, J, D, H)
