@@ -19,8 +19,8 @@ lint: .venv/ready    ## ruff and mypy
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
-test-gpu: .venv/ready   ## the kernels on a CUDA device
-	$(PY) -m pytest -m gpu
+test-gpu: .venv/ready   ## the kernels on a CUDA device, with a report in results/gpu_tests.json
+	$(PY) -m tests.on_gpu
 
 test-slow: .venv/ready  ## tests that take minutes
 	$(PY) -m pytest -m slow

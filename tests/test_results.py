@@ -71,6 +71,15 @@ def test_files_lie_where_they_are_looked_for(folder: Path) -> None:
                      "runs/capsnet_mnist/default-1.json", "runs/capsnet_mnist/epochs=3,ema=0-0.json"]  # fmt: skip
 
 
+def test_a_shared_device_is_told(folder: Path) -> None:
+    path = folder / "runs" / "attention_simple_cifar10" / "default-0.json"
+    before = make_table(folder)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"beside": "3 trainings"}))
+    told = [line for line in make_table(folder).splitlines() if "s (beside) |" in line]
+    assert len(told) == 1 and "attention_simple_cifar10" in told[0]
+    assert "(beside)" not in before
+
+
 def test_best_is_lowest_error_or_highest_accuracy(folder: Path) -> None:
     assert best_results(folder) == {"capsnet_mnist": "0.29 % error", "attention_simple_cifar10": "85.50 % accuracy"}
     assert best_results(folder / "nowhere") == {}

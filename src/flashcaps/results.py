@@ -31,6 +31,7 @@ HEADER = """# Results
 
 Made by `flashcaps results` from the files under `runs/`; nothing here is typed by hand. Percent on the test set;
 where several seeds were run, their mean, standard deviation and number, and otherwise the 95 % interval of the one.
+"Beside": the device was shared with other work meanwhile, so the time says little.
 """
 
 
@@ -59,6 +60,7 @@ def make_result(recipe: Recipe, run: RunFolder, step: Step, test: Evaluation, we
         "images": at * step.stream.share.batch * step.workers.world,
         "wall_s": round(run.wall_s, 2),
         "hardware": hardware(step.workers.device, step.workers.world),
+        "beside": os.environ.get("FLASHCAPS_BESIDE", ""),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "flashcaps": _version()},
         "commit": commit(),
         "command": shlex.join(run.command),
@@ -226,8 +228,9 @@ def _row(name: str, kind: str, recipe: Recipe | None, runs: list[dict[str, Any]]
     label = f"`{name}`" if kind == "default" else f"`{name}` {kind.replace(',', ' ')}"
     seconds = statistics.fmean(r["wall_s"] for r in runs)
     hardware = ", ".join(sorted({r["hardware"] for r in runs}))
+    shared = " (beside)" if any(r.get("beside") for r in runs) else ""
     return (f"| {claim.paper if claim else ''} | {label} | {theirs} | {public} | {ours} | {_reached(claim, runs)} "
-            f"| {runs[0]['parameters']:,} | {duration(seconds)} | {hardware} |")
+            f"| {runs[0]['parameters']:,} | {duration(seconds)}{shared} | {hardware} |")
 
 
 def duration(seconds: float) -> str:

@@ -1,0 +1,116 @@
+"""The tests that need a CUDA device, over several processes, and the report of it that is kept.
+
+    python -m tests.on_gpu --save results/gpu_tests.json       # make test-gpu
+
+Most of the time goes into compiling kernels, which one process does on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flashcaps.checkpoint import write_atomic
+from flashcaps.results import commit, hardware
+
+ROOT = Path(__file__).parents[1]
+
+
+class Collected:
+    """The ids of the tests, without running them."""
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.ids = [item.nodeid for item in session.items]
+
+
+class Told:
+    """One JSON line for every test as soon as it ends, so that a process stopped half-way loses nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" and report.outcome == "passed":
+            return
+        line = {"test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 2)}
+        if report.outcome != "passed":
+            line["why"] = report.longreprtext[-1500:]
+        with self.path.open("a") as f:
+            f.write(json.dumps(line) + "\n")
+
+
+def run_some(ids: list[str], told: Path) -> int:
+    """Of one process: these tests, told line by line."""
+    return int(pytest.main(["-q", "-m", "gpu", "-p", "no:cacheprovider", *ids], plugins=[Told(told)]))
+
+
+def run_all(processes: int, limit: float) -> dict[str, Any]:
+    """Every test once, spread by chance so that no process has all the slow ones; what had no time is named."""
+    collected = Collected()
+    pytest.main(["-q", "-m", "gpu", "--collect-only", "-p", "no:cacheprovider", "tests"], plugins=[collected])
+    ids = sorted(collected.ids)
+    random.Random(0).shuffle(ids)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        running = []
+        for k in range(processes):
+            share = Path(folder) / f"{k}.json"
+            share.write_text(json.dumps(ids[k::processes]))
+            command = [sys.executable, "-m", "tests.on_gpu", "--share", str(share)]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            running.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL))
+        for process in running:
+            try:
+                process.wait(max(0.1, limit - (time.monotonic() - start)))
+            except subprocess.TimeoutExpired:
+                process.kill()
+        told = [json.loads(x) for f in Path(folder).glob("*.told") for x in f.read_text().splitlines()]
+    outcomes = {t["test"]: t for t in sorted(told, key=lambda t: t["outcome"] != "failed", reverse=True)}
+    return {
+        "outcomes": dict(Counter(t["outcome"] for t in outcomes.values())),
+        "not_run": sorted(set(ids) - set(outcomes)),
+        "failed": [t for t in outcomes.values() if t["outcome"] == "failed"],
+        "wall_s": round(time.monotonic() - start, 1),
+        "seconds": {i: outcomes[i]["seconds"] for i in sorted(outcomes)},
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.on_gpu", description=__doc__)
+    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    parser.add_argument("--seconds", type=float, default=1800.0, help="time for all")
+    parser.add_argument("--save", type=Path, default=ROOT / "results" / "gpu_tests.json")
+    parser.add_argument("--share", type=Path, help=argparse.SUPPRESS)
+    a = parser.parse_args()
+    if a.share:
+        return run_some(json.loads(a.share.read_text()), a.share.with_suffix(".told"))
+    if not torch.cuda.is_available():
+        parser.error("no CUDA device here")
+    report = {
+        "commit": commit(),
+        "hardware": hardware(torch.device("cuda")),
+        "versions": {"python": sys.version.split()[0], "torch": torch.__version__},
+        "command": "python -m tests.on_gpu",
+        **run_all(a.processes, a.seconds),
+    }
+    write_atomic(a.save, json.dumps(report, indent=1) + "\n")
+    print(f"{report['outcomes']}, {len(report['not_run'])} not run, {report['wall_s']:.0f} s")
+    for t in report["failed"]:
+        print(f"FAILED {t['test']}\n{t['why'][-400:]}")
+    return int(bool(report["failed"] or report["not_run"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
