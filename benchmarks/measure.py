@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flashcaps.train import convolutions_last
+
 from .workloads import BACKENDS, NO_CAPSULES, Workload
 
 MIB = 2**20
@@ -40,6 +42,8 @@ class Stepper:
         torch.set_float32_matmul_precision("high")
         self.workload, self.precision, self.device = workload, precision, device
         self.module: Any = workload.build(backend).to(device)
+        if device == "cuda":
+            convolutions_last(self.module)  # as training has them
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         self.sets: list[tuple[tuple[Tensor, ...], list[Tensor] | None]] = []
         self.more(1)

@@ -60,8 +60,10 @@ def rows(names: Iterable[str], backends: Iterable[str] = (), precisions: Iterabl
         if precision not in wanted or backend not in (*backends, NO_CAPSULES):
             continue
         for name in chosen:
-            whole = known[name].whole
-            if not whole and backend in (NO_CAPSULES, "triton compiled"):
+            work = known[name]
+            if not work.whole and backend in (NO_CAPSULES, "triton compiled"):
+                continue
+            if backend == "triton" and not work.has_triton:
                 continue
             tasks.append(Task("row", name, backend, precision))
     return tasks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
@@ -62,5 +63,8 @@ def assert_near(
 
 
 @pytest.fixture(autouse=True)
-def seed() -> None:
+def seed() -> Iterator[None]:
     torch.manual_seed(0)
+    precision = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(precision)  # training sets it for the whole process

@@ -59,7 +59,8 @@ def run_some(ids: list[str], told: Path) -> int:
 def run_all(processes: int, limit: float) -> dict[str, Any]:
     """Every test once, spread by chance so that no process has all the slow ones; what had no time is named."""
     collected = Collected()
-    pytest.main(["-q", "-m", "gpu", "--collect-only", "-p", "no:cacheprovider", "tests"], plugins=[collected])
+    files = sorted(str(f.relative_to(ROOT)) for f in ROOT.glob("tests/**/test_*.py") if "mark.gpu" in f.read_text())
+    pytest.main(["-q", "-m", "gpu", "--collect-only", "-p", "no:cacheprovider", *files], plugins=[collected])
     ids = sorted(collected.ids)
     random.Random(0).shuffle(ids)
     start = time.monotonic()

@@ -76,7 +76,8 @@ def test_a_shared_device_is_told(folder: Path) -> None:
     before = make_table(folder)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"beside": "3 trainings"}))
     told = [line for line in make_table(folder).splitlines() if "(beside) |" in line]
-    assert len(told) == 1 and "attention_simple_cifar10" in told[0]
+    assert len(told) == 1
+    assert "attention_simple_cifar10" in told[0]
     assert "(beside)" not in before
 
 

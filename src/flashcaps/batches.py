@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .data import Split, make_generator, to_float
 from .data._random import draws, uniform
-from .data.augment import brightness_contrast, center_crop, flip, mix, mixup_weights, random_crop, shift
+from .data.augment import brightness_contrast, center_crop, cutout, flip, mix, mixup_weights, random_crop, shift
 from .losses import multi_hot
 from .recipe import Augment
 
@@ -82,7 +82,7 @@ class Augmentation:
     def __init__(self, spec: Augment, device: torch.device | str = "cpu", seed: int = 0) -> None:
         self.spec = spec
         self.columns = 2 * bool(spec.shift) + 2 * bool(spec.crop) + spec.flip
-        self.columns += 2 * bool(spec.brightness or spec.contrast) + 2 * bool(spec.mixup)
+        self.columns += 2 * bool(spec.brightness or spec.contrast) + 2 * bool(spec.cutout) + 2 * bool(spec.mixup)
         if spec.mixup:  # Beta draws need rejection; a table of them needs an index
             weight, _ = mixup_weights(_TABLE, spec.mixup, make_generator(seed))
             self.table = weight.to(device)
@@ -109,6 +109,8 @@ class Augmentation:
             low, high = s.contrast or (1.0, 1.0)
             images = brightness_contrast(images, s.brightness, (low, high), amounts=take(2))
         images = to_float(images)
+        if s.cutout:
+            images = cutout(images, s.cutout, places=take(2))
         if s.mixup:
             weight, partner = self.mixing(take(2))
             images, targets = mix(images, weight, partner), mix(multi_hot(targets, classes), weight, partner)

@@ -25,6 +25,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "augment.shift": (0, 4096),
     "augment.crop": (0, 4096),
     "augment.padding": (0, 4096),
+    "augment.cutout": (0, 4096),
     "augment.brightness": (0, 255),
     "augment.contrast": (0, 1000),
     "augment.mixup": (0, 1000),

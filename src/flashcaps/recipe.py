@@ -53,7 +53,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Augment:
-    """shift: pixels each way. crop: side, of the image padded by `padding`; evaluation takes the centre."""
+    """shift: pixels each way. crop: side, of the image padded by `padding`; evaluation takes the centre.
+
+    cutout: side of a square that is blanked.
+    """
 
     shift: int = 0
     crop: int = 0
@@ -61,6 +64,7 @@ class Augment:
     flip: bool = False
     brightness: float = 0.0
     contrast: tuple[float, ...] = ()
+    cutout: int = 0
     mixup: float = 0.0
 
 
@@ -120,8 +124,8 @@ class Train:
     end: the last, the best on validation data, or (as some papers do) the best on the test data, evaluated all along.
     stop_error: end as soon as the error on validation data, in percent, is at most this.
     save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on one GPU.
-    channels_last: the memory order of convolutions. rollback: how often, after NaN or Inf, a run goes back to its last
-    state and on with half the learning rate (at most 3; 0: it stops at once).
+    channels_last: the memory order of convolutions on a GPU. rollback: how often, after NaN or Inf, a run goes back
+    to its last state and on with half the learning rate (at most 3; 0: it stops at once).
     """
 
     epochs: int = 10
@@ -132,7 +136,7 @@ class Train:
     precision: Precision = "tf32"
     compile: bool = False
     capture: bool = True
-    channels_last: bool = False
+    channels_last: bool = True
     accumulate: int = 1
     clip: float = 0.0
     evaluate_every: int = 1

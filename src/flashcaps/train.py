@@ -100,7 +100,7 @@ def attempt(run: RunFolder, place: Place, workers: Workers, watch: Watch, resume
     assert stream is not None
     torch.manual_seed(recipe.train.seed)
     model = create_model(recipe.model.name, **sources.options | recipe.model.overrides).to(workers.device)
-    if recipe.train.channels_last:
+    if recipe.train.channels_last and workers.device.type == "cuda":
         convolutions_last(model)
     step, advance = make_step(model, stream, recipe, sources.test.rule, workers)
     step.rollbacks = run.rollbacks = rollbacks

@@ -90,6 +90,19 @@ def test_brightness_contrast_follows_its_formula():
     assert wild.max() <= 1
 
 
+def test_cutout_blanks_one_square():
+    x = torch.rand(3, 2, 6, 8)
+    out = augment.cutout(x, 3, places=torch.tensor([[0.5, 0.5], [0.0, 0.999], [0.999, 0.0]]))
+    mean = x.mean((2, 3))
+    squares = [(slice(2, 5), slice(3, 6)), (slice(0, 2), slice(6, 8)), (slice(4, 6), slice(0, 2))]
+    for b, (rows, columns) in enumerate(squares):
+        expected = x[b].clone()
+        expected[:, rows, columns] = mean[b][:, None, None]
+        torch.testing.assert_close(out[b], expected)
+    with pytest.raises(ValueError, match="side"):
+        augment.cutout(x, 0)
+
+
 def test_mixup_mixes_images_and_targets_alike():
     images = torch.rand(64, 1, 4, 4, generator=make_generator(5))
     targets = F.one_hot(torch.arange(64) % 10, 10).float()
@@ -126,7 +139,7 @@ def test_resize_averages_down_and_keeps_the_type(images):
     assert augment.resize(images, 16).shape == (6, 2, 16, 16)
 
 
-@pytest.mark.parametrize("name", ["shift", "random_crop", "flip", "brightness_contrast", "mixup"])
+@pytest.mark.parametrize("name", ["shift", "random_crop", "flip", "brightness_contrast", "cutout", "mixup"])
 def test_images_draw_numbers_of_their_own_from_the_generator(name):
     image = torch.rand(1, 1, 8, 8, generator=make_generator(8)).expand(32, 1, 8, 8)
     call = {
@@ -134,6 +147,7 @@ def test_images_draw_numbers_of_their_own_from_the_generator(name):
         "random_crop": lambda g: augment.random_crop(image, 5, 0, g),
         "flip": lambda g: augment.flip(image, g),
         "brightness_contrast": lambda g: augment.brightness_contrast(image, generator=g),
+        "cutout": lambda g: augment.cutout(image, 3, g),
         "mixup": lambda g: augment.mixup(image * torch.arange(32).view(-1, 1, 1, 1), torch.eye(32), 1.0, g)[1],
     }[name]
     one, again, other = (call(make_generator(s)) for s in (0, 0, 1))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from flashcaps.kernels._stem import ImageConv2d, convolve_image, image_columns
+from flashcaps.kernels._stem import ImageConv2d, convolve_image, image_columns, image_product
 
 from ..conftest import TOLERANCE, assert_near
 
@@ -51,6 +51,14 @@ def test_under_autocast() -> None:
 def test_operator_is_registered_right() -> None:
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(image_columns, (torch.randn(2, 3, 6, 5), 3, 2, 1, torch.float32), test_utils=checks)
+    weight = torch.randn(5, 8, requires_grad=True)
+    torch.library.opcheck(image_product, (torch.randn(24, 8), weight, 2, 4), test_utils=checks)
+
+
+def test_changed_in_place_without_copies() -> None:
+    y = convolve_image(torch.rand(2, 1, 10, 11), torch.randn(3, 1, 9, 9, requires_grad=True), None, 1, 0)
+    assert not y._is_view()
+    assert "Copy" not in type(y.relu_().grad_fn).__name__
 
 
 def test_is_a_convolution_elsewhere() -> None:

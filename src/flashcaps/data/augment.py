@@ -128,6 +128,26 @@ def brightness_contrast(
     return ((x - m) * f + m).clamp(0, 1)
 
 
+def cutout(
+    images: Tensor, side: int, generator: Generator | None = None, *, places: Tensor | None = None
+) -> Tensor:
+    """Set a square to the mean of its image (of each channel): side x side, less where it hangs over the edge.
+
+    places (B, 2) in [0, 1): where its centre lies, down and across, in place of random ones. Returns floats.
+    """
+    check_images(images)
+    check_whole(1, side=side)
+    u = _rand(images, 2, generator) if places is None else places
+    x = to_float(images)
+    inside = []
+    for k, n in enumerate(x.shape[2:]):
+        first = (u[:, k] * n).long() - side // 2
+        at = torch.arange(n, device=x.device) - first[:, None]
+        inside.append((at >= 0) & (at < side))
+    square = inside[0][:, None, :, None] & inside[1][:, None, None, :]
+    return torch.where(square, x.mean((2, 3), keepdim=True), x)
+
+
 def mixup_weights(
     count: int, alpha: float, generator: Generator | None = None, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:

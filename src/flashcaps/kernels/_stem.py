@@ -6,6 +6,8 @@ gradients are one more product. An image needs no gradient, so nothing is folded
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -54,16 +56,46 @@ def _(x, kernel, stride, padding, dtype):
     return x.new_empty((x.shape[0] * oh * ow, _columns(x.shape[1] * kernel * kernel)), dtype=dtype)
 
 
+@torch.library.custom_op("flashcaps::image_product", mutates_args=())
+def image_product(cols: Tensor, weight: Tensor, batch: int, height: int) -> Tensor:
+    """cols (B H' W', columns), weight (channels, columns) -> (B, channels, H', W'), channels last.
+
+    An operator, since what changes its result in place, a ReLU, would else change a view: autograd copies those.
+    """
+    channels, width = weight.shape[0], cols.shape[0] // (batch * height)
+    size = batch, channels, height, width
+    out = torch.empty(size, dtype=cols.dtype, device=cols.device, memory_format=torch.channels_last)
+    torch.mm(cols, weight.t(), out=out.permute(0, 2, 3, 1).view(-1, channels))
+    return out
+
+
+@image_product.register_fake
+def _(cols, weight, batch, height):
+    size = batch, weight.shape[0], height, cols.shape[0] // (batch * height)
+    return torch.empty(size, dtype=cols.dtype, device=cols.device, memory_format=torch.channels_last)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[0])
+
+
+def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    (cols,) = ctx.saved_tensors
+    return None, g.permute(0, 2, 3, 1).reshape(cols.shape[0], -1).t() @ cols, None, None
+
+
+image_product.register_autograd(_backward, setup_context=_keep)
+
+
 def convolve_image(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
     """The convolution of an image that needs no gradient, (B, C, H, W) -> (B, channels, H', W'), channels last."""
     autocast = torch.is_autocast_enabled(x.device.type)
     dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
-    out, _, kernel, _ = weight.shape
+    kernel = weight.shape[2]
     cols = image_columns(x, kernel, stride, padding, dtype)
     w = weight.flatten(1) if bias is None else torch.cat([weight.flatten(1), bias[:, None]], 1)
-    w = F.pad(w, (0, cols.shape[1] - w.shape[1]))
-    y = F.linear(cols, w)
-    return y.view(x.shape[0], *_grid(x, kernel, stride, padding), out).permute(0, 3, 1, 2)
+    w = F.pad(w, (0, cols.shape[1] - w.shape[1])).to(dtype)
+    return image_product(cols, w, x.shape[0], _grid(x, kernel, stride, padding)[0])
 
 
 class ImageConv2d(nn.Conv2d):

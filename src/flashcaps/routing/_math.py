@@ -22,7 +22,8 @@ Softmax = Callable[..., Tensor]  # (logits (B, I, J), leaky=False) -> couplings 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[object]:
     """A context without autocast: products of half precision would reach softmax, exponentials and variances."""
-    if not torch.amp.is_autocast_available(device.type):
+    traced = torch.compiler.is_compiling()  # which older versions of torch cannot ask through
+    if not traced and not torch.amp.is_autocast_available(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
