@@ -17,12 +17,13 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="memory of training steps at large batches")
     parser.add_argument("--profile", action="store_true", help="kernels of the three whole steps")
     parser.add_argument("--seconds", type=float, default=600.0, help="time for all, most important rows first")
+    parser.add_argument("--kernels", default="first", help="first: compile them, only: no more, ready: they are")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--save", type=Path, default=Path("results/bench"), help="folder of the results")
     parser.add_argument("--toy", action="store_true", help=argparse.SUPPRESS)
     a = parser.parse_args()
     plan = Plan(
-        a.workloads, a.backend, a.precision, a.sweep, a.whole, a.profile, a.seconds, a.device, a.save, a.toy
+        a.workloads, a.backend, a.precision, a.sweep, a.whole, a.profile, a.seconds, a.device, a.save, a.kernels, a.toy
     )  # fmt: skip
     bench(plan, lambda line: print(line, flush=True))
 

@@ -13,7 +13,7 @@ import torch
 from . import cpu, provenance
 from .measure import explain
 from .record import file_for, merge, read, write
-from .runner import Task, Tell, large_rows, rows, run, sweep_rows
+from .runner import Task, Tell, large_rows, rows, run, sweep_rows, warm
 from .sweeps import BASE
 from .table import write_tables
 from .training import profile
@@ -22,7 +22,11 @@ from .workloads import BACKENDS, PRECISIONS, profiled, table
 
 @dataclass(frozen=True)
 class Plan:
-    """workloads: names (none: all). Parts of it: the table unless another is asked for. seconds: for all of them."""
+    """workloads: names (none: all). Parts of it: the table unless another is asked for. seconds: for all of them.
+
+    kernels: "first" compiles what is measured before it is, "only" does nothing else (while the device is busy, say),
+    "ready" relies on that.
+    """
 
     workloads: Sequence[str] = ()
     backends: Sequence[str] = ()
@@ -33,6 +37,7 @@ class Plan:
     seconds: float = 600.0
     device: str = "auto"
     folder: Path = Path("results/bench")
+    kernels: str = "first"
     toy: bool = False
 
     def check(self) -> None:
@@ -41,6 +46,7 @@ class Plan:
             ("workload", self.workloads, known),
             ("backend", self.backends, BACKENDS),
             ("precision", self.precisions, PRECISIONS),
+            ("kernels", [self.kernels], ("first", "only", "ready")),
         ):
             for x in given:
                 if x not in right:
@@ -88,12 +94,17 @@ def bench(plan: Plan, tell: Tell = print) -> Path:
     if device == "cpu":
         path = path.with_name("cpu-rows.json")  # cpu.json is the table of layers
     start = time.monotonic()
+    if plan.kernels == "only":
+        needed = [task for task in plan.tasks() if task.needs_compiler]
+        warm(needed, device, plan.toy, plan.seconds)
+        tell(f"kernels of {len(needed)} rows: {time.monotonic() - start:.0f} s")
+        return path
     if plan.profile:
         write_profiles(plan, device, tell)
     left = max(plan.seconds - (time.monotonic() - start), 1.0)
     tasks = plan.tasks()
     before, found = read(path), []
-    for row in run(tasks, device, left, tell, plan.toy):
+    for row in run(tasks, device, left, timed(tell, start), plan.toy, plan.kernels == "ready"):
         found.append(row)
         if len(found) % 10 == 0:  # what there is survives whatever ends the process
             write(path, merge(before, found, origin, plan.toy))
@@ -102,6 +113,11 @@ def bench(plan: Plan, tell: Tell = print) -> Path:
     write_tables(plan.folder, tell)
     tell(f"{time.monotonic() - start:.0f} s in all")
     return path
+
+
+def timed(tell: Tell, start: float) -> Tell:
+    """`tell`, with the seconds since the start before each line."""
+    return lambda line: tell(f"{time.monotonic() - start:6.1f}  {line}")
 
 
 def write_profiles(plan: Plan, device: str, tell: Tell) -> None:

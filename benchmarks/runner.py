@@ -60,10 +60,7 @@ def rows(names: Iterable[str], backends: Iterable[str] = (), precisions: Iterabl
         if precision not in wanted or backend not in (*backends, NO_CAPSULES):
             continue
         for name in chosen:
-            work = known[name]
-            if not work.whole and backend in (NO_CAPSULES, "triton compiled"):
-                continue
-            if backend == "triton" and not work.has_triton:
+            if not known[name].whole and backend in (NO_CAPSULES, "triton compiled"):
                 continue
             tasks.append(Task("row", name, backend, precision))
     return tasks
@@ -73,7 +70,7 @@ def sweep_rows(names: Iterable[str] = (), toy: bool = False) -> list[Task]:
     """Every point of the sweeps (or those of the algorithms named), the fused form of all before the matrix form."""
     chosen = list(names)
     found = [name for name in sweeps.points(toy) if not chosen or name.split("/")[0] in chosen]
-    tasks = [Task("sweep", name, backend, "tf32") for name in found for backend in sweeps.backends(name.split("/")[0])]
+    tasks = [Task("sweep", name, backend, "tf32") for name in found for backend in ("triton", "matrix")]
     return sorted(tasks, key=lambda task: task.backend != "triton")
 
 
@@ -185,8 +182,13 @@ def warm(tasks: list[Task], device: str, toy: bool, seconds: float) -> None:
             process.join()
 
 
-def run(tasks: list[Task], device: str, seconds: float, tell: Tell, toy: bool = False) -> Iterator[dict[str, Any]]:
-    """Rows of the tasks there is time for, as they come. Those that need torch.compile are last."""
+def run(
+    tasks: list[Task], device: str, seconds: float, tell: Tell, toy: bool = False, prepared: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Rows of the tasks there is time for, as they come. Those that need torch.compile are last.
+
+    prepared: what they need was compiled before.
+    """
     deadline = time.monotonic() + seconds
     late: list[Task] = []
     worker = Worker(device, toy)
@@ -195,7 +197,7 @@ def run(tasks: list[Task], device: str, seconds: float, tell: Tell, toy: bool = 
             chosen = [task for task in tasks if task.compiled == compiled]
             first = [task for task in chosen if task.needs_compiler]
             left = deadline - time.monotonic()
-            if device == "cuda" and first and left > 0:
+            if device == "cuda" and first and left > 0 and not prepared:
                 tell(f"compiling for {len(first)} rows")
                 warm(first, device, toy, min(WARM_S[compiled], left))
             for task in chosen:

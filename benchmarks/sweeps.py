@@ -63,8 +63,3 @@ def points(toy: bool = False) -> dict[str, Workload]:
             name = f"{routing}/image/{size}"
             found[name] = image(name, routing, size, 2 if toy else 32, 2 if toy else 16)
     return found
-
-
-def backends(routing: str) -> tuple[str, ...]:
-    """The fused form, and the matrix form it is compared with; discriminative is matrix products."""
-    return ("matrix",) if routing == "discriminative" else ("triton", "matrix")

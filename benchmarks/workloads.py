@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import flashcaps
 from flashcaps import Routed
 from flashcaps.functional import margin_loss, spread_loss
-from flashcaps.kernels import TRITON
 from flashcaps.losses import reconstruction_loss
 from flashcaps.stack import hand_on
 
@@ -107,11 +106,6 @@ class Workload:
     @property
     def whole(self) -> bool:
         return self.model is not None
-
-    @property
-    def has_triton(self) -> bool:
-        """Whether its algorithm has kernels of its own; one of a single product has none to gain from."""
-        return all(arguments["routing"] in TRITON for _, arguments in self.layers)
 
     def build(self, backend: str) -> nn.Module:
         """The step on a backend, the same weights on each. What a backend cannot do it says."""

@@ -45,7 +45,8 @@ MODELS: dict[str, str] = {  # folder -> what follows `flashcaps train`; {data}: 
 DRAWN_OF = {"segmentation": "two-digits", "sparsity": "tiny-l1", "credit": "sentences", "pose_trajectories": "toys",
             "pose_azimuth": "toys", "pose_elevation": "toys"}  # the others of tiny-0
 BESIDE = ("training_loss", "convergence", "error_curves", "iterations", "borrowed_decoder", "sparsity")
-FROM_RESULTS = {"ablation": "attention_simple_cifar10-0", "diverse": "attention_diverse_matrix-0"}
+FROM_RESULTS = {"ablation": "attention_simple_cifar10-0", "diverse": "attention_diverse_matrix-0",
+                "novel_viewpoints": "em_views_azimuth-0"}
 
 HEAD = """# Gallery
 

@@ -269,6 +269,7 @@ for name, (model, u, labels) in given.items():
     model(u.chunk(2)[rank])
     ascend_coefficients(model, labels.chunk(2)[rank])
 torch.save({name: model.state_dict() for name, (model, _, _) in given.items()}, f"{folder}/rank{rank}.pt")
+dist.barrier()  # leave together
 dist.destroy_process_group()
 """
 

@@ -19,8 +19,8 @@ from flashcaps.routing import ROUTING
 
 from .fake_data import SMALL_TOML, fake_load_data, write_idx
 
-COMMANDS = ("models", "recipes", "train", "evaluate", "predict", "figures", "export", "demo", "bench", "data get",
-            "data shard", "results", "checks")  # fmt: skip
+COMMANDS = ("models", "recipes", "train", "evaluate", "attack", "predict", "figures", "export", "demo", "bench",
+            "data get", "data shard", "results", "checks")  # fmt: skip
 
 
 class Said(tuple):

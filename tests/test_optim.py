@@ -119,7 +119,7 @@ def test_radam_state_survives_a_round_trip() -> None:
     assert all(torch.equal(p, q) for p, q in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd", "radam"])
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd", "radam", "muon"])
 def test_every_optimiser_takes_its_rate_from_the_schedule(kind: Any) -> None:
     p = torch.nn.Parameter(torch.ones(3))
     optimiser = make_optimiser([p], Optimiser(kind, lr=0.1), CPU)

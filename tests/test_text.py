@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from flashcaps import sources
+from flashcaps import load, sources
+from flashcaps.analysis import open_run
 from flashcaps.batches import Share, spread
 from flashcaps.data import Dataset, load_data
+from flashcaps.models import create_model
+from flashcaps.predict_text import open_transformer, predict_texts
 from flashcaps.recipe import Augment, read_recipe
 from flashcaps.text import HeldText, Phrases, TextStream, load_transformer
 from flashcaps.train import Place, train
 
 from .fake_data import FakeTransformer, fake_dataset, fake_split
+from .small_transformer import Letters, text_of, write_gpt2, write_transformer
 
 
 def phrases(count: int = 40) -> Phrases:
@@ -63,6 +70,107 @@ def test_wrong_text_settings_say_what_to_do() -> None:
         load_transformer("", "cpu")
     with pytest.raises(ValueError, match="expected text, got images"):
         Phrases(fake_split(4, 2, (1, 8, 8)), FakeTransformer("fake"), 5)  # type: ignore[arg-type]
+
+
+SST = ("heinsen_sst5", "pool_sst2", "mix_sst5")
+
+
+def write_trees(root: Path, counts: tuple[int, int, int] = (24, 8, 8)) -> Path:
+    """Good and bad sentences as trees of one word after the other, where the treebank's files lie."""
+    folder = root / "sst" / "trees"
+    folder.mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    for part, count in zip(("train", "dev", "test"), counts, strict=True):
+        lines = []
+        for k in range(count):
+            first, *rest = text_of(("bad", "good")[k % 2], generator).split()
+            tree = f"(2 {first})"
+            for word in rest:
+                tree = f"({4 * (k % 2)} {tree} (2 {word}))"
+            lines.append(tree)
+        (folder / f"{part}.txt").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def losses_of(folder: Path) -> list[float]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [m["loss"] for m in lines if m["kind"] == "train"]
+
+
+@pytest.mark.parametrize("name", SST)
+def test_kept_states_train_the_same_model(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flashcaps.text.Transformer", Letters)
+    monkeypatch.chdir(write_trees(tmp_path))
+    for keep in ("no", "fp32", "fp16"):
+        recipe = read_recipe(name, ["data.counts=[24, 8, 8]", f"data.keep={keep}", "steps=12", "log_every=1",
+                                    "batch=10", "precision=fp32"])  # fmt: skip
+        train(recipe, Place("cpu", str(tmp_path / keep), str(tmp_path)))
+    anew, kept, half = (losses_of(tmp_path / keep) for keep in ("no", "fp32", "fp16"))
+    assert len(anew) == 12
+    assert kept == pytest.approx(anew, rel=1e-5)
+    assert half == pytest.approx(anew, rel=5e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SST)
+def test_a_captured_run_on_kept_states_is_the_eager_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flashcaps.text.Transformer", Letters)
+    monkeypatch.chdir(write_trees(tmp_path))
+    for capture, keep in (("true", "fp16"), ("false", "fp16"), ("false", "no")):
+        recipe = read_recipe(name, ["data.counts=[24, 8, 8]", f"data.keep={keep}", f"capture={capture}", "steps=20",
+                                    "log_every=1", "batch=10", "precision=fp32"])  # fmt: skip
+        train(recipe, Place("cuda", str(tmp_path / (capture + keep)), str(tmp_path)))
+    captured, eager, anew = (losses_of(tmp_path / run) for run in ("truefp16", "falsefp16", "falseno"))
+    assert captured == pytest.approx(eager, rel=1e-3)
+    assert captured == pytest.approx(anew, rel=5e-3)
+
+
+def test_gpt2_is_found_by_its_name_where_transformers_keeps_it(tmp_path: Path) -> None:
+    """The documented command, with a small GPT-2 in place of the large one in the cache of transformers."""
+    cache = tmp_path / "cache" / "hub" / "models--gpt2-large"
+    write_gpt2(cache / "snapshots" / "0123456789abcdef0123456789abcdef01234567")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("0123456789abcdef0123456789abcdef01234567")
+    command = [sys.executable, "-m", "flashcaps", "train", "heinsen_sst5", "data.transformer=gpt2-large",
+               "data.keep=fp16", "data.counts=[24, 8, 8]", "batch=10", "--dev", "--device", "cpu", "--out",
+               str(tmp_path / "run"), "--data", str(write_trees(tmp_path))]  # fmt: skip
+    environment = os.environ | {"HF_HOME": str(tmp_path / "cache"), "HF_HUB_CACHE": str(tmp_path / "cache" / "hub")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert "data.transformer=gpt2-large" in result["overrides"]
+    assert result["parameters"] == sum(p.numel() for p in create_model("heinsen_sst5", layers=3, width=16).parameters())
+
+
+def test_a_baseline_on_kept_states_is_opened_and_asked_as_any_other(tmp_path: Path) -> None:
+    bert = write_transformer(tmp_path / "bert")
+    recipe = read_recipe("mix_sst2", [f"data.transformer={bert}", "data.keep=fp16", "data.counts=[24, 8, 8]",
+                                      "batch=10", "epochs=1"])  # fmt: skip
+    train(recipe, Place("cpu", str(tmp_path / "run"), str(write_trees(tmp_path))))
+    model = load(tmp_path / "run")
+    asked = ["a warm film", "the dull city"]
+    assert [found.file for found in predict_texts(model, asked)] == asked
+    run = open_run(tmp_path / "run", data=str(tmp_path))
+    assert run.batch is not None
+    assert run.tokens is not None
+    assert len(run.tokens) == len(run.batch.inputs) == 8
+    assert run.tokens[0][0] == "[CLS]"
+    with pytest.raises(ValueError, match=r"transformer: expected 3 layers, embeddings included, of width 16, got 2 of"):
+        open_transformer(model, str(write_transformer(tmp_path / "other", layers=1)))
+
+
+def test_a_transformer_stored_in_halves_that_pads_on_the_left_is_read_as_any_other(tmp_path: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = write_transformer(tmp_path / "bert")
+    AutoModel.from_pretrained(folder).half().save_pretrained(folder)
+    AutoTokenizer.from_pretrained(folder, padding_side="left").save_pretrained(folder)
+    transformer = load_transformer(str(folder), "cpu")
+    ids, mask = transformer.encode(["a", "a film of two friends"], 16)
+    assert mask[0].tolist() == [True] * 3 + [False] * 4  # with [CLS] and [SEP]
+    assert transformer.states(ids, mask).dtype == torch.float32
 
 
 @pytest.mark.slow

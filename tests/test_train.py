@@ -108,7 +108,8 @@ class StopAt(Watch):
 
 @pytest.mark.parametrize(
     ("step", "number", "overrides"),
-    [(1, signal.SIGINT, ()), (8, signal.SIGTERM, ()), (11, signal.SIGTERM, MIXED), (23, signal.SIGINT, MIXED)],
+    [(1, signal.SIGINT, ()), (8, signal.SIGTERM, ()), (11, signal.SIGTERM, MIXED), (23, signal.SIGINT, MIXED),
+     (9, signal.SIGTERM, ("optimiser.kind=muon", "optimiser.momentum=0.9", "flip=true", "alternate=true"))],
 )
 def test_stopped_and_resumed_is_bit_for_bit(
     tmp_path: Path, quick: None, step: int, number: int, overrides: tuple[str, ...]
@@ -336,6 +337,21 @@ def test_an_epoch_shows_each_example_once_and_processes_share_it() -> None:
     assert not torch.equal(whole.plan(0).noise, whole.plan(1).noise)
 
 
+def test_alternating_flips_show_both_faces_equally_often() -> None:
+    split = fake_split(40, 10, (1, 28, 28))
+    stream = ImageStream(split, Augment(shift=1, flip=True, alternate=True), Share(8), 10, 5)
+    mirrored = torch.zeros(4, 40, dtype=torch.bool)
+    for epoch in range(4):
+        plan = stream.plan(epoch)
+        mirrored[epoch, plan.index.flatten()] = plan.noise[..., 2].flatten() < 0.5
+    assert torch.equal(mirrored[0], ~mirrored[1])
+    assert torch.equal(mirrored[0], mirrored[2])
+    assert torch.equal(mirrored[1], mirrored[3])
+    assert 5 < int(mirrored[0].sum()) < 35
+    with pytest.raises(ValueError, match=r"augment\.alternate: expected augment\.flip=true"):
+        small_recipe("alternate=true")
+
+
 def test_pairs_are_new_in_every_epoch_and_shared() -> None:
     pairs = MultiMNIST(fake_split(40, 10, (1, 28, 28)))
     whole = PairStream(pairs, Share(8), 3)
@@ -405,8 +421,10 @@ def test_a_capture_that_fails_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "overrides", [(), MIXED, ("precision=bf16",), ("optimiser.kind=sgd", "optimiser.momentum=0.9")]
-)
+    "overrides",
+    [(), MIXED, ("precision=bf16",), ("optimiser.kind=sgd", "optimiser.momentum=0.9"),
+     ("optimiser.kind=muon", "optimiser.momentum=0.95", "optimiser.weight_decay=0.1")],
+)  # fmt: skip
 def test_a_captured_run_is_the_eager_one(tmp_path: Path, quick: None, overrides: tuple[str, ...]) -> None:
     for name in ("true", "false"):
         train(small_recipe(*overrides, f"capture={name}"), Place("cuda", str(tmp_path / name)))

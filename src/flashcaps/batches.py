@@ -81,7 +81,8 @@ class Augmentation:
 
     def __init__(self, spec: Augment, device: torch.device | str = "cpu", seed: int = 0) -> None:
         self.spec = spec
-        self.columns = 2 * bool(spec.shift) + 2 * bool(spec.crop) + spec.flip
+        self.flipped = 2 * bool(spec.shift) + 2 * bool(spec.crop)  # the column that mirrors
+        self.columns = self.flipped + spec.flip
         self.columns += 2 * bool(spec.brightness or spec.contrast) + 2 * bool(spec.cutout) + 2 * bool(spec.mixup)
         if spec.mixup:  # Beta draws need rejection; a table of them needs an index
             weight, _ = mixup_weights(_TABLE, spec.mixup, make_generator(seed))
@@ -150,7 +151,11 @@ class ImageStream:
         self.augment = Augmentation(augment, split.images.device, seed)
 
     def plan(self, epoch: int) -> Plan:
-        return shuffle(len(self.split), self.augment.columns, self.share, epoch, self.seed, self.split.labels.device)
+        plan = shuffle(len(self.split), self.augment.columns, self.share, epoch, self.seed, self.split.labels.device)
+        if self.augment.spec.alternate:
+            u = uniform(self.seed + 2, plan.index.view(-1), 1).view(plan.index.shape)
+            plan.noise[..., self.augment.flipped] = (u + 0.5 * (epoch % 2)) % 1
+        return plan
 
     def batch(self, index: Tensor, noise: Tensor) -> Batch:
         labels = self.split.labels[index]

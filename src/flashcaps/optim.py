@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .muon import Muon
 from .recipe import Optimiser as OptimiserSpec
 from .recipe import Schedule as ScheduleSpec
 
@@ -144,6 +145,8 @@ def make_optimiser(params: Iterable[nn.Parameter], spec: OptimiserSpec, device: 
     if spec.kind == "radam":
         beta1: Any = torch.tensor(spec.betas[0], device=device) if cuda else spec.betas[0]
         return RAdam(params, lr, (beta1, spec.betas[1]), spec.eps, spec.weight_decay)
+    if spec.kind == "muon":
+        return Muon(params, lr, spec.momentum, spec.betas, spec.eps, spec.weight_decay)
     if spec.kind == "sgd":
         return torch.optim.SGD(params, lr, momentum=spec.momentum, weight_decay=spec.weight_decay,
                                nesterov=spec.nesterov, fused=True)

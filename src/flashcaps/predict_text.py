@@ -54,7 +54,7 @@ def open_transformer(model: Any, name: str | None = None, device: torch.device |
     """The transformer a model was trained on, as its file names it, or `name`; one of another size is an error."""
     known = getattr(model, "config", {}).get("recipe", {}).get("data", {}).get("transformer", "")
     transformer = load_transformer(name or known, device)
-    layers, width = model.depth.shape
+    layers, width = model.reads
     if (transformer.layers, transformer.width) != (layers, width):
         raise ValueError(f"transformer: expected {layers} layers, embeddings included, of width {width}, got "
                          f"{transformer.layers} of {transformer.width}; give the one it was trained on")  # fmt: skip

@@ -19,7 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from .limits import check_limits, parse_toml, read_toml, short
 
 LossKind = Literal["margin", "spread", "cross_entropy", "bce"]
-OptimiserKind = Literal["adam", "adamw", "sgd", "radam"]
+OptimiserKind = Literal["adam", "adamw", "sgd", "radam", "muon"]
 ScheduleKind = Literal["constant", "exponential", "steps", "one_cycle", "cosine"]
 Precision = Literal["fp32", "tf32", "bf16"]
 
@@ -38,7 +38,9 @@ class Data:
 
     validation: examples held out of training (0: none, train on everything; published validation sets are used as
     they are). held: options that differ for the held-out examples. resize: side of the images, made once on loading.
-    test: images of a composed test set. transformer: whose hidden states text becomes.
+    test: images of a composed test set. transformer: whose hidden states text becomes. tokens: of a text, at most.
+    keep: "no" computes hidden states for every batch; "fp32", "fp16" or "bf16" computes all of them once and keeps them
+    so on the device, which train.capture needs (on a GPU the transformer runs in half precision for the last two).
     """
 
     name: str
@@ -47,6 +49,7 @@ class Data:
     test: int = 10_000
     transformer: str = ""
     tokens: int = 64
+    keep: Literal["no", "fp32", "fp16", "bf16"] = "no"
     held: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -55,13 +58,15 @@ class Data:
 class Augment:
     """shift: pixels each way. crop: side, of the image padded by `padding`; evaluation takes the centre.
 
-    cutout: side of a square that is blanked.
+    alternate: flip mirrors each image in every second epoch, by chance the even or the odd ones, so that both of its
+    faces come equally often. cutout: side of a square that is blanked.
     """
 
     shift: int = 0
     crop: int = 0
     padding: int = 0
     flip: bool = False
+    alternate: bool = False
     brightness: float = 0.0
     contrast: tuple[float, ...] = ()
     cutout: int = 0
@@ -83,7 +88,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Optimiser:
-    """momentum belongs to sgd; betas and eps to the others. sharpness: radius of sharpness-aware steps, 0 for none."""
+    """momentum belongs to sgd and muon; betas and eps to all but sgd. sharpness: radius of sharpness-aware steps."""
 
     kind: OptimiserKind = "adam"
     lr: float = 1e-3
@@ -151,7 +156,8 @@ class Train:
 class Claim:
     """What the paper reports: a place, one number, and how many runs it is the mean of.
 
-    public: the best that public code is known to reach with the same network.
+    public: the best that public code is known to reach with the same network. accuracy: what is told of a run where
+    no paper has a number.
     """
 
     paper: str = ""
@@ -159,11 +165,13 @@ class Claim:
     test_accuracy_percent: float | None = None
     public: float | None = None
     trials: int = 1
+    accuracy: bool = False
     note: str = ""
 
     @property
     def metric(self) -> str:
-        return "test_accuracy_percent" if self.test_accuracy_percent is not None else "test_error_percent"
+        accuracy = self.accuracy or self.test_accuracy_percent is not None
+        return "test_accuracy_percent" if accuracy else "test_error_percent"
 
     @property
     def value(self) -> float | None:
@@ -195,6 +203,8 @@ class Recipe:
         if self.schedule.momentum and (len(self.schedule.momentum) != 2 or self.optimiser.kind != "radam"):
             raise ValueError("schedule.momentum: expected two values and optimiser.kind='radam', got "
                              f"{self.schedule.momentum} and {self.optimiser.kind!r}")
+        if self.augment.alternate and not self.augment.flip:
+            raise ValueError("augment.alternate: expected augment.flip=true beside it, got false")
         if len(self.augment.contrast) not in (0, 2):
             raise ValueError(f"augment.contrast: expected two values, lowest and highest, got {self.augment.contrast}")
 

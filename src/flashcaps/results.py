@@ -42,6 +42,8 @@ def make_result(recipe: Recipe, run: RunFolder, step: Step, test: Evaluation, we
     value, interval = test.metric(recipe.claim.metric)
     metrics = run.metrics()
     curve = [{k: m[k] for k in ("step", "epoch", "error", "split")} for m in metrics if m["kind"] == "evaluation"]
+    held = [c["error"] for c in curve if c["split"] == "validation"]
+    chosen = min(held, default=None) if recipe.train.select == "validation" else (held or [None])[-1]
     return {
         "recipe": recipe.name,
         "variant": variant(recipe),
@@ -52,6 +54,7 @@ def make_result(recipe: Recipe, run: RunFolder, step: Step, test: Evaluation, we
         "metric": recipe.claim.metric,
         "value": round(value, 4),
         "interval": [round(x, 4) for x in interval],
+        "validation_error_percent": None if chosen is None else round(chosen, 4),
         "digit_accuracy": round(test.digit_accuracy, 4),
         "examples": test.examples,
         "weights": weights,

@@ -69,6 +69,8 @@ class ShardStream:
         self.reader, self.share, self.seed = reader, share, seed
         self.classes = len(reader.shards.class_names)
         self.steps = check_enough(len(reader), share)
+        if augment.alternate:
+            raise ValueError("augment.alternate: expected data that are at hand whole, got shards; leave it out")
         self.augment = Augmentation(augment, reader.device, seed)
         self._rows: dict[tuple[int, ...], int] = {}  # first places of a row -> its number
         self._index = torch.zeros(0, share.batch, dtype=torch.int64)

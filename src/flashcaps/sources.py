@@ -90,14 +90,15 @@ def _pairs(recipe: Recipe, dataset: Dataset, splits: dict[str, Any], share: Shar
 def _text(
     recipe: Recipe, dataset: Dataset, splits: dict[str, Any], device: torch.device, share: Share | None
 ) -> Sources:
-    from .text import HeldText, Phrases, TextStream, load_transformer
+    from .text import HeldText, Phrases, TextStream, load_transformer, open_phrases
 
-    transformer = load_transformer(recipe.data.transformer, device)
-    seed, classes, tokens = recipe.train.seed, dataset.classes, recipe.data.tokens
-    stream = None
-    if share is not None:
-        stream = TextStream(Phrases(splits["train"], transformer, tokens), recipe.augment, share, classes, seed)
-    held = {name: HeldText(Phrases(splits[name], transformer, tokens), classes)
-            for name in ("validation", "test") if splits[name] is not None}
+    spec, seed, classes = recipe.data, recipe.train.seed, dataset.classes
+    transformer = load_transformer(spec.transformer, device)
+
+    def phrases(name: str) -> Phrases:
+        return open_phrases(splits[name], transformer, spec.tokens, spec.keep)
+
+    stream = None if share is None else TextStream(phrases("train"), recipe.augment, share, classes, seed)
+    held = {name: HeldText(phrases(name), classes) for name in ("validation", "test") if splits[name] is not None}
     options = {"layers": transformer.layers, "width": transformer.width}
     return Sources(dataset, stream, held.get("validation"), held["test"], options)

@@ -15,6 +15,7 @@ from .batches import Augmentation, Batch, Plan, Share, check_enough, shuffle, sp
 from .data import Split
 from .data.augment import mix
 from .losses import multi_hot
+from .packed import PackedStates, pack
 from .recipe import Augment
 
 
@@ -35,11 +36,12 @@ class Transformer:
                 f"data.transformer: {name!r} is not a transformer on this machine ({str(error).splitlines()[0]}); "
                 "give the folder of one you have, or get one: huggingface_hub.snapshot_download(NAME)"
             ) from None
-        self.model.to(device).eval().requires_grad_(False)
+        self.model.float().to(device).eval().requires_grad_(False)  # its file may hold halves
+        self.tokenizer.padding_side = "right"  # a batch is cut, and mixup adds, where texts begin together
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         config = self.model.config
-        self.device = torch.device(device)
+        self.name, self.device = name, torch.device(device)
         self.layers, self.width = config.num_hidden_layers + 1, config.hidden_size
 
     def encode(self, texts: Sequence[str], tokens: int) -> tuple[Tensor, Tensor]:
@@ -69,24 +71,56 @@ def _quiet() -> Iterator[None]:
 
 
 class Phrases:
-    """A split's tokens on the device, and the batches made of them."""
+    """A split's tokens on the device, and the batches made of them: the transformer runs for every one."""
 
     def __init__(self, split: Split, transformer: Transformer, tokens: int) -> None:
-        if split.text is None:
-            raise ValueError("data: expected text, got images; a transformer reads sst5, sst2 and your own, --text")
         self.transformer = transformer
-        self.ids, self.mask = transformer.encode(split.text, tokens)
+        self.ids, self.mask = transformer.encode(texts_of(split), tokens)
         self.labels = split.labels.to(transformer.device)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def batch(self, index: Tensor) -> Batch:
+        """States (B, n, layers, width), zero where the mask (B, n) is."""
         ids, mask = self.ids[index], self.mask[index]
         if ids.device.type == "cpu":  # to ask for the longest would make a GPU wait, and its shapes vary
             longest = max(1, int(mask.sum(1).max()))
             ids, mask = ids[:, :longest], mask[:, :longest]
-        return Batch(self.transformer.states(ids, mask), self.labels[index], mask=mask.float())
+        states = self.transformer.states(ids, mask).masked_fill(~mask[..., None, None], 0)
+        return Batch(states, self.labels[index], mask=mask.float())
+
+
+class KeptPhrases(Phrases):
+    """The same batches, gathered from states that are kept; on a GPU all have one shape and none waits for it."""
+
+    def __init__(self, split: Split, transformer: Transformer, packed: PackedStates) -> None:
+        number = torch.tensor([packed.number[text] for text in texts_of(split)], device=transformer.device)
+        self.transformer, self.packed = transformer, packed
+        self.first, self.length, self.ids = packed.first[number], packed.length[number], packed.ids[number]
+        self.longest = max(1, int(self.length.max()))
+        self.labels = split.labels.to(transformer.device)
+
+    def batch(self, index: Tensor) -> Batch:
+        length = self.length[index]
+        n = self.longest if length.device.type != "cpu" else max(1, int(length.max()))
+        token = torch.arange(n, device=length.device)
+        mask = token < length[:, None]
+        rows = (self.first[index, None] + token) * mask  # (B, n); row 0 is padding's
+        return Batch(self.packed.rows[rows].float(), self.labels[index], mask=mask.float())
+
+
+def texts_of(split: Split) -> tuple[str, ...]:
+    if split.text is None:
+        raise ValueError("data: expected text, got images; a transformer reads sst5, sst2 and your own, --text")
+    return split.text
+
+
+def open_phrases(split: Split, transformer: Transformer, tokens: int, keep: str = "no") -> Phrases:
+    """keep: "no", or in which precision states are computed once for all."""
+    if keep == "no":
+        return Phrases(split, transformer, tokens)
+    return KeptPhrases(split, transformer, pack(texts_of(split), transformer, tokens, keep))
 
 
 class TextStream:

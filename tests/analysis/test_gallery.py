@@ -15,7 +15,7 @@ from flashcaps.recipe import read_recipe
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "gallery.md").read_text()
-FROM_RESULTS = {"ablation", "diverse"}  # drawn once those runs are measured
+FROM_RESULTS = {"ablation", "diverse", "novel_viewpoints"}  # drawn once those runs are measured
 
 
 @pytest.mark.parametrize("name", FIGURES)

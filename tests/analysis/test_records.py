@@ -98,6 +98,14 @@ def test_ablation_bars():
         ablation(tiny([]))
 
 
+def test_ablation_bars_are_of_runs_that_were_trained_alike():
+    name, short = "attention_simple_cifar10", ["epochs=10", "lr=0.05"]
+    runs = [record(name, [], 15.0), record(name, ["epochs=20"], 20.0), record(name, short, 30.0),
+            record(name, [*short, "model.concurrent=false"], 33.0)]  # fmt: skip
+    data, _, _ = ablation(tiny(runs))
+    assert data["accuracy"] == {"attention": {2: 70.0}, "B: sequential": {2: 67.0}}
+
+
 def test_diverse_bars_beside_the_papers():
     kind = "test_accuracy_percent"
     run = tiny([record("dynamic_diverse", [], 80.0, kind), record("cnn_diverse_pool", [], 75.0, kind)])

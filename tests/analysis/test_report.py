@@ -71,12 +71,12 @@ def test_whatever_the_model_a_figure_is_drawn_or_says_why_not(overrides):
     assert ("parse_tree" in drawn) == (run.model.classes > 1)
 
 
-def test_a_plain_network_has_an_architecture_and_one_line_for_the_rest(tmp_path):
-    model = flashcaps.create_model("cnn_diverse_pool").eval()
-    batch = small_run(2, image=(1, 36, 36)).batch
+def test_a_plain_network_has_an_architecture_can_be_attacked_and_has_one_line_for_the_rest(tmp_path):
+    model = flashcaps.create_model("cnn_smallnorb").eval()
+    batch = small_run(2, image=(2, 32, 32)).batch
     told = {}
     write_figures(Run(model, Batch(batch.inputs, batch.targets)), tmp_path, (), told.__setitem__)
-    assert [n for n, why in told.items() if not why] == ["architecture"]
+    assert [n for n, why in told.items() if not why] == ["architecture", "adversarial"]
     assert not [why for why in told.values() if why.startswith("failed")]
 
 

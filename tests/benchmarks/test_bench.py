@@ -20,6 +20,7 @@ from benchmarks.training import profile, training_peak
 from benchmarks.workloads import BACKENDS, NO_CAPSULES, large, profiled, table
 
 import flashcaps
+from benchmarks import bench as bench_module
 from benchmarks import measure, plots, record, runner
 from flashcaps.cli import main
 from flashcaps.routing import ROUTING
@@ -65,8 +66,8 @@ def test_a_row_has_time_and_batch(precision: str) -> None:
 
 
 def test_a_row_that_fails_says_why() -> None:
-    row = runner.perform(runner.Task("row", "discriminative_mnist", "triton", "tf32"), "cpu", toy=True)
-    assert "no 'triton' kernel" in row["failed"]
+    row = runner.perform(runner.Task("row", "dynamic_mnist", "triton compiled", "tf32"), "cpu", toy=True)
+    assert "'triton compiled' is for whole steps" in row["failed"]
     assert measure.explain(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate\n 3 GiB")) == "out of memory"
 
 
@@ -74,7 +75,7 @@ def test_rows_come_in_order_of_importance() -> None:
     tasks = runner.rows(table())
     kernels = [t for t in tasks if t.backend == "triton"]
     assert tasks[: len(kernels)] == kernels
-    assert {t.workload for t in kernels} == {*table()} - {"discriminative_mnist"}
+    assert {t.workload for t in kernels} == {*table()}
     order = [t.backend for t in tasks]
     assert order.index("public") < order.index("reference")
     assert {t.backend for t in tasks} == {*BACKENDS, NO_CAPSULES}
@@ -109,6 +110,17 @@ def test_no_row_starts_when_the_time_is_over() -> None:
     tasks = [runner.Task("rates"), runner.Task("row", "em_stack", "matrix", "tf32")]
     assert list(runner.run(tasks, "cpu", -1.0, told.append, toy=True)) == []
     assert told == ["no time left for 2 rows, from rates on"]
+
+
+def test_kernels_can_be_compiled_ahead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiled: list[Any] = []
+    monkeypatch.setattr(bench_module, "warm", lambda tasks, *_: compiled.extend(tasks))
+    told: list[str] = []
+    plan = Plan(["capsnet_mnist"], precisions=["bf16"], device="cpu", folder=tmp_path, kernels="only", toy=True)
+    bench_module.bench(plan, told.append)
+    assert {t.backend for t in compiled} == {"triton", "triton compiled", "matrix compiled", "public compiled"}
+    assert told[-1].startswith("kernels of 4 rows")
+    assert not list(tmp_path.iterdir())
 
 
 def row(workload: str, backend: str, ms: float, **more: Any) -> dict[str, Any]:
@@ -218,6 +230,7 @@ def test_memory_is_drawn_beside_its_bound_the_same_every_time(tmp_path: Path) ->
         (Plan(backends=["cuda"], toy=True), "backend: expected one of triton"),
         (Plan(precisions=["fp8"], toy=True), "precision: expected one of tf32, bf16"),
         (Plan(seconds=0, toy=True), "seconds: expected more than 0"),
+        (Plan(kernels="soon", toy=True), "kernels: expected one of first, only, ready"),
         (Plan(device="cuda:0"), "device: expected auto, cpu or cuda, got 'cuda:0'"),
     ],
 )

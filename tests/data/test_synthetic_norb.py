@@ -25,7 +25,7 @@ from flashcaps.data._render import (
 from flashcaps.data._toys import CATEGORIES, assemble, ball, box, tube
 from flashcaps.data._types import Dataset
 from flashcaps.data.norb import smallnorb
-from flashcaps.data.synthetic_norb import contact_sheet, split_viewpoints, synthetic_norb, write_norb_files
+from flashcaps.data.synthetic_norb import contact_sheet, synthetic_norb, write_norb_files
 
 SUBSET = {"size": 16, "azimuths": [0, 5], "elevations": [0, 8], "lightings": [1, 3]}
 
@@ -303,22 +303,10 @@ def test_norb_files_round_trip(dataset, tmp_path):
         assert all(torch.equal(a.info[name], b.info[name]) for name in b.info)
 
 
-def test_split_viewpoints(dataset):
-    by_azimuth = split_viewpoints(dataset, held_out_azimuths=[5])
-    assert by_azimuth.train.info["azimuth"].unique().tolist() == [0]
-    assert by_azimuth.familiar.info["azimuth"].unique().tolist() == [0]
-    assert by_azimuth.novel.info["azimuth"].unique().tolist() == [10]
-    assert len(by_azimuth.familiar) + len(by_azimuth.novel) == len(dataset.test)
-    both = split_viewpoints(dataset, held_out_azimuths=[5], held_out_elevations=[8])
-    assert [len(split) for split in both] == [50, 50, 150]
-
-
 @pytest.mark.parametrize(("call", "message"), [
     (lambda d: synthetic_norb(cache=False, azimuths=[18]), "azimuths: expected steps from 0 to 17"),
     (lambda d: synthetic_norb(cache=False, lightings=[]), "lightings: .* at least one"),
     (lambda d: synthetic_norb(cache=False, size=4), "size: expected at least 8"),
-    (lambda d: split_viewpoints(d), "expected at least one step to hold out"),
-    (lambda d: split_viewpoints(d, held_out_elevations=[9]), "held_out_elevations: expected steps from 0 to 8"),
 ])
 def test_wrong_arguments_are_named(dataset, call, message):
     with pytest.raises(ValueError, match=message):

@@ -33,7 +33,7 @@ def test_by_device(routing: str) -> None:
 def test_what_the_kernels_cannot_take(routing: str) -> None:
     assert pick_form(routing, votes("cuda", torch.float64), over_parents) == "matrix"
     wide = votes("cuda", dim=400)  # too wide for the registers, unless em's few votes of it are stored
-    assert pick_form(routing, wide, over_parents) == ("matrix" if routing in ("dynamic", "attention") else "triton")
+    assert pick_form(routing, wide, over_parents) == ("triton" if routing in ("em", "heinsen") else "matrix")
 
 
 def test_sharing_and_positions() -> None:

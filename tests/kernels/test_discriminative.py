@@ -7,15 +7,33 @@ import torch
 
 from flashcaps.functional import discriminative_update as reference_update
 from flashcaps.kernels import _blocks
-from flashcaps.kernels.discriminative import discriminative_update
+from flashcaps.kernels.discriminative import discriminative_update, weighted_sum
+from flashcaps.votes import Votes
 
-from ..conftest import assert_near
+from ..conftest import TOLERANCE, assert_near
 from ..layer_cases import make_votes
+from .poison import poison_memory
 from .twins import TINY, Twins
 
 
 class TestDiscriminative(Twins):
     routing = "discriminative"
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_kernels(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum, and its gradients, those of coefficients included: what a layer under another needs."""
+    u, weight, b = torch.randn(5, 7, 1, rows, 3), torch.randn(4, 3, 7, 2), torch.randn(7, 4)
+    leaves = [x.requires_grad_() for x in (u, weight, b)]
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    poison_memory(monkeypatch, "empty")
+    ours = weighted_sum(Votes(u, weight), b, triton=True)
+    theirs = torch.einsum("ij,bijd->bjd", exact[2], Votes(exact[0], exact[1]).explicit())
+    assert_near(ours, theirs)
+    g = torch.randn_like(ours)
+    grads = zip(torch.autograd.grad(ours, leaves, g), torch.autograd.grad(theirs, exact, g.double()), strict=True)
+    for actual, expected in grads:
+        assert_near(actual, expected, TOLERANCE[torch.float32].gradient)
 
 
 @pytest.mark.parametrize("penalty", ["l2", "l1"])

@@ -22,7 +22,7 @@ LAYERS = [
     Case(3, 1, 1297, 4, 4, 4, 64, first=True, betas="j", bias=True),
     Case(20, 64, 1, 4, 8, 4, 5, betas="ij"),
     Case(5, 1, 1480, 1, 64, 2, 64, betas="j", bias=True),
-    Case(3, 37, 1, 1, 16, 16, 33),
+    Case(3, 37, 1, 1, 8, 16, 33),
 ]
 
 

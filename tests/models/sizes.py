@@ -22,6 +22,7 @@ SIZES = {
     "cnn_diverse_pool": 19_553_162,
     "cnn_mnist": 35_445_522,
     "cnn_multimnist": 24_563_978,
+    "cnn_smallnorb": 278_949,
     "discriminative_cifar10": 15_922_688,
     "discriminative_fashion": 8_215_568,
     "discriminative_mnist": 8_215_568,
@@ -39,6 +40,10 @@ SIZES = {
     "heinsen_smallnorb": 271_688,
     "heinsen_sst2": 138_944,
     "heinsen_sst5": 140_480,
+    "mix_sst2": 2_562 + 37,
+    "mix_sst5": 6_405 + 37,
+    "pool_sst2": 1280 * 2 + 2,
+    "pool_sst5": 1280 * 5 + 5,
     "resnet18_cifar10": 11_173_962,
     "resnet18_cifar100": 11_220_132,
 }

@@ -68,6 +68,7 @@ def test_a_name_is_registered_once() -> None:
         ("attention_simple_cifar10", {"iterations": 3, "concurrent": False, "options": {"activation": True}}),
         ("discriminative_fashion", {"image": (1, 24, 24), "decoder": False, "options": {"penalty": "l1"}}),
         ("heinsen_sst5", {"layers": 3, "width": 8}),
+        ("mix_sst2", {"layers": 3, "width": 8, "classes": 4}),
         ("cnn_cifar10", {"classes": 3, "image": (1, 32, 32)}),
     ],
 )

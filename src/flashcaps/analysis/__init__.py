@@ -11,6 +11,7 @@ from collections.abc import Callable
 from ._open import open_run
 from ._style import darken
 from ._types import DoesNotApply, Drawn, Run
+from .adversarial import adversarial
 from .agreement import agreement
 from .architecture import architecture
 from .comparisons import ablation, diverse
@@ -18,6 +19,7 @@ from .cost import cost, step_time
 from .credit import credit
 from .discriminative import borrowed_decoder, sparsity
 from .margin import margin
+from .novel_viewpoints import novel_viewpoints
 from .parse_tree import animation, parse_tree
 from .perturbations import dimensions, perturbations
 from .reconstructions import reconstructions
@@ -51,9 +53,11 @@ FIGURES: dict[str, Callable[..., Drawn]] = {
     "pose_trajectories": pose_trajectories,
     "pose_azimuth": pose_azimuth,
     "pose_elevation": pose_elevation,
+    "novel_viewpoints": novel_viewpoints,
     "credit": credit,
     "sparsity": sparsity,
     "borrowed_decoder": borrowed_decoder,
+    "adversarial": adversarial,
 }
 
 __all__ = ["FIGURES", "DoesNotApply", "Drawn", "Run", "compare", "darken", "open_run", "write_figure", "write_figures"]

@@ -17,6 +17,7 @@ from ..results import read_results
 from ..sources import open_sources
 from ..workers import find_device
 from ._types import Run
+from .adversarial import read_records
 
 COUNT = 500  # test examples a figure looks at
 SENTENCES = 16  # of text: the hidden states of one take megabytes
@@ -44,7 +45,7 @@ def open_run(
     known = (folder / "config.json").is_file()
     records = gather(results, [*beside, *([folder] if known else [])])
     run = Run(model, name=path.name or str(path), recipe=recipe, folder=folder if known else None,
-              metrics=read_metrics(folder), records=records)
+              metrics=read_metrics(folder), records=records, robustness=read_records(Path(results)))
     if recipe is None:
         run.missing = "the checkpoint names no recipe, so its data are not known"
         return run

@@ -24,7 +24,9 @@ class Facts(NamedTuple):
 
 
 def facts(record: dict[str, Any]) -> Facts | None:
-    """What a record's recipe and overrides say; None where this version knows no such recipe."""
+    """What a record's recipe and overrides say; None for an ensemble, or where this version knows no such recipe."""
+    if "members" in record:
+        return None
     return _facts(record["recipe"], tuple(o for o in record["overrides"] if not o.startswith("train.seed=")))
 
 

@@ -36,7 +36,8 @@ class Run:
     """A trained model and what is known of it. In a notebook, Run(model, Batch(images, labels, labels, images)) does.
 
     batch: test examples to look at; where there are none, `missing` says why. rule, threshold: how scores become an
-    answer. records: finished runs to compare with. folder: the run's own, where it has one.
+    answer. records: finished runs to compare with; robustness: what was kept of attacks on them. folder: the run's
+    own, where it has one.
     """
 
     model: Model
@@ -53,6 +54,7 @@ class Run:
     tokens: list[list[str]] | None = None  # of text, for every example
     metrics: list[dict[str, Any]] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
+    robustness: list[dict[str, Any]] = field(default_factory=list)
 
     def examples(self) -> Batch:
         if self.batch is None:

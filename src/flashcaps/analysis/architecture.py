@@ -114,7 +114,7 @@ def one_example(run: Run) -> Batch:
     model: Any = run.model
     if run.batch is not None:
         return take(run.batch, torch.tensor([0]))
-    shape = model.image or (8, *model.depth.shape)
+    shape = model.image or (8, *model.reads)
     return Batch(torch.zeros(1, *shape, device=next(model.parameters()).device), torch.zeros(1, dtype=torch.long))
 
 

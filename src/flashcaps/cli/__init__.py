@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from ..workers import Stopped, leave_workers
+from ._attack import attack
 from ._bench import bench
 from ._checks import checks
 from ._data import data
@@ -42,7 +43,7 @@ def examples(context: typer.Context) -> None:
         typer.echo(EXAMPLES, nl=False)
 
 
-for command in (models, recipes, train, evaluate, predict, figures, export, bench, demo, results, checks):
+for command in (models, recipes, train, evaluate, attack, predict, figures, export, bench, demo, results, checks):
     app.command(name=command.__name__)(command)
 app.add_typer(data, name="data")
 

@@ -34,6 +34,7 @@ def bench(
     whole: Annotated[bool, typer.Option(help="memory of whole training steps at large batches")] = False,
     profile: Annotated[bool, typer.Option(help="the kernels of three whole steps, to profile.txt")] = False,
     seconds: Annotated[float, typer.Option(help="time for all of it; the most important rows come first")] = 600.0,
+    kernels: Annotated[str, typer.Option(help="first: compile them, only: no more, ready: they are")] = "first",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
     save: Annotated[Path, typer.Option(help="folder for the JSON, the tables and the plots")] = Path("results/bench"),
     toy: Annotated[bool, typer.Option(hidden=True)] = False,
@@ -51,7 +52,7 @@ def bench(
     """
     module = find_benchmarks()
     plan = module.Plan(
-        workloads or (), backend or (), precision or (), sweep, whole, profile, seconds, device, save, toy
+        workloads or (), backend or (), precision or (), sweep, whole, profile, seconds, device, save, kernels, toy
     )
     path = module.bench(plan, lambda line: console.print(line, markup=False, soft_wrap=True))
     console.print(str(path), markup=False, soft_wrap=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from rich.table import Table
 
 from .. import train as training
 from ..checkpoint import load
+from ..ensemble import ensemble_result, keep_ensemble, open_ensemble
 from ..evaluate import Evaluation, confusion_text, score_threshold
 from ..evaluate import evaluate as measure
 from ..recipe import Recipe, make_recipe, read_recipe
@@ -153,9 +156,13 @@ def describe(evaluation: Evaluation) -> str:
 
 def evaluate(
     run: RunName,
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=value: data.name=affnist; more runs for --ensemble")
+    ] = None,
     weights: Weights = None,
     split: Annotated[str, typer.Option(help="test or validation")] = "test",
+    ensemble: Annotated[bool, typer.Option("--ensemble", help="several runs as one: the mean of their scores")] = False,
+    keep: Annotated[Path | None, typer.Option(help="for --ensemble: folder of measured results to add it to")] = None,
     device: Device = "auto",
     data: DataRoot = None,
     batch: Annotated[int, typer.Option(help="images at once")] = 500,
@@ -167,8 +174,18 @@ def evaluate(
     flashcaps evaluate runs/tiny-0
     flashcaps evaluate runs/capsnet_affnist-0 data.name=translated_mnist
     flashcaps evaluate runs/tiny-0/last.safetensors --json
+    flashcaps evaluate runs/tiny-0 runs/tiny-1 runs/tiny-2 --ensemble --keep results
     """
-    evaluation, names = evaluate_run(run, overrides or [], weights, split, device, data, batch)
+    more, changes = runs_and_overrides(overrides or [])
+    if not ensemble and (more or keep):
+        raise ValueError(f"{more[0] if more else '--keep'}: expected key=value; several runs, and --keep of what they "
+                         "answer together, go with --ensemble")
+    if ensemble and keep is not None and (changes or split != "test"):
+        raise ValueError("--keep: expected the recipe's own test data, got overrides or --split; leave them out")
+    if ensemble:
+        evaluation, names = evaluate_together([run, *more], changes, weights, split, device, data, batch, keep)
+    else:
+        evaluation, names = evaluate_run(run, changes, weights, split, device, data, batch)
     if as_json:
         typer.echo(json.dumps(evaluation.to_dict()))
         return
@@ -177,14 +194,41 @@ def evaluate(
         console.print(confusion_text(evaluation, names), markup=False, soft_wrap=True)
 
 
+def runs_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
+    """Words of the form key=value change the recipe, unless there is such a path; the others are runs."""
+    changes = [word for word in words if re.match(r"[\w.]+=", word) and not Path(word).exists()]
+    return [word for word in words if word not in changes], changes
+
+
 def evaluate_run(
     run: str, overrides: list[str], weights: str | None, split: str, device: str, data: str | None, batch: int
 ) -> tuple[Evaluation, tuple[str, ...]]:
     """Any checkpoint, on the data of its recipe (or of the overrides); and the names of its classes."""
+    model: Any = load(run, weights=weights, device=find_device(device))
+    return evaluate_model(model, make_recipe(model.config["recipe"], overrides), split, data, batch)
+
+
+def evaluate_together(
+    runs: list[str], overrides: list[str], weights: str | None, split: str, device: str, data: str | None, batch: int,
+    keep: Path | None,
+) -> tuple[Evaluation, tuple[str, ...]]:  # fmt: skip
+    """Several checkpoints of one recipe as one; the result goes to the folder `keep`."""
     chosen = find_device(device)
-    model: Any = load(run, weights=weights, device=chosen)
-    recipe = make_recipe(model.config["recipe"], overrides)
-    sources = open_sources(recipe, data, chosen, None)
+    model, members = open_ensemble(runs, weights=weights, device=chosen)
+    recipe = make_recipe(members[0].recipe.to_dict(), overrides)
+    evaluation, names = evaluate_model(model, recipe, split, data, batch)
+    if keep is not None:
+        command = shlex.join(["flashcaps", "evaluate", *(f"runs/{Path(run).name}" for run in runs), "--ensemble"])
+        path = keep_ensemble(ensemble_result(members, evaluation, command, chosen), keep)
+        console.print(str(path), markup=False, soft_wrap=True)
+    return evaluation, names
+
+
+def evaluate_model(
+    model: Any, recipe: Recipe, split: str, data: str | None, batch: int
+) -> tuple[Evaluation, tuple[str, ...]]:
+    """A model on the data of a recipe; and the names of its classes."""
+    sources = open_sources(recipe, data, next(model.parameters()).device, None)
     held = {"test": sources.test, "validation": sources.validation}.get(split)
     if held is None:
         raise ValueError(f"--split: expected test, or validation where the recipe holds some out, got {split!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any
 
@@ -20,12 +20,15 @@ from flashcaps.data.multimnist import FixedPairs, MultiMNIST, multimnist, shard_
 from flashcaps.data.norb import smallnorb
 from flashcaps.data.sst import sst2, sst5
 from flashcaps.data.svhn import svhn
+from flashcaps.data.viewpoints import hold_out_views
 
 
-def _synthetic_norb(root: Root = None, **options: Any) -> Dataset:
+def _synthetic_norb(root: Root = None, *, held_out_azimuths: Iterable[int] = (),
+                    held_out_elevations: Iterable[int] = (), **options: Any) -> Dataset:
+    """As `smallnorb` holds viewpoints out; the other options are the renderer's."""
     from flashcaps.data.synthetic_norb import synthetic_norb  # the renderer is loaded only when it renders
 
-    return synthetic_norb(root, **options)
+    return hold_out_views(synthetic_norb(root, **options), held_out_azimuths, held_out_elevations)
 
 
 DATA: dict[str, Callable[..., Dataset]] = {

@@ -78,7 +78,7 @@ class Dataset:
 
     shape is that of one image as the model sees it. Where images are composed from the splits' digits,
     `compose(split)` makes the generator: an object with sample(n, generator) -> Batch and fixed(count, seed).
-    `validation` is set only where the authors publish one.
+    `validation` is set only where the authors publish one, or where viewpoints are held out: the familiar ones.
     """
 
     name: str

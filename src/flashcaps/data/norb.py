@@ -6,6 +6,7 @@ Its binary matrix format, little-endian: magic, number of dimensions, at least t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from flashcaps.data._files import Root, check_labels, check_same, locate, read_bytes, wrong
 from flashcaps.data._types import Dataset, Split
 from flashcaps.data.augment import resize
+from flashcaps.data.viewpoints import hold_out_views
 
 CLASSES = ("animal", "human", "airplane", "truck", "car")
 # column of the info file: name and highest value; azimuth is 0, 2, .., 34 (times 10 degrees)
@@ -63,13 +65,17 @@ def _resized(split: Split, size: int) -> Split:
     return Split(torch.cat([resize(part, size) for part in split.images.split(1024)]), split.labels, split.info)
 
 
-def smallnorb(root: Root = None, *, size: int | None = None) -> Dataset:
+def smallnorb(root: Root = None, *, size: int | None = None, held_out_azimuths: Iterable[int] = (),
+              held_out_elevations: Iterable[int] = ()) -> Dataset:
     """root/smallnorb/*-{dat,cat,info}.mat, .gz or raw; `size` scales the images once (48 in two of the papers).
 
     info: instance (4 6 7 8 9 in training, 0 1 2 3 5 in test), elevation 0-8, azimuth 0, 2, .., 34, lighting 0-5.
+    held_out_azimuths (steps 0..17), held_out_elevations (0..8): viewpoints that are tested on and not trained on; the
+    test's toys from the others are `validation`.
     """
     train, test = (_split(root, part) for part in ("train", "test"))
     if size is not None:
         train, test = _resized(train, size), _resized(test, size)
     height, width = train.images.shape[2:]
-    return Dataset("smallnorb", train, test, classes=5, shape=(2, height, width), class_names=CLASSES)
+    whole = Dataset("smallnorb", train, test, classes=5, shape=(2, height, width), class_names=CLASSES)
+    return hold_out_views(whole, held_out_azimuths, held_out_elevations)

@@ -11,10 +11,9 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,23 +24,15 @@ from flashcaps.data._random import draws
 from flashcaps.data._render import LIGHTINGS, Views, render
 from flashcaps.data._toys import CATEGORIES, assemble
 from flashcaps.data._types import Dataset, Split
+from flashcaps.data.viewpoints import AZIMUTHS, ELEVATIONS, Indices, chosen_steps
+from flashcaps.data.viewpoints import split_viewpoints as split_viewpoints  # known by this name, too
 
 RENDERER_VERSION = 1                # part of a cache file's name: raise it whenever any image would change
-AZIMUTHS, ELEVATIONS = 18, 9        # steps of 20 degrees from 0, and of 5 degrees from 30
 TRAIN_INSTANCES, TEST_INSTANCES = (4, 6, 7, 8, 9), (0, 1, 2, 3, 5)
 INFO = ("instance", "elevation", "azimuth", "lighting")         # in the order of smallNORB's info file
 BYTE_MATRIX, INT_MATRIX = 0x1E3D4C55, 0x1E3D4C54                # magic numbers of smallNORB's files
 
-Indices = Iterable[int] | None
 Progress = Callable[[int, int], None]
-
-
-class Viewpoints(NamedTuple):
-    """Training examples from familiar viewpoints, and the test examples from familiar and from novel ones."""
-
-    train: Split
-    familiar: Split
-    novel: Split
 
 
 def synthetic_norb(root: Root = None, *, seed: int = 0, size: int = 96, azimuths: Indices = None,
@@ -56,9 +47,9 @@ def synthetic_norb(root: Root = None, *, seed: int = 0, size: int = 96, azimuths
     """
     if size < 8:
         raise ValueError(f"size: expected at least 8 pixels, got {size}; smallNORB has 96")
-    chosen = {"elevations": _chosen("elevations", elevations, ELEVATIONS),
-              "azimuths": _chosen("azimuths", azimuths, AZIMUTHS),
-              "lightings": _chosen("lightings", lightings, len(LIGHTINGS))}
+    chosen = {"elevations": chosen_steps("elevations", elevations, ELEVATIONS),
+              "azimuths": chosen_steps("azimuths", azimuths, AZIMUTHS),
+              "lightings": chosen_steps("lightings", lightings, len(LIGHTINGS))}
     options = {"version": RENDERER_VERSION, "seed": seed, "size": size, **chosen}
     path = data_root(root) / "synthetic_norb" / _file_name(options)
     tensors = _load(path, options) if cache else None
@@ -68,28 +59,6 @@ def synthetic_norb(root: Root = None, *, seed: int = 0, size: int = 96, azimuths
             _save(path, tensors, options)
     train, test = (_split(tensors, name) for name in ("train", "test"))
     return Dataset("synthetic_norb", train, test, len(CATEGORIES), (2, size, size), class_names=tuple(CATEGORIES))
-
-
-def split_viewpoints(dataset: Dataset, *, held_out_azimuths: Iterable[int] = (),
-                     held_out_elevations: Iterable[int] = ()) -> Viewpoints:
-    """Hold viewpoints out of training; novel test examples have a held-out azimuth or elevation, familiar ones neither.
-
-    Steps as in `synthetic_norb` (azimuth 0..17, elevation 0..8). Works on smallNORB as well.
-    """
-    azimuths, elevations = sorted(set(held_out_azimuths)), sorted(set(held_out_elevations))
-    if not azimuths and not elevations:
-        raise ValueError("held_out_azimuths, held_out_elevations: expected at least one step to hold out, got none")
-    _chosen("held_out_azimuths", azimuths or None, AZIMUTHS)
-    _chosen("held_out_elevations", elevations or None, ELEVATIONS)
-
-    def novel(split: Split) -> Tensor:
-        azimuth, elevation = split.info["azimuth"], split.info["elevation"]
-        return (torch.isin(azimuth, torch.tensor(azimuths, device=azimuth.device) * 2)
-                | torch.isin(elevation, torch.tensor(elevations, device=elevation.device)))
-
-    unseen = novel(dataset.test)
-    return Viewpoints(dataset.train.select((~novel(dataset.train)).nonzero()[:, 0]),
-                      dataset.test.select((~unseen).nonzero()[:, 0]), dataset.test.select(unseen.nonzero()[:, 0]))
 
 
 def write_norb_files(dataset: Dataset, folder: str | os.PathLike[str]) -> list[Path]:
@@ -120,14 +89,6 @@ def contact_sheet(path: str | os.PathLike[str], *, seed: int = 0, size: int = 88
         views = [grid[:, (instance % 5) * 108 + instance * 30 + instance % 6][:, None] for instance in range(10)]
         rows.append(torch.cat([_images(category, i, seed, size, view)[0, 0] for i, view in enumerate(views)], dim=1))
     Image.fromarray(torch.cat(rows).numpy()).save(path, optimize=True)
-
-
-def _chosen(name: str, indices: Indices, count: int) -> list[int]:
-    """Sorted unique indices below `count`; all of them for None."""
-    chosen = sorted(set(range(count) if indices is None else (int(i) for i in indices)))
-    if not chosen or chosen[0] < 0 or chosen[-1] >= count:
-        raise ValueError(f"{name}: expected steps from 0 to {count - 1}, at least one, got {chosen}; None means all")
-    return chosen
 
 
 def _grid(elevations: list[int], azimuths: list[int], lightings: list[int]) -> Tensor:

@@ -1,7 +1,7 @@
 """Fused twins of the routing files, same stems: they take `Votes` and never store a vote.
 
 `MATRIX` runs anywhere: blocks of children, matrix products, recomputed in the backward pass. Those in `TRITON` take
-`triton=True` for kernels that keep votes in registers; discriminative is matrix products through and through.
+`triton=True` for kernels that keep votes in registers.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ MATRIX: dict[str, Callable[..., Routed]] = {
     "discriminative": discriminative.discriminative_routing,
 }
 
-TRITON = ("dynamic", "em", "attention", "heinsen")
+TRITON = ("dynamic", "em", "attention", "heinsen", "discriminative")
 
 __all__ = ["MATRIX", "TRITON"]

@@ -59,7 +59,7 @@ def attend_backward(
         gu, gw, gq, gl = (torch.zeros_like(x) for x in inputs)
         return gu, gw, gq, gl
     step = Step(u, weight, query, logits, leaky, detach)
-    into = step.gradients(u.dtype)
+    into = step.gradients(u.dtype, alone=True)
     gq = step.backward(grad.to(u.dtype).contiguous(), lse, into, again=False)
     return into[0], added_up(into[1], weight.dtype), added_up(gq, u.dtype), added_up(into[2], torch.float32)
 

@@ -17,7 +17,7 @@ def pick_form(routing: str, votes: Votes, softmax: Softmax) -> str:
     """
     if votes.u.device.type != "cuda" or not HAS_TRITON:
         return "matrix"
-    if routing in ("dynamic", "attention"):
+    if routing in ("dynamic", "attention", "discriminative"):
         from ._attend_triton import supported
     elif routing in ("em", "heinsen"):
         from ._fit_triton import supported

@@ -23,7 +23,7 @@ from ._fit import Fit
 from ._fit_forward import Source, describe, moments, normaliser
 from ._fit_share import listed, share_gradient, share_of
 
-UNROLLED = 256  # multiply-adds of one vote that kernels unroll
+UNROLLED = 128  # multiply-adds of one vote that kernels unroll; at 256 their compiler takes minutes
 WIDEST = 64  # pose elements held in registers
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

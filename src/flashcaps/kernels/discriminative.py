@@ -9,13 +9,22 @@ from ..routing._math import Softmax, length, over_parents
 from ..routing._types import Routed, Step
 from ..routing.discriminative import ascend, label_signs
 from ..votes import Votes
-from ._attend import combine, project
+from ._attend import combine
 from ._blocks import add_up, children_per_block, recompute, split_children
+from ._choice import pick_form
 from ._norm import squash_poses
 
 
-def weighted_sum(votes: Votes, coefficients: Tensor) -> Tensor:
-    """v_j = sum_i b_ij u_j|i, before squash. coefficients (I, J), or (G, J) for children that share -> (B, J, D)"""
+def weighted_sum(votes: Votes, coefficients: Tensor, triton: bool = False) -> Tensor:
+    """v_j = sum_i b_ij u_j|i, before squash. coefficients (I, J), or (G, J) for children that share -> (B, J, D)
+
+    triton: the kernels of equal couplings, 1 / J each, on weights b_ij W_ij.
+    """
+    if triton:
+        from ._attend_triton import TritonAttend
+
+        j = votes.weight.shape[0]
+        return TritonAttend(votes._replace(weight=votes.weight * (j * coefficients.t()[:, None, :, None])))(None)
     blocks = _blocks(votes)
     if coefficients.shape[0] != votes.shape[1]:
         coefficients = coefficients.repeat_interleave(votes.u.shape[2], 0)
@@ -30,9 +39,10 @@ def discriminative_routing(
     record: bool = False,
     coupling: bool = False,
     softmax: Softmax = over_parents,
+    triton: bool = False,
 ) -> Routed:
     """The routing file's `discriminative_routing` on votes that stay u and W."""
-    s = squash_poses(weighted_sum(votes, coefficients))
+    s = squash_poses(weighted_sum(votes, coefficients, triton))
     b, i, j, _ = votes.shape
     c = coefficients.expand(b, i, j) if coupling or record else None
     return Routed(s, length(s), c, history=(Step(c, s),) if record and c is not None else None)
@@ -40,12 +50,16 @@ def discriminative_routing(
 
 @torch.no_grad()
 def weighted_sum_agreement(votes: Votes, coefficients: Tensor, labels: Tensor) -> Tensor:
-    """sum_k delta_jk u_j|i . v_j over the batch, (G, J): children that share a transform share a coefficient."""
-    _, _, j, _ = votes.shape
-    g, r = votes.u.shape[1:3]
-    query = label_signs(labels, j, votes.u.dtype)[..., None] * weighted_sum(votes, coefficients)
-    agreement = torch.cat([project(*block, query).sum(0) for block in _blocks(votes)], 0)
-    return agreement.view(g, r, j).sum(1)
+    """sum_k delta_jk u_j|i . v_j over the batch, (G, J): children that share a transform share a coefficient.
+
+    u_j|i = u_i W_ij, so this is W_ij . (sum_k u_i^T delta_jk v_j): one product as large as the weights.
+    """
+    u, weight = votes
+    j, _, _, h = weight.shape
+    v = weighted_sum(votes, coefficients, pick_form("discriminative", votes, over_parents) == "triton")
+    query = label_signs(labels, j, v.dtype)[..., None] * v
+    outer = torch.einsum("bgcd,bjch->jdgh", u.sum(2), query.unflatten(-1, (-1, h)))
+    return (weight * outer).sum((1, 3)).t()
 
 
 def discriminative_update(

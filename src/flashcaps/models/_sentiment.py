@@ -17,6 +17,20 @@ from ._starts import kaiming
 from ._types import Model, Output
 
 
+def check_states(states: Tensor, reads: tuple[int, int]) -> None:
+    check_floating("states", states)
+    if states.ndim != 4 or tuple(states.shape[2:]) != reads:
+        raise ValueError(
+            f"states: expected (B, tokens, {', '.join(map(str, reads))}), got {tuple(states.shape)}; "
+            "build the model with the transformer's layers=, width="
+        )
+
+
+def check_mask(mask: Tensor, states: Tensor) -> None:
+    if mask.shape != states.shape[:2]:
+        raise ValueError(f"mask: expected {tuple(states.shape[:2])}, one per token, got {tuple(mask.shape)}")
+
+
 class SentimentNetwork(Model):
     """states (B, n, l, m) of n tokens in l layers of width m, mask (B, n) -> Output.
 
@@ -25,26 +39,21 @@ class SentimentNetwork(Model):
 
     def __init__(self, layers: int, width: int, features: int, capsules: CapsuleStack, head: nn.Module) -> None:
         super().__init__()
+        self.reads = layers, width
         self.depth = nn.Parameter(torch.zeros(layers, width))
         self.linear = nn.Linear(width, features)
         self.norm = nn.LayerNorm(features)
         self.capsules, self.head, self.decoder = capsules, head, None
 
     def forward(self, states: Tensor, mask: Tensor | None = None) -> Output:
-        check_floating("states", states)
-        if states.ndim != 4 or states.shape[2:] != self.depth.shape:
-            raise ValueError(
-                f"states: expected (B, tokens, {', '.join(map(str, self.depth.shape))}), got {tuple(states.shape)}; "
-                "build the model with the transformer's layers=, width="
-            )
+        check_states(states, self.reads)
         u = self.norm(nn.functional.silu(self.linear(states + self.depth)))  # (B, n, l, d)
         routed = self.capsules(u.flatten(1, 2), None if mask is None else self.presence(mask, u))
         return Output(self.head(routed), routed)
 
     def presence(self, mask: Tensor, u: Tensor) -> Tensor:
         """The activation of every capsule, (B, n * l): log(x / (1 - x)) where scores are taken, else x itself."""
-        if mask.shape != u.shape[:2]:
-            raise ValueError(f"mask: expected {tuple(u.shape[:2])}, one per token, got {tuple(mask.shape)}")
+        check_mask(mask, u)
         x = mask.to(u.dtype)
         first = self.capsules.layers[0]
         assert isinstance(first, CapsuleLayer)

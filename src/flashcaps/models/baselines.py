@@ -2,6 +2,7 @@
 
 from ..backbones import Chain, Conv, ResNet
 from ._plain import Plain
+from ._pooled import Pooled
 from ._registry import register
 
 CIFAR_BODY = Chain((
@@ -14,6 +15,10 @@ DIVERSE_BODY = (
     Conv(1024, kernel=3, stride=2, norm="after"),
     Conv(1024, kernel=3, norm="after"),
 )
+TOYS_BODY = Chain((
+    *(Conv(n, kernel=3, padding=1, norm="before", pool="max") for n in (32, 64, 64, 128)),
+    Conv(128, kernel=3, padding=1, norm="before", pool="global"),
+))
 RESNET18 = ResNet(((64, 2, 1), (128, 2, 2), (256, 2, 2), (512, 2, 2)), pool=True)
 
 
@@ -55,6 +60,12 @@ def cnn_cifar100() -> Plain:
 
 
 @register
+def cnn_smallnorb() -> Plain:
+    """em, smallNORB: a CNN about as large as its capsules and heinsen's; any image of 16 x 16 or more."""
+    return Plain((2, 32, 32), 5, TOYS_BODY)
+
+
+@register
 def cnn_diverse_pool() -> Plain:
     """attention, Table 12: one or two digits, 36 x 36; pooled over places."""
     return Plain((1, 36, 36), 10, Chain((*DIVERSE_BODY, Conv(640, kernel=1, activation="none", pool="global"))))
@@ -76,3 +87,27 @@ def resnet18_cifar10() -> Plain:
 def resnet18_cifar100() -> Plain:
     """attention, Table 1: ResNet-18 with a 3 x 3 stem."""
     return Plain((3, 32, 32), 100, RESNET18)
+
+
+@register
+def pool_sst5() -> Pooled:
+    """heinsen, Tables 3-4: sentiment in five grades; a linear map of the last layer's mean over tokens."""
+    return Pooled(5, mixed=False, layers=37, width=1280)
+
+
+@register
+def pool_sst2() -> Pooled:
+    """heinsen, Tables 3-4: sentiment, good or bad; a linear map of the last layer's mean over tokens."""
+    return Pooled(2, mixed=False, layers=37, width=1280)
+
+
+@register
+def mix_sst5() -> Pooled:
+    """heinsen, Tables 3-4: sentiment in five grades; layers mixed by learned weights, mean over tokens, linear map."""
+    return Pooled(5, mixed=True, layers=37, width=1280)
+
+
+@register
+def mix_sst2() -> Pooled:
+    """heinsen, Tables 3-4: sentiment, good or bad; layers mixed by learned weights, mean over tokens, linear map."""
+    return Pooled(2, mixed=True, layers=37, width=1280)

@@ -1,0 +1,288 @@
+"""Adversarial robustness: accuracy under FGSM and PGD in an L-infinity ball, the same for capsules and CNN.
+
+Images are floats in [0, 1] and stay so. What an attack climbs decides what it finds. The loss a model was trained with
+is no fair measure: the margin loss of an image that is answered well is exactly 0, and so is its gradient, while a
+cross-entropy never is; capsules would look robust because the attack stood still. So attacks climb the *gap*, the
+highest wrong score minus the true class's: its sign is the answer's, it never saturates, and a sign step does not care
+about its scale, be the scores lengths, activations or logits. "cross_entropy" and "trained" are there to compare with.
+Gradients pass through every routing iteration. `flat` in the outcome is the share of images whose gradient is exactly 0
+all the same: where it is large, the accuracy of that model says little.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..batches import Batch, spread
+from ..checkpoint import write_atomic
+from ..evaluate import is_right, wilson
+from ..losses import multi_hot
+from ..models._types import Output
+from ..recipe import Loss
+from ..results import commit, hardware
+from ..routing._checks import check_choice, check_number
+from ..step import criterion
+from ._style import COLOURS, MARKERS, figure, grid, styled
+from ._types import DoesNotApply, Drawn, Run, take
+
+Climbed = Callable[[Tensor, Tensor], Tensor]  # scores (B, K), targets (B,) -> what an attack makes large, (B,) or ()
+FOLDER = "robustness"  # under results/
+OBJECTIVES = ("gap", "cross_entropy", "trained")
+DIGITS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)  # of white on black, one channel
+PICTURES = (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255, 16 / 255)
+
+
+def gap(scores: Tensor, targets: Tensor) -> Tensor:
+    """(B,): max over k != t of s_k, minus s_t. Positive where the answer is wrong."""
+    true = multi_hot(targets, scores.shape[1], torch.bool)
+    return scores.masked_fill(true, -math.inf).amax(1) - scores.gather(1, targets[:, None])[:, 0]
+
+
+def objective(name: str, loss: Loss | None = None) -> Climbed:
+    """What to climb, by name; "trained" needs the recipe's loss (without its reconstruction)."""
+    check_choice("loss", name, OBJECTIVES)
+    if name == "gap":
+        return gap
+    if name == "cross_entropy":
+        return lambda scores, targets: F.cross_entropy(scores, targets, reduction="none")
+    if loss is None:
+        raise ValueError("loss: 'trained' needs a checkpoint that names its recipe; take 'gap' or 'cross_entropy'")
+    spec = replace(loss, reconstruction=0.0)
+    margin = torch.tensor(0.9)  # of the spread loss, where it ends
+
+    def climbed(scores: Tensor, targets: Tensor) -> Tensor:
+        mean = criterion(Output(scores, None), Batch(scores, targets), spec, margin.to(scores.device))
+        return mean * len(scores)  # the sum, so that no image's gradient depends on how many there are
+
+    return climbed
+
+
+def climb(model: nn.Module, images: Tensor, targets: Tensor, loss: Climbed = gap) -> tuple[Tensor, Tensor]:
+    """(gradient of the loss by the pixels, scores (B, K)), both detached."""
+    with torch.enable_grad():
+        x = images.detach().requires_grad_()
+        scores = model(x).scores.float()
+        (grad,) = torch.autograd.grad(loss(scores, targets).sum(), x)
+    return grad.nan_to_num(0.0), scores.detach()  # the sign of NaN would break an image and count as a success
+
+
+def fgsm(model: nn.Module, images: Tensor, targets: Tensor, epsilon: float, *, loss: Climbed = gap) -> Tensor:
+    """x + epsilon sign(grad), clipped to [0, 1] (Goodfellow, Shlens, Szegedy 2015). images (B, C, H, W)."""
+    check(images, targets, epsilon)
+    grad, _ = climb(model, images, targets, loss)
+    return (images + epsilon * grad.sign()).clamp(0, 1)
+
+
+def pgd(
+    model: nn.Module, images: Tensor, targets: Tensor, epsilon: float, *, steps: int = 20, step: float | None = None,
+    seed: int = 0, loss: Climbed = gap,
+) -> Tensor:  # fmt: skip
+    """x <- clip(x + step sign(grad)), `steps` times, from a random place in the ball (Madry et al. 2018).
+
+    step: 2.5 epsilon / steps unless given, so that every corner can be reached. clip: to within epsilon of the image
+    and to [0, 1]. Of each image comes back the first point that fools the model, the image itself included; else the
+    last point. Nothing waits for the device.
+    """
+    check(images, targets, epsilon)
+    if steps < 1:
+        raise ValueError(f"steps: expected at least 1, got {steps}")
+    stride = 2.5 * epsilon / steps if step is None else step
+    low, high = (images - epsilon).clamp(min=0), (images + epsilon).clamp(max=1)
+    generator = torch.Generator(images.device).manual_seed(seed)
+    noise = torch.rand(images.shape, generator=generator, device=images.device, dtype=images.dtype)
+    x, found = low + noise * (high - low), images
+    with torch.no_grad():
+        fooled = ~is_right(model(images).scores, targets, "top1")
+    for _ in range(steps):
+        grad, scores = climb(model, x, targets, loss)
+        now = ~is_right(scores, targets, "top1") & ~fooled
+        found, fooled = torch.where(now[:, None, None, None], x, found), fooled | now
+        x = torch.clamp(x + stride * grad.sign(), low, high)
+    return torch.where(fooled[:, None, None, None], found, x)
+
+
+def check(images: Tensor, targets: Tensor, epsilon: float) -> None:
+    check_number("epsilon", epsilon, 0)
+    if not images.is_floating_point() or images.ndim != 4:
+        raise ValueError(f"images: expected floats (B, C, H, W) in [0, 1], got {images.dtype} {tuple(images.shape)}")
+    if targets.ndim != 1:
+        raise DoesNotApply("images with one class each are needed for an attack; these hold several")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: FGSM, and PGD of `steps` steps, at each epsilon; loss: one of OBJECTIVES."""
+
+    epsilons: tuple[float, ...] = ()
+    steps: int = 20
+    loss: str = "gap"
+    seed: int = 0
+    batch: int = 250
+
+    def at(self, channels: int) -> tuple[float, ...]:
+        return self.epsilons or (DIGITS if channels == 1 else PICTURES)
+
+
+QUICK = Plan(steps=10, batch=50)  # what a figure measures on the spot, of a model that is not measured yet
+
+
+def robustness(model: nn.Module, batch: Batch, plan: Plan = Plan(), trained: Loss | None = None) -> dict[str, Any]:
+    """Accuracy in percent under each attack, with its 95 % interval; counted on the device and read once.
+
+    epsilon 0 is the accuracy on clean images. flat: percent of images with a gradient of exactly 0.
+    """
+    images, targets = batch.inputs, batch.targets
+    if batch.mask is not None or images.ndim != 4:
+        raise DoesNotApply("images are needed for an attack; this model reads hidden states of text")
+    check(images, targets, 0.0)
+    loss, epsilons = objective(plan.loss, trained), plan.at(images.shape[1])
+    training = model.training
+    model.eval()
+    try:
+        counts = torch.zeros(1 + 2 * len(epsilons), dtype=torch.int64, device=images.device)
+        for k, rows in enumerate(torch.arange(len(images), device=images.device).split(plan.batch)):
+            some = take(Batch(images, targets), rows)
+            counts += torch.stack(_survivors(model, some, epsilons, loss, replace(plan, seed=plan.seed + k)))
+    finally:
+        model.train(training)
+    flat, *right = counts.tolist()
+    n, half = len(images), len(epsilons)
+    rows = [_row(kind, e, r, n) for kind, part in (("fgsm", right[:half]), ("pgd", right[half:]))
+            for e, r in zip(epsilons, part, strict=True)]
+    return {"examples": n, "loss": plan.loss, "steps": plan.steps, "start": f"uniform in the ball, seed {plan.seed}",
+            "step": "2.5 epsilon / steps", "flat": round(100 * flat / n, 4), "rows": rows}
+
+
+def _survivors(model: nn.Module, batch: Batch, epsilons: tuple[float, ...], loss: Climbed, plan: Plan) -> list[Tensor]:
+    """How many gradients are 0, and how many images are right under FGSM and under PGD at each epsilon."""
+    x, targets = batch.inputs, batch.targets
+    grad, scores = climb(model, x, targets, loss)
+    counts, clean = [(grad.flatten(1) == 0).all(1).sum()], is_right(scores, targets, "top1")
+
+    def survive(attacked: Tensor) -> Tensor:
+        with torch.no_grad():
+            return (clean & is_right(model(attacked).scores, targets, "top1")).sum()
+
+    for e in epsilons:
+        counts.append(survive((x + e * grad.sign()).clamp(0, 1)) if e else clean.sum())
+    for e in epsilons:
+        attacked = pgd(model, x, targets, e, steps=plan.steps, seed=plan.seed, loss=loss) if e else x
+        counts.append(survive(attacked) if e else clean.sum())
+    return counts
+
+
+def _row(attack: str, epsilon: float, right: int, examples: int) -> dict[str, Any]:
+    low, high = wilson(right, examples)
+    return {"attack": attack, "epsilon": round(epsilon, 6), "accuracy": round(100 * right / examples, 4),
+            "interval": [round(100 * low, 4), round(100 * high, 4)]}
+
+
+def make_record(run: Run, plan: Plan, command: str = "") -> dict[str, Any]:
+    """What results/robustness/RECIPE/VARIANT-SEED.json says of a checkpoint."""
+    from ..checks import versions
+
+    recipe, began = run.recipe, time.monotonic()
+    if recipe is None:
+        raise DoesNotApply("a run of a recipe is needed; this checkpoint names none")
+    if run.model.image is None:
+        raise DoesNotApply("images are needed for an attack; this model reads hidden states of text")
+    found = robustness(run.model, run.single(), plan, recipe.loss)
+    about = {"recipe": recipe.name, "variant": variant_of(run), "overrides": list(recipe.overrides),
+             "seed": recipe.train.seed, "data": recipe.data.name, "model": run.model.name,
+             "parameters": run.parameters, "trained_with": recipe.loss.kind}
+    device = next(run.model.parameters()).device
+    return about | found | {"wall_s": round(time.monotonic() - began, 2), "hardware": hardware(device),
+                            "versions": versions(), "commit": commit(), "command": command}
+
+
+def keep_record(record: dict[str, Any], results: Path) -> Path:
+    path = results / FOLDER / record["recipe"] / f"{record['variant']}-{record['seed']}.json"
+    write_atomic(path, json.dumps(record, indent=2) + "\n")
+    return path
+
+
+def read_records(results: Path) -> list[dict[str, Any]]:
+    """All that was kept, in a fixed order."""
+    return [json.loads(path.read_text()) for path in sorted((results / FOLDER).glob("*/*.json"))]
+
+
+@styled
+def adversarial(run: Run) -> Drawn:
+    """Accuracy under attack against its size, FGSM and PGD, of this model and of all measured on the same data."""
+    if run.model.image is None:
+        raise DoesNotApply("images are needed for an attack; this model reads hidden states of text")
+    data = run.recipe.data.name if run.recipe else ""
+    lines = by_model([r for r in run.robustness if r["data"] == data])
+    if run.recipe is None or (run.recipe.name, variant_of(run)) not in lines:
+        looked = take(run.single(), spread(len(run.single().inputs), QUICK.batch).to(run.single().inputs.device))
+        own = {"model": run.model.name, **robustness(run.model, looked, QUICK, run.recipe.loss if run.recipe else None)}
+        lines = {(run.name, "default"): [own], **lines}
+    fig = figure(9.4, 4.2)
+    axes = fig.subplots(1, 2, sharey=True)
+    curves: dict[str, Any] = {}
+    for k, ((name, kind), records) in enumerate(lines.items()):
+        label = name if kind == "default" else f"{name} {kind}"
+        curves[label] = {attack: mean_curve(records, attack) for attack in ("fgsm", "pgd")}
+        colour, style = COLOURS[k % len(COLOURS)], "--" if is_plain(records[0]["model"]) else "-"
+        for axis, points in zip(axes, curves[label].values(), strict=True):
+            axis.plot(list(points), list(points.values()), style, color=colour, marker=MARKERS[k % len(MARKERS)],
+                      label=label)
+    for axis, title in zip(axes, ("FGSM", "PGD"), strict=True):
+        axis.set(title=title, xlabel="largest change of a pixel, of 1", ylim=(0, 101))
+        grid(axis)
+    axes[0].set_ylabel("accuracy, %")
+    axes[0].legend(fontsize=9, loc="lower left")
+    return Drawn({"curves": curves}, fig, " ".join(_said(label, lines[key]) for label, key in
+                                                   zip(curves, lines, strict=True)))
+
+
+def variant_of(run: Run) -> str:
+    from ..run_folder import variant
+
+    assert run.recipe is not None
+    return variant(run.recipe)
+
+
+def by_model(records: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Seeds together, in a fixed order."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault((record["recipe"], record["variant"]), []).append(record)
+    return groups
+
+
+def mean_curve(records: list[dict[str, Any]], attack: str) -> dict[float, float]:
+    """epsilon -> accuracy, the mean over seeds."""
+    points: dict[float, list[float]] = {}
+    for row in (row for record in records for row in record["rows"] if row["attack"] == attack):
+        points.setdefault(row["epsilon"], []).append(row["accuracy"])
+    return {e: statistics.fmean(v) for e, v in sorted(points.items())}
+
+
+def is_plain(model: str) -> bool:
+    """Whether it has no capsules: a dashed line."""
+    from ..models import create_model
+
+    with torch.device("meta"):
+        return not hasattr(create_model(model), "capsules")
+
+
+def _said(label: str, records: list[dict[str, Any]]) -> str:
+    clean, *_ = mean_curve(records, "fgsm").values()
+    ends = {attack: list(mean_curve(records, attack).items())[-1] for attack in ("fgsm", "pgd")}
+    under = " and ".join(f"{value:.1f} % under {attack.upper()} of {e:g}" for attack, (e, value) in ends.items())
+    flat = statistics.fmean(r["flat"] for r in records)
+    seeds = f", {len(records)} seeds" if len(records) > 1 else ""
+    return (f"{label} ({records[0]['examples']} images{seeds}): {clean:.1f} % clean, {under}"
+            + (f"; {flat:.1f} % of its gradients are exactly 0" if flat else "") + ".")

@@ -1,0 +1,255 @@
+"""Attacks: closed forms, bounds, and gradients that pass through routing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import flashcaps
+from flashcaps import ROUTING
+from flashcaps.analysis import DoesNotApply, Run
+from flashcaps.analysis.adversarial import (
+    DIGITS,
+    PICTURES,
+    Plan,
+    adversarial,
+    climb,
+    fgsm,
+    gap,
+    keep_record,
+    make_record,
+    objective,
+    pgd,
+    read_records,
+    robustness,
+)
+from flashcaps.batches import Batch
+from flashcaps.recipe import Loss, read_recipe
+from tests.analysis.conftest import small_run
+from tests.fake_data import fake_split
+
+module = importlib.import_module("flashcaps.analysis.adversarial")  # the package has the figure by that name
+
+
+class Scores(NamedTuple):
+    scores: Tensor
+
+
+class Linear(nn.Module):
+    """scores = W x, for which every attack is known."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, images: Tensor) -> Scores:
+        return Scores(images.flatten(1) @ self.weight.T)
+
+
+@pytest.fixture
+def linear() -> tuple[Linear, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.rand(12, 1, 3, 3, generator=generator) * 0.4 + 0.3  # far enough from 0 and 1 not to be clipped
+    model = Linear(torch.randn(2, 9, generator=generator))
+    return model, images, model(images).scores.argmax(1)
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[nn.Module, Batch]:
+    """A few dozen steps on bars in noise, enough to be right nearly always."""
+    torch.manual_seed(0)
+    split = fake_split(120, 4, (1, 20, 20))
+    batch = Batch(split.images / 255, split.labels)
+    small: dict[str, Any] = {"decoder": False, "backbone": {"channels": 8}, "primary": {"types": 2}}
+    model = flashcaps.create_model("capsnet_tiny", image=(1, 20, 20), classes=4, **small)
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    for k in range(40):
+        rows = torch.arange(k * 30, k * 30 + 30) % 120
+        optimiser.zero_grad()
+        flashcaps.functional.margin_loss(model(batch.inputs[rows]).scores, batch.targets[rows]).backward()
+        optimiser.step()
+    return model.eval(), batch
+
+
+def test_the_gap_is_the_highest_wrong_score_less_the_true_one() -> None:
+    scores = torch.tensor([[0.9, 0.2, 0.4], [0.1, 0.3, 0.8]])
+    assert torch.allclose(gap(scores, torch.tensor([0, 1])), torch.tensor([-0.5, 0.5]))
+
+
+@pytest.mark.parametrize("name", ["gap", "cross_entropy"])
+def test_fgsm_of_a_linear_model_is_the_closed_form(linear: Any, name: str) -> None:
+    """With two classes every loss climbs along sign(w_other - w_true)."""
+    model, images, targets = linear
+    attacked = fgsm(model, images, targets, 0.1, loss=objective(name))
+    w = model.weight.detach()
+    direction = (w[1 - targets] - w[targets]).sign().view_as(images)
+    assert torch.allclose(attacked, images + 0.1 * direction)
+
+
+def test_pgd_of_a_linear_model_ends_in_the_same_corner(linear: Any) -> None:
+    """Where nothing fools the model on the way, PGD ends where FGSM does: the ball's worst corner."""
+    model, images, targets = linear
+    epsilon = 1e-3
+    attacked = pgd(model, images, targets, epsilon, steps=20)
+    safe = gap(model(attacked).scores, targets) < 0
+    assert safe.sum() >= 6
+    assert torch.allclose(attacked[safe], fgsm(model, images, targets, epsilon)[safe], atol=1e-7)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.03, 0.5])
+def test_changes_stay_in_the_ball_and_in_the_picture(trained: Any, epsilon: float) -> None:
+    model, batch = trained
+    images, targets = batch.inputs[:20], batch.targets[:20]  # many pixels are exactly 1
+    for attacked in (fgsm(model, images, targets, epsilon), pgd(model, images, targets, epsilon, steps=4, step=0.3)):
+        assert attacked.min() >= 0
+        assert attacked.max() <= 1
+        assert (attacked - images).abs().max() <= epsilon + 1e-6
+        assert not attacked.requires_grad
+
+
+def test_what_comes_back_is_the_first_point_that_fools(trained: Any) -> None:
+    model, batch = trained
+    images, wrong = batch.inputs[:12], (batch.targets[:12] + 1) % 4  # the model is right, so these are wrong labels
+    assert torch.equal(pgd(model, images, wrong, 0.1, steps=3), images)  # the picture itself does
+
+
+def test_a_start_belongs_to_its_seed(trained: Any) -> None:
+    model, batch = trained
+    images, targets = batch.inputs[:8], batch.targets[:8]
+    once, again, other = (pgd(model, images, targets, 0.02, steps=1, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(once, again)
+    assert not torch.equal(once, other)
+
+
+def test_epsilon_0_is_the_clean_accuracy_and_pgd_is_no_weaker_than_fgsm(trained: Any) -> None:
+    model, batch = trained
+    labels = batch.targets.clone()
+    labels[:6] = (labels[:6] + 1) % 4  # some are wrong to begin with
+    found = robustness(model, Batch(batch.inputs, labels), Plan((0.0, 0.1, 0.2, 0.3), steps=10, batch=50))
+    accuracy = {(row["attack"], row["epsilon"]): row["accuracy"] for row in found["rows"]}
+    with torch.no_grad():
+        clean = 100 * float((model(batch.inputs).scores.argmax(1) == labels).double().mean())
+    assert accuracy["fgsm", 0.0] == accuracy["pgd", 0.0] == pytest.approx(clean)
+    assert clean > 85
+    for e in (0.1, 0.2, 0.3):
+        assert accuracy["pgd", e] <= accuracy["fgsm", e]
+    assert accuracy["pgd", 0.3] < 0.5 * clean  # the attack works
+    assert found["flat"] == 0
+    assert found["examples"] == 120
+
+
+def test_the_training_loss_would_stand_still_where_the_gap_does_not(trained: Any) -> None:
+    """The margin loss of an image that is answered well is 0, its gradient too; that is no robustness."""
+
+    class Sure(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(0.01))
+
+        def forward(self, images: Tensor) -> Scores:
+            x = self.scale * images.flatten(1).mean(1)
+            return Scores(torch.stack([0.95 + x, 0.05 + x * x], 1))
+
+    batch = Batch(torch.rand(5, 1, 4, 4), torch.zeros(5, dtype=torch.int64))
+    names = ("trained", "gap")
+    flat = {name: robustness(Sure(), batch, Plan((0.1,), 1, name), Loss("margin"))["flat"] for name in names}
+    assert flat == {"trained": 100.0, "gap": 0.0}
+
+
+@pytest.mark.parametrize("routing", ROUTING)
+def test_gradients_pass_through_every_routing(routing: str) -> None:
+    """The derivative along a direction, by finite differences of the whole model, in double precision."""
+    torch.manual_seed(0)
+    small: dict[str, Any] = {"decoder": False, "backbone": {"channels": 6}, "primary": {"types": 2, "dim": 16}}
+    model = flashcaps.create_model("capsnet_tiny", image=(1, 16, 16), classes=3, routing=routing, **small)
+    model = model.double().eval()
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.2)  # heinsen's betas start at 0, where its scores are constant
+    images, targets = torch.rand(3, 1, 16, 16, dtype=torch.float64), torch.tensor([0, 1, 2])
+
+    def total(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return gap(model(x).scores, targets).sum()
+
+    with torch.enable_grad():
+        x = images.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(gap(model(x).scores, targets).sum(), x)
+    assert bool((grad.flatten(1).abs().amax(1) > 0).all())
+    direction, h = grad / grad.norm(), 1e-5
+    slope = (total(images + h * direction) - total(images - h * direction)) / (2 * h)
+    assert float(slope) == pytest.approx(float(grad.norm()), rel=1e-3)
+    assert torch.allclose(climb(model, images, targets)[0], grad, rtol=1e-3, atol=1e-6 * float(grad.abs().max()))
+
+
+@pytest.mark.parametrize(("call", "error", "message"), [
+    (lambda m, x, t: fgsm(m, x, t, -0.1), ValueError, "epsilon: expected"),
+    (lambda m, x, t: pgd(m, x, t, 0.1, steps=0), ValueError, "steps: expected at least 1, got 0"),
+    (lambda m, x, t: fgsm(m, (x * 255).byte(), t, 0.1), ValueError, "images: expected floats"),
+    (lambda m, x, t: pgd(m, x, torch.eye(4)[t], 0.1), DoesNotApply, "one class each"),
+    (lambda m, x, t: objective("gaps"), ValueError, "did you mean 'gap'"),
+    (lambda m, x, t: objective("trained"), ValueError, "needs a checkpoint that names its recipe"),
+    (lambda m, x, t: robustness(m, Batch(x, t, mask=t)), DoesNotApply, "hidden states of text"),
+])  # fmt: skip
+def test_wrong_arguments_are_named(trained: Any, call: Any, error: type[Exception], message: str) -> None:
+    model, batch = trained
+    with pytest.raises(error, match=message):
+        call(model, batch.inputs[:4], batch.targets[:4])
+
+
+def test_digits_and_pictures_have_their_own_sizes_of_change() -> None:
+    assert Plan().at(1) == DIGITS
+    assert Plan().at(3) == PICTURES
+    assert Plan((0.0, 0.5)).at(3) == (0.0, 0.5)
+
+
+@pytest.mark.parametrize("name", ["gap", "cross_entropy", "trained"])
+@pytest.mark.parametrize("kind", ["margin", "spread", "cross_entropy"])
+def test_no_image_minds_its_neighbours(trained: Any, name: str, kind: Any) -> None:
+    model, batch = trained
+    loss = objective(name, Loss(kind))
+    wrong = (batch.targets + 1) % 4
+    alone, together = (climb(model, batch.inputs[:n], wrong[:n], loss)[0][0] for n in (1, 9))
+    assert torch.allclose(alone, together, rtol=1e-4, atol=1e-7)
+    assert alone.abs().max() > 0
+
+
+def recorded(tmp_path: Path) -> tuple[Run, dict[str, Any]]:
+    run = replace(small_run(12, decoder=False), recipe=read_recipe("tiny", ["epochs=1"]), name="tiny-0")
+    record = make_record(run, Plan((0.0, 0.1), steps=2), "flashcaps attack runs/tiny-0")
+    path = keep_record(record, tmp_path)
+    assert path == tmp_path / "robustness" / "tiny" / "epochs=1-0.json"
+    return run, record
+
+
+def test_a_record_says_what_made_it_and_is_read_again(tmp_path: Path) -> None:
+    _, record = recorded(tmp_path)
+    assert read_records(tmp_path) == [record]
+    assert {"recipe", "variant", "seed", "hardware", "versions", "commit", "command", "parameters"} <= set(record)
+    assert (record["steps"], record["loss"], record["trained_with"]) == (2, "gap", "margin")
+    assert json.loads(json.dumps(record)) == record
+
+
+def test_the_figure_draws_what_was_kept_and_measures_the_rest(tmp_path: Path, monkeypatch: Any) -> None:
+    run, record = recorded(tmp_path)
+    cnn = record | {"recipe": "cnn", "variant": "default", "model": "cnn_smallnorb"}
+    elsewhere = record | {"recipe": "elsewhere", "data": "cifar10"}
+    run.robustness = [record, record | {"seed": 1}, cnn, elsewhere]
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "robustness", None)  # nothing is measured
+        data, figure, caption = adversarial(run)
+    assert list(data["curves"]) == ["tiny epochs=1", "cnn"]
+    assert list(data["curves"]["cnn"]["pgd"]) == [0.0, 0.1]
+    assert [line.get_linestyle() for line in figure.axes[0].lines] == ["-", "--"]
+    assert "2 seeds" in caption
+    run.robustness = [cnn]
+    monkeypatch.setattr(module, "QUICK", Plan((0.0, 0.2), steps=1, batch=6))
+    data, _, caption = adversarial(run)
+    assert list(data["curves"]) == ["tiny-0", "cnn"]
+    assert "tiny-0 (6 images)" in caption

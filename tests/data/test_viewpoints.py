@@ -1,0 +1,109 @@
+"""Viewpoints held out of training: what is trained on, what is familiar, what is novel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flashcaps.data import Dataset, load_data
+from flashcaps.data.synthetic_norb import split_viewpoints as same_name
+from flashcaps.data.synthetic_norb import synthetic_norb, write_norb_files
+from flashcaps.data.viewpoints import hold_out_views, split_viewpoints
+from flashcaps.recipe import list_recipes, read_recipe
+from flashcaps.train import Place, train
+
+SUBSET: dict[str, Any] = {"size": 16, "azimuths": [0, 5], "elevations": [0, 8], "lightings": [1, 3]}
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    return synthetic_norb(seed=3, cache=False, **SUBSET)
+
+
+@pytest.fixture(scope="module")
+def files(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data root with the toys as smallNORB's files."""
+    root: Path = tmp_path_factory.mktemp("root")
+    write_norb_files(dataset, root / "smallnorb")
+    return root
+
+
+def test_split_viewpoints(dataset: Dataset) -> None:
+    by_azimuth = split_viewpoints(dataset, held_out_azimuths=[5])
+    assert by_azimuth.train.info["azimuth"].unique().tolist() == [0]
+    assert by_azimuth.familiar.info["azimuth"].unique().tolist() == [0]
+    assert by_azimuth.novel.info["azimuth"].unique().tolist() == [10]
+    assert len(by_azimuth.familiar) + len(by_azimuth.novel) == len(dataset.test)
+    both = split_viewpoints(dataset, held_out_azimuths=[5], held_out_elevations=[8])
+    assert [len(split) for split in both] == [50, 50, 150]
+    assert same_name is split_viewpoints
+
+
+@pytest.mark.parametrize(("held", "message"), [
+    ({}, "expected at least one step to hold out"),
+    ({"held_out_elevations": [9]}, "held_out_elevations: expected steps from 0 to 8"),
+    ({"held_out_azimuths": [-1]}, "held_out_azimuths: expected steps from 0 to 17"),
+])  # fmt: skip
+def test_wrong_steps_are_named(dataset: Dataset, held: dict[str, list[int]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        split_viewpoints(dataset, **held)
+
+
+def test_held_out_viewpoints_are_the_test_and_familiar_ones_of_the_same_toys_the_validation(dataset: Dataset) -> None:
+    held = hold_out_views(dataset, held_out_elevations=[8])
+    assert held.validation is not None
+    assert held.test.info["elevation"].unique().tolist() == [8]
+    for split in (held.train, held.validation):
+        assert split.info["elevation"].unique().tolist() == [0]
+    toys = [set(split.info["instance"].tolist()) for split in (held.train, held.validation, held.test)]
+    assert toys[1] == toys[2]
+    assert not toys[0] & toys[1]
+    assert (held.classes, held.shape) == (dataset.classes, dataset.shape)
+    assert hold_out_views(dataset) is dataset
+
+
+def test_nothing_left_to_train_or_test_on_is_an_error(dataset: Dataset) -> None:
+    with pytest.raises(ValueError, match=r"held_out_azimuths.* got \[0, 5\], \[\]: no train examples"):
+        hold_out_views(dataset, held_out_azimuths=[0, 5])
+    with pytest.raises(ValueError, match="no novel examples"):
+        hold_out_views(dataset, held_out_azimuths=[7])
+
+
+def test_both_data_sets_take_the_same_options(dataset: Dataset, files: Path, tmp_path: Path) -> None:
+    read = load_data("smallnorb", files, held_out_azimuths=[5])
+    made = load_data("synthetic_norb", tmp_path, held_out_azimuths=[5], seed=3, cache=False, **SUBSET)
+    assert read.validation is not None
+    assert made.validation is not None
+    for a, b in ((read.train, made.train), (read.validation, made.validation), (read.test, made.test)):
+        assert len(a) == 100
+        assert torch.equal(a.images, b.images)
+
+
+def test_a_run_has_familiar_viewpoints_in_its_curve_and_novel_ones_as_its_test(files: Path, tmp_path: Path) -> None:
+    small = ["data.name=smallnorb", "data.held_out_azimuths=[5]", "data.resize=0", "augment.crop=16",
+             "model.image=[2,16,16]", "epochs=12", "batch=10", "evaluate_every=6", "precision=fp32"]  # fmt: skip
+    outcome = train(read_recipe("cnn_views_azimuth", small), Place("cpu", str(tmp_path / "run"), str(files)))
+    curve, result = outcome.result["curve"], outcome.result
+    assert [point["split"] for point in curve] == ["validation", "validation"]
+    assert curve[-1]["step"] == 12 * 10  # the weights that are tested, too
+    assert curve[-1]["error"] < 80  # it learned: chance is 80 %
+    assert (result["examples"], result["split"]) == (100, "test")
+    assert result["metric"] == "test_error_percent"
+
+
+def test_the_recipes_hold_out_what_the_em_paper_did() -> None:
+    names = [name for name in list_recipes() if "_views_" in name]
+    assert len(names) == 10
+    schedules = set()
+    for name in names:
+        recipe = read_recipe(name)
+        azimuth = {"held_out_azimuths": list(range(3, 15))}  # 60 to 280 degrees; trained on 300 to 40
+        elevation = {"held_out_elevations": list(range(3, 9))}  # 45 to 70; trained on 30, 35 and 40
+        assert recipe.data.options == (azimuth if name.endswith("azimuth") else elevation)
+        schedules.add((recipe.train, recipe.schedule, recipe.optimiser.kind))
+        same_input = read_recipe(name.replace("heinsen", "cnn_whole").replace("em_", "cnn_").replace("capsnet", "cnn"))
+        assert (recipe.augment, recipe.data) == (same_input.augment, same_input.data)  # as a CNN has it
+    assert len(schedules) == 1  # one for all models
