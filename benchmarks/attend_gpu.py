@@ -1,12 +1,12 @@
 """`attend` on a CUDA device: right, reproducible, and how fast. One command:
 
-    python -m benchmarks.attend_gpu [--save FILE] [--precisions fp32,bf16] [--variants] [--matrix]
+    python -m benchmarks.attend_gpu [--save FILE] [--precisions fp32,bf16] [--variants] [--matrix] [--plain]
 
 Each workload is checked against explicit votes in float64 (output and every gradient, as ||x - y|| / ||y||) and run
 twice for equal bits; then forward + backward is captured in a graph and its replays are timed (median, device
 events, two input sets in turn). The floor is the larger of bytes over bandwidth (each input read and each output
 written once per pass that needs it) and products over the TF32 or bf16 rate. --variants times each kernel with other
-blocks side by side, --matrix the matrix form, too.
+blocks side by side, --matrix the matrix form, too. --plain times only the products of equal couplings (`plain_gpu`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flashcaps.kernels._attend_triton import TritonAttend, dynamic_poses
 from flashcaps.routing._math import squash
 from flashcaps.votes import Votes
 
-from . import provenance
+from . import plain_gpu, provenance
 
 BANDWIDTH = 4.3e12  # bytes / s, device to device copy of an H200
 RATE = {"fp32": 380e12, "bf16": 790e12, "ieee": 60e12, "tf32x3": 127e12}  # operations / s; ieee: without matrix units
@@ -261,10 +261,13 @@ def main() -> None:
     parser.add_argument("--precisions", default=",".join(RATE), help="those to run, of " + ", ".join(RATE))
     parser.add_argument("--variants", action="store_true", help="time each kernel with other blocks, too")
     parser.add_argument("--matrix", action="store_true", help="time the matrix form, too")
+    parser.add_argument("--plain", action="store_true", help="tiles of the products of equal couplings, nothing else")
     parser.add_argument("--warm", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     precisions = tuple(args.precisions.split(","))
     torch.manual_seed(SEED)
+    if args.plain:
+        return plain_gpu.sweep()
     if args.warm is not None:
         return warm(args.warm, precisions)
     warm_all(len(VARIANTS) * args.variants, args.precisions)

@@ -2,7 +2,8 @@
 
     python -m benchmarks.steps_gpu [--only capsnet ...] [--top 20] [--small]
 
---small times what surrounds the routing kernels: LayerNorm and squash of poses, patches, each beside torch's own.
+--small times what surrounds the routing kernels: LayerNorm and squash of poses, patches, BatchNorm with its ReLU, each
+beside torch's own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from flashcaps import create_model, votes
 from flashcaps.functional import squash
+from flashcaps.kernels._batch_norm import normalise
 from flashcaps.kernels._norm import layer_norm_poses, squash_poses
 from flashcaps.kernels._patches import patches
 from flashcaps.kernels._stem import convolve_image
@@ -126,6 +128,25 @@ def compare(title: str, ours: Callable[..., Tensor], theirs: Callable[..., Tenso
     print(f"  {title:<44}{times[0]:>9.1f} us, torch {times[1]:>9.1f} us, off by {max(errors):.1e}", flush=True)
 
 
+def batch_norms() -> None:
+    """The shapes of the attention ResNet at batch 128."""
+    for shape in ((128, 64, 32, 32), (128, 128, 16, 16)):
+        norm = torch.nn.BatchNorm2d(shape[1], device="cuda")
+        x, r = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        x, r = (y.contiguous(memory_format=torch.channels_last).requires_grad_() for y in (x, r))
+        size, w, b = "x".join(map(str, shape)), norm.weight, norm.bias
+
+        def ours(x: Tensor, w: Tensor, b: Tensor, r: Tensor | None = None, norm: Any = norm) -> Tensor:
+            return normalise(norm, x, r)
+
+        def theirs(x: Tensor, w: Tensor, b: Tensor, r: Tensor | None = None, norm: Any = norm) -> Tensor:
+            y = norm(x)
+            return (y if r is None else y + r).relu_()
+
+        compare(f"BatchNorm, ReLU {size}, bf16", ours, theirs, x, w, b)
+        compare(f"BatchNorm, sum, ReLU {size}, bf16", ours, theirs, x, w, b, r)
+
+
 def small() -> None:
     """The shapes of attention ResNet and CapsNet at batch 128."""
     w, b = (torch.randn(16, device="cuda", requires_grad=True) for _ in range(2))
@@ -175,6 +196,7 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     if args.small:
         small()
+        batch_norms()
     for name in args.only:
         measure(name, args.top)
 

@@ -78,6 +78,24 @@ def test_a_block_whose_body_is_zero_is_its_shortcut() -> None:
     assert wider(x).shape == (2, 6, 3, 3)
 
 
+def test_layers_are_called_one_by_one_on_a_cpu() -> None:
+    """Numbers and modules as in `nn.Sequential`: whoever hooks one sees it."""
+    backbone = ResNet(((4, 1, 1), (6, 1, 2))).build(3)
+    leaves = [m for m in backbone.modules() if not list(m.children()) and not isinstance(m, nn.Identity)]
+    called: list[nn.Module] = []
+    for m in leaves:
+        m.register_forward_hook(lambda m, *_: called.append(m))
+    x = torch.randn(2, 3, 8, 8)
+    stem, first, second = nn.Sequential(*backbone[:3]), backbone[3], backbone[4]  # type: ignore[index]
+    y = stem(x)
+    for block in (first, second):
+        y = (block.body(y) + block.shortcut(y)).relu_()
+    called.clear()
+    assert torch.equal(backbone(x), y)
+    assert set(called) == set(leaves)
+    assert len(called) == len(leaves)
+
+
 def test_only_the_first_block_of_a_stage_strides() -> None:
     assert output_shape(ResNet(((4, 2, 1), (6, 3, 2))).build(1), (1, 9, 12)) == (6, 5, 6)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from .kernels._batch_norm import normalise, takes
 from .kernels._stem import ImageConv2d, few_numbers
 from .routing._checks import check_choice, check_sizes
 
@@ -26,6 +27,27 @@ POOLS: dict[str, Callable[[], nn.Module]] = {
     "average": partial(nn.AvgPool2d, 2),
     "global": partial(nn.AdaptiveAvgPool2d, 1),
 }
+
+
+def through(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
+    """x through all layers. Where a GPU trains, a BatchNorm and the ReLU after it are one step."""
+    rest = list(layers)
+    while rest:
+        layer = rest.pop(0)
+        if isinstance(layer, nn.BatchNorm2d) and takes(layer, x):
+            relu = bool(rest) and isinstance(rest[0], nn.ReLU)
+            x = normalise(layer, x, relu=relu)
+            rest = rest[relu:]
+        else:
+            x = layer(x)
+    return x
+
+
+class Layers(nn.Sequential):
+    """`nn.Sequential`, by `through`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return through(self, x)
 
 
 class Backbone(Protocol):
@@ -64,7 +86,7 @@ class Conv:
             check_choice("pool", self.pool, POOLS)
             layers.append(POOLS[self.pool]())
         kind = ImageConv2d if few_numbers(in_channels, self.kernel) else nn.Conv2d
-        return nn.Sequential(kind(in_channels, self.channels, self.kernel, self.stride, self.padding), *layers)
+        return Layers(kind(in_channels, self.channels, self.kernel, self.stride, self.padding), *layers)
 
 
 @dataclass(frozen=True)
@@ -96,11 +118,11 @@ class ResidualBlock(nn.Module):
         )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels != width:
-            self.shortcut = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+            self.shortcut = Layers(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.body(x) + self.shortcut(x)
-        return out.relu_()
+        *layers, norm = self.body
+        return normalise(norm, through(layers, x), self.shortcut(x))
 
 
 @dataclass(frozen=True)
@@ -127,7 +149,7 @@ class ResNet:
                 width = wide
         if self.pool:
             layers.append(POOLS["global"]())
-        return nn.Sequential(*layers)
+        return Layers(*layers)
 
 
 class Coordinates(nn.Module):
@@ -153,7 +175,7 @@ class CoordinateConvs:
         for stride in self.strides:
             layers += [nn.BatchNorm2d(n), nn.Conv2d(n, self.channels, 3, stride), nn.SiLU()]
             n = self.channels
-        return nn.Sequential(*layers)
+        return Layers(*layers)
 
 
 BACKBONES: dict[str, Backbone] = {

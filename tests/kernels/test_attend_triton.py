@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton.language as tl
 from torch import Tensor
 
 from flashcaps.kernels import _attend_plan as plan
@@ -113,7 +114,8 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
     monkeypatch.setattr(plan, "FULL", dict.fromkeys(plan.FULL, full))
     plan.cut.cache_clear()
     monkeypatch.setattr(plan, "tile", lambda n, kernel: whole(n, kernel)._replace(bt=2, ic=2))
-    monkeypatch.setattr(plan, "PLAIN", plan.Plain(2, 4, 4, 1, 2))
+    monkeypatch.setattr(plan, "plain", lambda kernel, n: plan.Plain(2, 4, 4, 1, 2, 1))
+    monkeypatch.setattr(plan, "MULTIPROCESSORS", full)
     plan.chunks.cache_clear()
 
 
@@ -150,6 +152,24 @@ class TestInterpreted:
     def test_many_tiles(self, shape: tuple[int, ...], given: str, full: int, monkeypatch: pytest.MonkeyPatch) -> None:
         small_tiles(monkeypatch, full)
         assert_close(draw(shape, given, torch.float32))
+
+    @pytest.mark.parametrize("numbers", ["highest", "high", "fp16"])
+    @pytest.mark.parametrize("full", [None, 1, 5])
+    @pytest.mark.parametrize("shape", [SHAPES[0], (5, 5, 2, 2, 3, 3), (3, 3, 9, 2, 2, 11)])
+    def test_equal_couplings_of_many_rows(
+        self, shape: tuple[int, ...], full: int | None, numbers: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Weights are copied first, and where TF32 is allowed gW is computed from halves of fp32.
+
+        The interpreter multiplies the bits of bf16: halves are fp16 here.
+        """
+        monkeypatch.setattr(plan, "ROWS", 1)
+        monkeypatch.setattr("flashcaps.kernels._attend_plain.HALF", tl.constexpr(tl.float16))
+        if full is not None:
+            small_tiles(monkeypatch, full)
+        torch.set_float32_matmul_precision("highest" if numbers == "fp16" else numbers)
+        drawn = draw(shape, "nothing", torch.float16 if numbers == "fp16" else torch.float32)
+        assert_close(drawn)
 
     @pytest.mark.parametrize("given", ["nothing", "both"])
     @pytest.mark.parametrize("shape", SHAPES[:3])
@@ -331,6 +351,22 @@ class TestPlan:
             assert (chunks - 1) * cut.tiles * t.ic < n.g <= chunks * cut.tiles * t.ic
             assert (batches - 1) * cut.batches * t.bt < n.b <= batches * cut.batches * t.bt
             assert (groups - 1) * cut.parents < n.j <= groups * cut.parents
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_products_of_equal_couplings(self, case: str) -> None:
+        """Few rows, a small tile. Many: all parents' columns at a time, and as many programs as the device holds."""
+        n = plan.Sizes(*self.CASES[case])
+        tiles = {kernel: plan.plain(kernel, n) for kernel in plan.MANY}
+        if not plan.many(n):
+            assert set(tiles.values()) == {plan.FEW}
+            return
+        assert tiles["plain_sum"].parents >= min(n.j * n.h, 128)
+        t = tiles["plain_weight_gradient"]
+        rows, programs = plan.ceil_div(n.b * n.c, t.rows), plan.ceil_div(n.g * n.d, t.columns)
+        per, chunks = plan.chunks(rows, programs, n.j * n.d * n.g * n.h, t.resident)
+        assert (chunks - 1) * per < rows <= chunks * per
+        full = plan.MULTIPROCESSORS * t.resident
+        assert 0.9 * full < chunks * programs <= full
 
     @pytest.mark.parametrize("case", ["capsnet", "multimnist", "cifar100", "attention"])
     def test_partial_sums_are_small_and_the_device_full(self, case: str) -> None:

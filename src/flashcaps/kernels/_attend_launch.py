@@ -107,10 +107,12 @@ class Step:
         )
         return parts
 
-    def gradients(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Room for gu in `dtype` and for partial gW and gl."""
+    def gradients(self, dtype: torch.dtype, alone: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Room for gu in `dtype` and for partial gW and gl, of this step alone or of others, too."""
         n, t = self.n, plan.tile(self.n, "parent_gradient")
         batches = plan.cut(n, t, "parent_gradient").grid[1]
+        if alone and not self.coupled:
+            batches = self._plain_chunks()
         gl = (batches, n.g, n.j) if self.given["LOGITS"] else (1, 0)
         gu = torch.empty(self.u.shape, dtype=dtype, device=self.u.device)
         return gu, empty(self.u, batches, *self.weight.shape), empty(self.u, *gl)
@@ -137,29 +139,43 @@ class Step:
         )  # fmt: skip
         return gq
 
-    def _plain(self) -> tuple[dict[str, Any], tuple[int, int, int], int]:
-        """Constants of the kernels of equal couplings, tiles of their rows, columns (i, k) and (j, h), and rows."""
-        n, (rows, columns, parents, warps, stages) = self.n, plan.PLAIN
+    def _plain(self, kernel: str) -> tuple[dict[str, Any], tuple[int, int, int]]:
+        """Constants of a kernel of equal couplings, and tiles of its rows, columns (i, k) and (j, h)."""
+        n, (rows, columns, parents, warps, stages, _) = self.n, plan.plain(kernel, self.n)
         shape = {"G": n.g, "J": n.j, "C": n.c, "D": n.d, "H": n.h, "PRECISION": precision(self.u.dtype)}
         tile = {"R": rows, "N": columns, "M": parents, "STAGES": stages, "num_warps": warps}
         tiles = plan.ceil_div(n.b * n.c, rows), plan.ceil_div(n.g * n.d, columns), plan.ceil_div(n.j * n.h, parents)
-        return {**shape, **tile}, tiles, n.b * n.c
+        return {**shape, **tile}, tiles
 
     def _plain_sum(self) -> Tensor:
         from . import _attend_plain as kernels
 
-        n, (constants, (r, c, p), rows) = self.n, self._plain()
-        tiles, chunks = plan.chunks(c, r * p, n.b * n.j * n.c * n.h)
+        n, copied, (constants, (r, c, p)) = self.n, plan.many(self.n), self._plain("plain_sum")
+        resident = plan.plain("plain_sum", n).resident
+        tiles, chunks = plan.chunks(c, r * p, n.b * n.j * n.c * n.h, resident)
         parts = empty(self.u, chunks, n.b, n.j, n.c * n.h)
-        kernels.plain_sum[p, r, chunks](self.u, self.weight, parts, rows, tiles, self.share, **constants)
+        weight = self.weight.permute(0, 3, 2, 1).contiguous() if copied else self.weight
+        kernels.plain_sum[p, r, chunks](self.u, weight, parts, n.b * n.c, tiles, self.share, COPIED=copied, **constants)
         return parts
+
+    def _plain_chunks(self) -> int:
+        """Into which the rows are cut for gW."""
+        _, (r, c, p) = self._plain("plain_weight_gradient")
+        resident = plan.plain("plain_weight_gradient", self.n).resident
+        return plan.chunks(r, c * p, self.weight.numel(), resident)[1]
 
     def _plain_gradients(self, gs: Tensor, gu: Tensor, gw: Tensor, again: bool) -> None:
         from . import _attend_plain as kernels
 
-        constants, (r, c, p), rows = self._plain()
-        kernels.plain_pose_gradient[c, r](gs, self.weight, gu, rows, self.share, int(again), **constants)
-        tiles = plan.ceil_div(r, gw.shape[0])
+        n, copied, (constants, (r, c, _)) = self.n, plan.many(self.n), self._plain("plain_pose_gradient")
+        weight = self.weight.permute(2, 1, 0, 3).contiguous() if copied else self.weight
+        kernels.plain_pose_gradient[c, r](gs, weight, gu, n.b * n.c, self.share, int(again), COPIED=copied, **constants)
+        constants, (r, c, p) = self._plain("plain_weight_gradient")
+        halves = copied and self.u.dtype == torch.float32 and constants["PRECISION"] == "tf32"
+        share = self.share / mend(self.u) if halves else self.share
+        twice = constants["M"] > 64
+        constants["M"] //= 1 + twice
         kernels.plain_weight_gradient[p, c, gw.shape[0]](
-            gs, self.u, gw, rows, tiles, self.share, int(again), **constants
-        )
+            gs, self.u, gw, n.b * n.c, plan.ceil_div(r, gw.shape[0]), share, int(again), TWICE=int(twice),
+            HALVES=halves, **constants,
+        )  # fmt: skip

@@ -12,6 +12,9 @@ What was tried (one H200, TF32, forward + backward of 1152x8 -> 10x16, 3200x8 ->
 - of that, the products of the first, uniform step were kept: forward 0.008 ms of the first row, backward 0.027. The
   tiles with these products and the new settle have not been timed as a whole.
 - other blocks of the tiles, 64 x 128 and 64 x 64 with 8 warps, 32 x 64 with 2: each kernel slower or about as fast.
+- one tile for the products of equal couplings, 64 x 64 x 32 with 2 warps: 8 us each with few rows (1152x8 -> 10x16 at
+  128), but 370 us for s with many (288x4x4 -> 32x4x4 at 6272), where poses alone take 30. `MANY` is for those, chosen
+  by bytes, registers and what the compiler makes of it (warp-group products, 16 byte copies, no spills); not timed yet.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-FULL = {"weighted_sum": 396, "parent_gradient": 264}  # programs a large GPU of 132 multiprocessors holds at a time
+MULTIPROCESSORS = 132  # of a large GPU
+FULL = {"weighted_sum": 396, "parent_gradient": 264}  # programs that it holds at a time
 ROOM = 12 << 20  # elements of partial sums
 
 
@@ -40,16 +44,25 @@ BLOCKS = {
 
 
 class Plain(NamedTuple):
-    """Of the products of equal couplings: rows (b, c), columns (i, k), parents' columns (j, h)."""
+    """Of the products of equal couplings: rows (b, c), columns (i, k), parents' columns (j, h); programs at a time."""
 
     rows: int
     columns: int
     parents: int
     warps: int
     stages: int
+    resident: int  # of a multiprocessor, by registers and shared memory
 
 
-PLAIN = Plain(64, 64, 32, 2, 3)
+FEW = Plain(64, 64, 32, 2, 3, 4)
+# With many rows poses are to be read once: s and gW take all parents at a time. Four warps are a warp group, the unit
+# of the fastest products. 32 or 64 columns of 4 x 4 poses fill whole sectors of memory.
+MANY = {
+    "plain_sum": Plain(128, 32, 128, 8, 3, 2),
+    "plain_pose_gradient": Plain(128, 64, 32, 4, 3, 2),
+    "plain_weight_gradient": Plain(32, 64, 128, 4, 3, 3),
+}
+ROWS = 4096  # from which on they are many
 
 
 class Sizes(NamedTuple):
@@ -143,10 +156,23 @@ def cut(n: Sizes, t: Tile, kernel: str) -> Cut:
     return best[1]
 
 
+def many(n: Sizes) -> bool:
+    """Whether so many rows read the weights that a copy of those, in the order they are read in, costs little."""
+    return n.b * n.c >= ROWS
+
+
+def plain(kernel: str, n: Sizes) -> Plain:
+    """The tile of a product of equal couplings."""
+    if not many(n):
+        return FEW
+    t, columns, parents = MANY[kernel], max(power_of_two(n.g * n.d), 16), max(power_of_two(n.j * n.h), 16)
+    return t._replace(columns=min(t.columns, columns), parents=min(t.parents, parents))
+
+
 @lru_cache(maxsize=256)
-def chunks(tiles: int, programs: int, copy: int) -> tuple[int, int]:
+def chunks(tiles: int, programs: int, copy: int, resident: int) -> tuple[int, int]:
     """Tiles of a program and chunks of them, of least estimated time, for sums by as many `programs` in each chunk."""
-    full = 2 * FULL["parent_gradient"]
+    full = MULTIPROCESSORS * resident
     per = [k for k in range(1, tiles + 1) if k == tiles or ceil_div(tiles, k) * copy <= ROOM]
     best = min(per, key=lambda k: ceil_div(ceil_div(tiles, k) * programs, full) * (k + 2.0))
     return best, ceil_div(tiles, best)
