@@ -35,11 +35,21 @@ class Collected:
         self.ids = [item.nodeid for item in session.items]
 
 
-class Told:
-    """One JSON line for every test as soon as it ends, so that a process stopped half-way loses nothing."""
+class Shared:
+    """Each test goes to the process that claims it first. One JSON line for each as soon as it ends, so that a process
+    stopped half-way loses nothing."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / f"{os.getpid()}.told"
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for k, item in enumerate(session.items):
+            try:
+                (self.folder / f"{k}.claim").touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call" and report.outcome == "passed":
@@ -51,27 +61,20 @@ class Told:
             f.write(json.dumps(line) + "\n")
 
 
-def run_some(ids: list[str], told: Path) -> int:
-    """Of one process: these tests, told line by line."""
-    return int(pytest.main(["-q", "-m", "gpu", "-p", "no:cacheprovider", *ids], plugins=[Told(told)]))
-
-
-def run_all(processes: int, limit: float) -> dict[str, Any]:
-    """Every test once, spread by chance so that no process has all the slow ones; what had no time is named."""
+def run_all(processes: int, limit: float, words: list[str]) -> dict[str, Any]:
+    """Every test once, in an order by chance, so that like ones are not compiled at the same time; what had no time is
+    named."""
     collected = Collected()
     files = sorted(str(f.relative_to(ROOT)) for f in ROOT.glob("tests/**/test_*.py") if "mark.gpu" in f.read_text())
     pytest.main(["-q", "-m", "gpu", "--collect-only", "-p", "no:cacheprovider", *files], plugins=[collected])
-    ids = sorted(collected.ids)
+    ids = sorted(i for i in collected.ids if not words or any(word in i for word in words))
     random.Random(0).shuffle(ids)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        running = []
-        for k in range(processes):
-            share = Path(folder) / f"{k}.json"
-            share.write_text(json.dumps(ids[k::processes]))
-            command = [sys.executable, "-m", "tests.on_gpu", "--share", str(share)]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            running.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL))
+        (Path(folder) / "ids.json").write_text(json.dumps(ids))
+        command = [sys.executable, "-m", "tests.on_gpu", "--share", folder]
+        options: dict[str, Any] = {"cwd": ROOT, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+        running = [subprocess.Popen(command, stdout=subprocess.DEVNULL, **options) for _ in range(processes)]
         for process in running:
             try:
                 process.wait(max(0.1, limit - (time.monotonic() - start)))
@@ -90,13 +93,15 @@ def run_all(processes: int, limit: float) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.on_gpu", description=__doc__)
+    parser.add_argument("words", nargs="*", help="only tests with one of these in their name")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--seconds", type=float, default=1800.0, help="time for all")
     parser.add_argument("--save", type=Path, default=ROOT / "results" / "gpu_tests.json")
     parser.add_argument("--share", type=Path, help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.share:
-        return run_some(json.loads(a.share.read_text()), a.share.with_suffix(".told"))
+        ids = json.loads((a.share / "ids.json").read_text())
+        return int(pytest.main(["-q", "-m", "gpu", "-p", "no:cacheprovider", *ids], plugins=[Shared(a.share)]))
     if not torch.cuda.is_available():
         parser.error("no CUDA device here")
     report = {
@@ -104,7 +109,7 @@ def main() -> int:
         "hardware": hardware(torch.device("cuda")),
         "versions": {"python": sys.version.split()[0], "torch": torch.__version__},
         "command": "python -m tests.on_gpu",
-        **run_all(a.processes, a.seconds),
+        **run_all(a.processes, a.seconds, a.words),
     }
     write_atomic(a.save, json.dumps(report, indent=1) + "\n")
     print(f"{report['outcomes']}, {len(report['not_run'])} not run, {report['wall_s']:.0f} s")
