@@ -108,9 +108,9 @@ def too_large(n: Sizes) -> str | None:
     return f"a tensor of {elements} elements; the kernel's addresses take 2**31" if elements >= 1 << 31 else None
 
 
-def tile(n: Sizes, kernel: str) -> Tile:
+def tile(n: Sizes, kernel: str, block: Block | None = None) -> Tile:
     """The kernel's block in examples and children; the matrix units take no fewer than 16 columns of a vote."""
-    block = BLOCKS[kernel]
+    block = BLOCKS[kernel] if block is None else block
     cp, dp, hp = power_of_two(n.c), power_of_two(n.d), max(power_of_two(n.h), 16)
     bt = max(min(block.rows // cp, power_of_two(n.b)), 16 // cp, 1)
     warps = block.warps if bt * cp == block.rows else min(block.warps, 4)
@@ -128,8 +128,8 @@ def _rows(batches: int, others: int, full: int) -> set[int]:
 
 
 @lru_cache(maxsize=256)
-def cut(n: Sizes, t: Tile, kernel: str) -> Cut:
-    """The cut of least estimated time whose partial sums stay under ROOM.
+def cut(n: Sizes, t: Tile, kernel: str, full: int | None = None) -> Cut:
+    """The cut of least estimated time whose partial sums stay under ROOM; `full` programs at a time, FULL by default.
 
     A wave of programs takes as long as one: its tiles of children and examples, each with its parents and the poses
     to load. gW (`parent_gradient`) has a copy per chunk of examples, s or gq one per chunk of children, and a million
@@ -137,7 +137,7 @@ def cut(n: Sizes, t: Tile, kernel: str) -> Cut:
     """
     batches, tiles = ceil_div(n.b, t.bt), ceil_div(n.g, t.ic)
     weight, query = n.j * n.d * n.g * n.h, n.b * n.j * n.c * n.h
-    full, both = FULL[kernel], kernel == "parent_gradient"
+    full, both = FULL[kernel] if full is None else full, kernel == "parent_gradient"
     best: tuple[float, Cut] | None = None
     for groups in sorted({ceil_div(n.j, p) for p in (4, 5, 8, 10, 16, 32)}):
         parents = ceil_div(n.j, groups)
