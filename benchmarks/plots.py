@@ -49,10 +49,14 @@ def points(record: dict[str, Any], value: str) -> dict[str, dict[tuple[str, str]
 
 
 def panels(lines: dict[str, Any], title: str, label: str) -> tuple[Any, list[Any]]:
-    """A panel per axis of the sweep, two rows of three."""
-    picture = figure(11, 6.2)
-    axes = picture.subplots(2, 3).flatten()
-    for panel, axis in zip(axes, LABELS, strict=True):
+    """A panel per axis of the sweep that was measured, in rows of three."""
+    measured = [axis for axis in LABELS if lines.get(axis)]
+    rows = -(-len(measured) // 3)
+    picture = figure(11, 0.6 + 2.8 * rows)
+    axes = picture.subplots(rows, 3, squeeze=False).flatten()
+    for panel in axes[len(measured) :]:
+        panel.set_visible(False)
+    for panel, axis in zip(axes, measured, strict=False):
         for (routing, backend), found in lines.get(axis, {}).items():
             x, y = zip(*found, strict=True)
             panel.plot(x, y, LINES.get(backend, ":"), color=ALGORITHM.get(routing, INK), marker="o", markersize=3.5,
