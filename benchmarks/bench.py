@@ -19,6 +19,8 @@ from .table import write_tables
 from .training import profile
 from .workloads import BACKENDS, PRECISIONS, profiled, table
 
+KERNELS = ("first", "only", "ready")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -40,13 +42,16 @@ class Plan:
     kernels: str = "first"
     toy: bool = False
 
+    def __post_init__(self) -> None:
+        if self.kernels not in KERNELS:
+            raise ValueError(f"kernels: expected one of {', '.join(KERNELS)}, got {self.kernels!r}")
+
     def check(self) -> None:
         known = [*BASE] if self.sweep else [*table(self.toy)]
         for name, given, right in (
             ("workload", self.workloads, known),
             ("backend", self.backends, BACKENDS),
             ("precision", self.precisions, PRECISIONS),
-            ("kernels", [self.kernels], ("first", "only", "ready")),
         ):
             for x in given:
                 if x not in right:

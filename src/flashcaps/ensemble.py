@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checkpoint import load, write_atomic
+from .checkpoint import load
 from .evaluate import Evaluation
 from .models._types import Output
 from .recipe import Recipe, make_recipe
-from .results import commit, hardware
+from .results import commit, hardware, keep
 
 
 class Ensemble(nn.Module):
@@ -108,6 +108,4 @@ def ensemble_result(members: Sequence[Member], test: Evaluation, command: str, d
 
 def keep_ensemble(result: dict[str, Any], results: Path) -> Path:
     """Where `flashcaps results` finds it."""
-    path = results / "runs" / result["recipe"] / f"{result['variant']}-{result['seed']}.json"
-    write_atomic(path, json.dumps(result, indent=2) + "\n")
-    return path
+    return keep(result, results / "runs")

@@ -19,6 +19,13 @@ STEPS = 5
 EPS = 1e-7
 
 
+def unless_found(found: Tensor | None, new: Iterable[Tensor], old: Iterable[Tensor]) -> list[Tensor]:
+    """What takes the place of `old`: itself, where something not finite was found. So a mean moved there stays."""
+    if found is None:
+        return list(new)
+    return [torch.where(found > 0, b, a) for a, b in zip(new, old, strict=True)]
+
+
 def orthogonalise(x: Tensor) -> Tensor:
     """About U V^T of each x (n, rows, columns) = U S V^T, by Newton-Schulz steps in bf16."""
     wide = x.shape[1] <= x.shape[2]
@@ -68,7 +75,7 @@ class Muon(torch.optim.Optimizer):
             if not self.state[p]:
                 self.state[p] = {"m": torch.zeros_like(p)}
         m, mu = [self.state[p]["m"] for p in params], group["momentum"]
-        grads = self._towards([p.grad for p in params if p.grad is not None], m)
+        grads = unless_found(self.found_inf, [p.grad for p in params if p.grad is not None], m)
         torch._foreach_lerp_(m, grads, 1 - mu)
         ahead = torch._foreach_lerp(grads, m, mu)
         alike: dict[tuple[int, int], list[int]] = {}  # of one shape: one product for all of them
@@ -89,10 +96,10 @@ class Muon(torch.optim.Optimizer):
         t = [self.state[p]["t"] for p in params]
         b1, b2 = group["betas"]
         grads = [p.grad for p in params if p.grad is not None]
-        squares = self._towards(torch._foreach_mul(grads, grads), v)
+        squares = unless_found(self.found_inf, torch._foreach_mul(grads, grads), v)
         one = torch.ones_like(t[0]) if self.found_inf is None else 1 - self.found_inf
         torch._foreach_add_(t, [one] * len(t))
-        torch._foreach_lerp_(m, self._towards(grads, m), 1 - b1)
+        torch._foreach_lerp_(m, unless_found(self.found_inf, grads, m), 1 - b1)
         torch._foreach_lerp_(v, squares, 1 - b2)
         scale = torch._foreach_mul(v, (1 / (1 - b2 ** t[0].double())).float())  # in float32, b2^t stays 1 for long
         torch._foreach_sqrt_(scale)
@@ -100,9 +107,3 @@ class Muon(torch.optim.Optimizer):
         steps = torch._foreach_div(m, scale)
         torch._foreach_mul_(steps, (-lr / (1 - b1 ** t[0].double())).float())
         torch._foreach_add_(params, steps)
-
-    def _towards(self, new: Iterable[Tensor], old: list[Tensor]) -> list[Tensor]:
-        """What a running mean moves towards: itself, where nothing may change."""
-        if self.found_inf is None:
-            return list(new)
-        return [torch.where(self.found_inf > 0, b, a) for a, b in zip(new, old, strict=True)]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .muon import Muon
+from .muon import Muon, unless_found
 from .recipe import Optimiser as OptimiserSpec
 from .recipe import Schedule as ScheduleSpec
 
@@ -101,8 +101,7 @@ class RAdam(torch.optim.Optimizer):
         if decay:
             grads = list(torch._foreach_add(grads, params, alpha=decay))
         squares = list(torch._foreach_mul(grads, grads))
-        if self.found_inf is not None:  # a mean moved towards itself stays where it is
-            grads, squares = (self._unless_found(new, old) for new, old in ((grads, m), (squares, v)))
+        grads, squares = unless_found(self.found_inf, grads, m), unless_found(self.found_inf, squares, v)
         if self.found_inf is None:
             torch._foreach_add_(t, 1)
         else:
@@ -110,19 +109,13 @@ class RAdam(torch.optim.Optimizer):
         torch._foreach_add_(m, list(torch._foreach_mul(torch._foreach_sub(grads, m), 1 - b1)))
         torch._foreach_lerp_(v, squares, 1 - b2)
         rates = [*_rectified(t[0], lr, b1, b2)]
-        if self.found_inf is not None:
-            rates = self._unless_found(rates, [torch.zeros_like(x) for x in rates])
-        momentum_rate, adaptive = rates
+        momentum_rate, adaptive = unless_found(self.found_inf, rates, [torch.zeros_like(x) for x in rates])
         scale = torch._foreach_sqrt(v)
         torch._foreach_add_(scale, group["eps"])
         torch._foreach_reciprocal_(scale)
         torch._foreach_mul_(scale, adaptive)
         torch._foreach_add_(scale, [momentum_rate] * len(scale))  # added as one tensor, it would be read by the host
         torch._foreach_addcmul_(params, m, scale, -1.0)
-
-    def _unless_found(self, new: Iterable[Tensor], old: Iterable[Tensor]) -> list[Tensor]:
-        assert self.found_inf is not None
-        return [torch.where(self.found_inf > 0, b, a) for a, b in zip(new, old, strict=True)]
 
 
 def _rectified(t: Tensor, lr: Tensor, b1: Tensor, b2: float) -> tuple[Tensor, Tensor]:

@@ -109,11 +109,17 @@ def add_result(run: Path, results: Path) -> Path:
         raise FileNotFoundError(f"{run}: no result.json; only a finished run has one")
     result = json.loads(source.read_text())
     result["command"] = plain_command(result.get("command", ""))
-    path = results / "runs" / result["recipe"] / f"{result['variant']}-{result['seed']}.json"
-    write_atomic(path, json.dumps(result, indent=2) + "\n")
+    path = keep(result, results / "runs")
     log = source.with_name("metrics.jsonl")
     if log.is_file():
         write_atomic(path.with_suffix(".jsonl.gz"), gzip.compress(log.read_bytes(), mtime=0))
+    return path
+
+
+def keep(result: dict[str, Any], folder: Path) -> Path:
+    """Write a result to FOLDER/RECIPE/VARIANT-SEED.json."""
+    path = folder / result["recipe"] / f"{result['variant']}-{result['seed']}.json"
+    write_atomic(path, json.dumps(result, indent=2) + "\n")
     return path
 
 

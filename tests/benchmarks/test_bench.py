@@ -112,6 +112,11 @@ def test_no_row_starts_when_the_time_is_over() -> None:
     assert told == ["no time left for 2 rows, from rates on"]
 
 
+def test_when_kernels_are_compiled_is_one_of_three() -> None:
+    with pytest.raises(ValueError, match="kernels: expected one of first, only, ready, got 'soon'"):
+        Plan(kernels="soon")
+
+
 def test_kernels_can_be_compiled_ahead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     compiled: list[Any] = []
     monkeypatch.setattr(bench_module, "warm", lambda tasks, *_: compiled.extend(tasks))
@@ -230,7 +235,6 @@ def test_memory_is_drawn_beside_its_bound_the_same_every_time(tmp_path: Path) ->
         (Plan(backends=["cuda"], toy=True), "backend: expected one of triton"),
         (Plan(precisions=["fp8"], toy=True), "precision: expected one of tf32, bf16"),
         (Plan(seconds=0, toy=True), "seconds: expected more than 0"),
-        (Plan(kernels="soon", toy=True), "kernels: expected one of first, only, ready"),
         (Plan(device="cuda:0"), "device: expected auto, cpu or cuda, got 'cuda:0'"),
     ],
 )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from flashcaps.data import load_data
 from flashcaps.data import synthetic_norb as module
 from flashcaps.data._render import (
     FAR,
@@ -370,3 +371,9 @@ def test_unseen_instances_are_hard_for_a_linear_model_and_not_trivial_for_a_cnn(
         assert 0.25 < accuracy < 0.6
     predicted = small_cnn(x, y, epochs=10)(x_test).argmax(1)
     assert 0.65 < (predicted == y_test).float().mean().item() < 0.995
+
+
+def test_viewpoints_there_are_not_are_refused_before_anything_is_rendered(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_render_all", lambda *_: pytest.fail("rendered"))
+    with pytest.raises(ValueError, match="held_out_azimuths: expected steps from 0 to 17"):
+        load_data("synthetic_norb", tmp_path, held_out_azimuths=[99])

@@ -25,12 +25,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..batches import Batch, spread
-from ..checkpoint import write_atomic
 from ..evaluate import is_right, wilson
 from ..losses import multi_hot
 from ..models._types import Output
 from ..recipe import Loss
-from ..results import commit, hardware
+from ..results import commit, hardware, keep
 from ..routing._checks import check_choice, check_number
 from ..step import criterion
 from ._style import COLOURS, MARKERS, figure, grid, styled
@@ -207,9 +206,7 @@ def make_record(run: Run, plan: Plan, command: str = "") -> dict[str, Any]:
 
 
 def keep_record(record: dict[str, Any], results: Path) -> Path:
-    path = results / FOLDER / record["recipe"] / f"{record['variant']}-{record['seed']}.json"
-    write_atomic(path, json.dumps(record, indent=2) + "\n")
-    return path
+    return keep(record, results / FOLDER)
 
 
 def read_records(results: Path) -> list[dict[str, Any]]:

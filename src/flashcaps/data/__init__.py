@@ -20,7 +20,7 @@ from flashcaps.data.multimnist import FixedPairs, MultiMNIST, multimnist, shard_
 from flashcaps.data.norb import smallnorb
 from flashcaps.data.sst import sst2, sst5
 from flashcaps.data.svhn import svhn
-from flashcaps.data.viewpoints import hold_out_views
+from flashcaps.data.viewpoints import check_held_out, hold_out_views
 
 
 def _synthetic_norb(root: Root = None, *, held_out_azimuths: Iterable[int] = (),
@@ -28,7 +28,9 @@ def _synthetic_norb(root: Root = None, *, held_out_azimuths: Iterable[int] = (),
     """As `smallnorb` holds viewpoints out; the other options are the renderer's."""
     from flashcaps.data.synthetic_norb import synthetic_norb  # the renderer is loaded only when it renders
 
-    return hold_out_views(synthetic_norb(root, **options), held_out_azimuths, held_out_elevations)
+    azimuths, elevations = tuple(held_out_azimuths), tuple(held_out_elevations)
+    check_held_out(azimuths, elevations)  # before anything is rendered
+    return hold_out_views(synthetic_norb(root, **options), azimuths, elevations)
 
 
 DATA: dict[str, Callable[..., Dataset]] = {

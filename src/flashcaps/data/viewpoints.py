@@ -34,8 +34,7 @@ def split_viewpoints(
     azimuths, elevations = sorted(set(held_out_azimuths)), sorted(set(held_out_elevations))
     if not azimuths and not elevations:
         raise ValueError("held_out_azimuths, held_out_elevations: expected at least one step to hold out, got none")
-    chosen_steps("held_out_azimuths", azimuths or None, AZIMUTHS)
-    chosen_steps("held_out_elevations", elevations or None, ELEVATIONS)
+    check_held_out(azimuths, elevations)
 
     def novel(split: Split) -> Tensor:
         azimuth, elevation = split.info["azimuth"], split.info["elevation"]
@@ -64,6 +63,12 @@ def hold_out_views(
             raise ValueError("held_out_azimuths, held_out_elevations: expected steps that leave some viewpoints and "
                              f"are among those there are, got {list(azimuths)}, {list(elevations)}: no {name} examples")
     return replace(dataset, train=parts.train, validation=parts.familiar, test=parts.novel)
+
+
+def check_held_out(azimuths: Iterable[int], elevations: Iterable[int]) -> None:
+    """Steps there are; none is fine."""
+    chosen_steps("held_out_azimuths", tuple(azimuths) or None, AZIMUTHS)
+    chosen_steps("held_out_elevations", tuple(elevations) or None, ELEVATIONS)
 
 
 def chosen_steps(name: str, indices: Indices, count: int) -> list[int]:

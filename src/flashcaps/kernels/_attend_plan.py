@@ -12,9 +12,9 @@ What was tried (one H200, TF32, forward + backward of 1152x8 -> 10x16, 3200x8 ->
 - of that, the products of the first, uniform step were kept: forward 0.008 ms of the first row, backward 0.027. The
   tiles with these products and the new settle have not been timed as a whole.
 - other blocks of the tiles, 64 x 128 and 64 x 64 with 8 warps, 32 x 64 with 2: each kernel slower or about as fast.
-- one tile for the products of equal couplings, 64 x 64 x 32 with 2 warps: 8 us each with few rows (1152x8 -> 10x16 at
-  128), but 370 us for s with many (288x4x4 -> 32x4x4 at 6272), where poses alone take 30. `MANY` is for those, chosen
-  by bytes, registers and what the compiler makes of it (warp-group products, 16 byte copies, no spills); not timed yet.
+- one tile for the products of equal couplings, 64 x 64 x 32 with 2 warps: s, gu and gW take 8, 8 and 22 us with few
+  rows (CapsNet), but 554, 335 and 364 us in attention ResNet's three layers. `MANY` is for those, chosen by bytes,
+  registers and what the compiler makes of it (warp-group products, 16 byte copies, no spills); not timed yet.
 """
 
 from __future__ import annotations

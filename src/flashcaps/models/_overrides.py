@@ -131,6 +131,7 @@ def original(spec: Any, value: bool) -> Any:
     return replace(spec, start="original") if value else spec
 
 
+TEXT: dict[str, Change] = {name: at_least_one(name) for name in ("classes", "layers", "width")}
 ROUTE: dict[str, Change] = {
     "routing": routing,
     "iterations": of_route("iterations"),

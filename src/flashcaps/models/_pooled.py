@@ -43,11 +43,7 @@ class PooledNetwork(Model):
 class Pooled:
     """layers, width: the transformer's. mixed: all its layers, by learned weights; else the last."""
 
-    changes: ClassVar[dict[str, _overrides.Change]] = {
-        "classes": _overrides.at_least_one("classes"),
-        "layers": _overrides.at_least_one("layers"),
-        "width": _overrides.at_least_one("width"),
-    }
+    changes: ClassVar[dict[str, _overrides.Change]] = _overrides.TEXT
 
     classes: int
     mixed: bool

@@ -67,9 +67,7 @@ class Sentiment:
     """layers, width: the transformer's. parts: capsules between its states and the classes."""
 
     changes: ClassVar[dict[str, _overrides.Change]] = {
-        "classes": _overrides.at_least_one("classes"),
-        "layers": _overrides.at_least_one("layers"),
-        "width": _overrides.at_least_one("width"),
+        **_overrides.TEXT,
         **_overrides.ROUTE,
     }
 
