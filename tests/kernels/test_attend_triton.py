@@ -113,7 +113,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
     whole = plan.tile
     monkeypatch.setattr(plan, "FULL", dict.fromkeys(plan.FULL, full))
     plan.cut.cache_clear()
-    monkeypatch.setattr(plan, "tile", lambda n, kernel: whole(n, kernel)._replace(bt=2, ic=2))
+    monkeypatch.setattr(plan, "tile", lambda n, kernel, exact: whole(n, kernel, exact)._replace(bt=2, ic=2))
     monkeypatch.setattr(plan, "plain", lambda kernel, n: plan.Plain(2, 4, 4, 1, 2, 1))
     monkeypatch.setattr(plan, "MULTIPROCESSORS", full)
     plan.chunks.cache_clear()
@@ -367,6 +367,13 @@ class TestPlan:
         assert (chunks - 1) * per < rows <= chunks * per
         full = plan.MULTIPROCESSORS * t.resident
         assert 0.9 * full < chunks * programs <= full
+
+    def test_exact_products_have_registers_to_themselves(self) -> None:
+        """Three products for one hold more: no bound, and half the columns."""
+        n = plan.Sizes(*self.CASES["capsnet"])
+        fast, exact = (plan.tile(n, "weighted_sum", e) for e in (False, True))
+        assert (fast.ic, exact.ic) == (16, 8)
+        assert [plan.tile(n, "parent_gradient", e).registers for e in (False, True)] == [168, None]
 
     @pytest.mark.parametrize("case", ["capsnet", "multimnist", "cifar100", "attention"])
     def test_partial_sums_are_small_and_the_device_full(self, case: str) -> None:

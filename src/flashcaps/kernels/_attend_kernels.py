@@ -72,6 +72,27 @@ def _times_weight(p, w_j, BT: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, 
 
 
 @triton.jit
+def _deal(x, R: tl.constexpr, N: tl.constexpr):
+    """Columns 0 2 4 6 1 3 5 7 of every eight of x (R, N); x itself if it has not as many, or is of 16 bits.
+
+    A product's accumulator has columns 2t, 2t + 1 of every eight in thread t of four, where the next product in TF32
+    wants t, t + 4 of its left factor. Summed columns may stand in any order if both factors agree: dealt like this
+    they need no shuffle.
+    """
+    if N % 8 == 0 and x.dtype == tl.float32:
+        x = tl.reshape(tl.permute(tl.reshape(x, (R, N // 8, 4, 2)), (0, 1, 3, 2)), (R, N))
+    return x
+
+
+@triton.jit
+def _deal_rows(w, N: tl.constexpr, HP: tl.constexpr):
+    """The same of the rows of w (N, HP)."""
+    if N % 8 == 0 and w.dtype == tl.float32:
+        w = tl.reshape(tl.permute(tl.reshape(w, (N // 8, 4, 2, HP)), (0, 2, 1, 3)), (N, HP))
+    return w
+
+
+@triton.jit
 def log_sum_exp(
     u, w, q, l, lse, B,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
@@ -79,7 +100,10 @@ def log_sum_exp(
     QUERY: tl.constexpr, LOGITS: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr,
     MEND: tl.constexpr,
 ):  # fmt: skip
-    """lse_i = log sum_j exp a_ij (+ 1 when leaky) -> (B, G). Program: a tile, all its parents."""
+    """lse_i = log sum_j exp a_ij (+ 1 when leaky) -> (B, G). Program: a tile, all its parents.
+
+    Of the two exponentials of a running sum, relative to its top, one is always 1.
+    """
     b = tl.program_id(0) * BT + tl.arange(0, BT)
     i = tl.program_id(1) * IC + tl.arange(0, IC)
     x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP)
@@ -95,9 +119,9 @@ def log_sum_exp(
             a = _dot_poses(x, y, MEND)
         if LOGITS:
             a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
-        higher = tl.maximum(top, a)
-        total = total * tl.exp(top - higher) + tl.exp(a - higher)
-        top = higher
+        less = tl.exp(-tl.abs(top - a))
+        total = tl.where(a > top, total * less + 1.0, total + less)
+        top = tl.maximum(top, a)
     tl.store(lse + b[:, None] * G + i[None, :], top + tl.log(total), (b[:, None] < B) & (i[None, :] < G))
 
 
@@ -119,17 +143,11 @@ def weighted_sum(
         x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP)
         inside = (b[:, None] < B) & (i[None, :] < G)
         lse_i = tl.load(lse + b[:, None] * G + i[None, :], inside, float("inf"))
-        w_at, w_in = _weight_at(i, first, G, D, H, DP, HP)
-        p_at, p_in = _parent_at(b, first, B, J, C, H, CP, HP)
-        next_w = tl.load(w + w_at, w_in, 0.0)
-        next_s = tl.load(s + p_at, p_in & (t > 0), 0.0)
         for j in range(first, last):
-            w_j, before = next_w, next_s
             p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-            more = j + 1 < last
-            w_at, w_in = _weight_at(i, j + 1, G, D, H, DP, HP)
-            next_w = tl.load(w + w_at, w_in & more, 0.0)
-            next_s = tl.load(s + p_at + C * H, p_in & more & (t > 0), 0.0)
+            w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
+            w_j = tl.load(w + w_at, w_in, 0.0)
+            before = tl.load(s + p_at, p_in & (t > 0), 0.0)
             a = tl.zeros((BT, IC), tl.float32)
             if QUERY:
                 y = _times_weight(tl.load(q + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
@@ -137,8 +155,8 @@ def weighted_sum(
             if LOGITS:
                 a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
             coupled = x * (tl.exp(a - lse_i) * MEND)[:, None, None, :]
-            coupled = tl.reshape(coupled, (BT * CP, DP * IC)).to(w_j.dtype)
-            sums = tl.dot(coupled, w_j, input_precision=PRECISION)
+            coupled = _deal(tl.reshape(coupled, (BT * CP, DP * IC)).to(w_j.dtype), BT * CP, DP * IC)
+            sums = tl.dot(coupled, _deal_rows(w_j, DP * IC, HP), input_precision=PRECISION)
             tl.store(s + p_at, before + sums, p_in)
         tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote
 
@@ -202,7 +220,8 @@ def parent_gradient(
     """Partial gW (examples' chunks, J, d, G, h), gq (children's chunks, B, J, C, h), gl (examples' chunks, G, J).
 
     Program: `batches` tiles of examples x `tiles` of children x `parents` parents, sums added up in its own partials;
-    gW and gl are added to what is there if `again`.
+    gW and gl are added to what is there if `again`. gW sums over rows: its left factors are transposed, of which poses
+    are held twice, once so, and only c and ga, d times smaller, pass through shared memory.
     """
     gq += tl.program_id(0).to(tl.int64) * B * J * (C * H)
     gw += tl.program_id(1).to(tl.int64) * J * G * (D * H)
@@ -214,47 +233,38 @@ def parent_gradient(
         n = step % batches
         i = (tl.program_id(0) * tiles + t) * IC + tl.arange(0, IC)
         b = (tl.program_id(1) * batches + n) * BT + tl.arange(0, BT)
-        x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP)
+        to_gw = (n > 0) | (again > 0)
+        x, u_at, u_in = _poses(u, b, i, B, G, C, D, CP, DP)
+        across = tl.permute(tl.load(u + u_at, u_in, 0.0).to(tl.float32), (3, 1, 0, 2)) * MEND  # (DP, IC, BT, CP)
         child_in = (b[:, None] < B) & (i[None, :] < G)
         lse_i = tl.load(lse + b[:, None] * G + i[None, :], child_in, float("inf"))
         delta_i = tl.load(delta + b[:, None] * G + i[None, :], child_in, 0.0)
-        w_at, w_in = _weight_at(i, first, G, D, H, DP, HP)
-        p_at, p_in = _parent_at(b, first, B, J, C, H, CP, HP)
-        next_gs = tl.load(gs + p_at, p_in, 0.0)
-        next_w = tl.load(w + w_at, w_in, 0.0)
-        if QUERY:
-            next_q = tl.load(q + p_at, p_in, 0.0)
-        for j in range(first, last):
+        for j in tl.range(first, last, num_stages=1):
             w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
             p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-            more = j + 1 < last
-            gs_j = next_gs
-            next_gs = tl.load(gs + p_at + C * H, p_in & more, 0.0)
-            gw_j = tl.load(gw + w_at, w_in & ((n > 0) | (again > 0)), 0.0)
-            w_j = next_w
-            next_w = tl.load(w + w_at + G * D * H, w_in & more, 0.0)
+            gs_j, w_j = tl.load(gs + p_at, p_in, 0.0), tl.load(w + w_at, w_in, 0.0)
             a = tl.zeros((BT, IC), tl.float32)
             if LOGITS:
                 a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
             if QUERY:
-                q_j = next_q
-                next_q = tl.load(q + p_at + C * H, p_in & more, 0.0)
-                before = tl.load(gq + p_at, p_in & (t > 0), 0.0)
-                y = _times_weight(q_j, w_j, BT, CP, DP, IC, PRECISION)
-                a += _dot_poses(x, y, MEND)
+                q_j = tl.load(q + p_at, p_in, 0.0)
+                a += _dot_poses(x, _times_weight(q_j, w_j, BT, CP, DP, IC, PRECISION), MEND)
             c = tl.exp(a - lse_i)
-            coupled = x * (c * MEND)[:, None, None, :]
-            coupled = tl.reshape(coupled, (BT * CP, DP * IC)).to(gs_j.dtype)
-            gw_j += tl.dot(tl.trans(coupled), gs_j, input_precision=PRECISION)
-            z = _times_weight(gs_j, w_j, BT, CP, DP, IC, PRECISION)
-            ga = c * (_dot_poses(x, z, MEND) - delta_i)
+            ga = c * (_dot_poses(x, _times_weight(gs_j, w_j, BT, CP, DP, IC, PRECISION), MEND) - delta_i)
             if LOGITS:
                 gl_at = gl + i * J + j
-                tl.store(gl_at, tl.load(gl_at, (i < G) & ((n > 0) | (again > 0)), 0.0) + tl.sum(ga, 0), i < G)
+                tl.store(gl_at, tl.load(gl_at, (i < G) & to_gw, 0.0) + tl.sum(ga, 0), i < G)
             if QUERY:
+                before = tl.load(gq + p_at, p_in & (t > 0), 0.0)
                 moved = tl.reshape(x * (ga * MEND)[:, None, None, :], (BT * CP, DP * IC)).to(w_j.dtype)
-                tl.store(gq + p_at, before + tl.dot(moved, w_j, input_precision=PRECISION), p_in)
-                if not DETACH:
-                    gw_j += tl.dot(tl.trans(moved), q_j, input_precision=PRECISION)
+                moved = _deal(moved, BT * CP, DP * IC)
+                sums = tl.dot(moved, _deal_rows(w_j, DP * IC, HP), input_precision=PRECISION)
+                tl.store(gq + p_at, before + sums, p_in)
+            gw_j = tl.load(gw + w_at, w_in & to_gw, 0.0)
+            coupled = tl.reshape(across * tl.trans(c)[None, :, :, None], (DP * IC, BT * CP)).to(gs_j.dtype)
+            gw_j += tl.dot(coupled, gs_j, input_precision=PRECISION)
+            if QUERY and not DETACH:
+                moved = tl.reshape(across * tl.trans(ga)[None, :, :, None], (DP * IC, BT * CP)).to(gs_j.dtype)
+                gw_j += tl.dot(moved, q_j, input_precision=PRECISION)
             tl.store(gw + w_at, gw_j, w_in)
         tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote

@@ -78,12 +78,16 @@ class Step:
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.u, self.weight, self.query, self.logits
 
+    def tile(self, kernel: str) -> plan.Tile:
+        return plan.tile(self.n, kernel, exact=precision(self.u.dtype) == EXACT)
+
     def constants(self, tile: plan.Tile) -> dict[str, Any]:
         _, g, j, c, d, h = self.n
         return {
             "G": g, "J": j, "C": c, "D": d, "H": h,
             "BT": tile.bt, "IC": tile.ic, "CP": tile.cp, "DP": tile.dp, "HP": tile.hp,
             **self.given, "PRECISION": precision(self.u.dtype), "MEND": mend(self.u), "num_warps": tile.warps,
+            **({} if tile.registers is None else {"maxnreg": tile.registers}),
         }  # fmt: skip
 
     def grid(self, tile: plan.Tile) -> tuple[int, int]:
@@ -96,9 +100,9 @@ class Step:
         n = self.n
         if not self.coupled:
             return self._plain_sum()
-        t = plan.tile(n, "log_sum_exp")
+        t = self.tile("log_sum_exp")
         kernels.log_sum_exp[self.grid(t)](*self.tensors, lse, n.b, LEAKY=self.leaky, **self.constants(t))
-        t = plan.tile(n, "weighted_sum")
+        t = self.tile("weighted_sum")
         cut = plan.cut(n, t, "weighted_sum")
         chunks, batches, groups = cut.grid
         parts = empty(self.u, chunks, n.b, n.j, n.c * n.h)
@@ -109,7 +113,7 @@ class Step:
 
     def gradients(self, dtype: torch.dtype, alone: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Room for gu in `dtype` and for partial gW and gl, of this step alone or of others, too."""
-        n, t = self.n, plan.tile(self.n, "parent_gradient")
+        n, t = self.n, self.tile("parent_gradient")
         batches = plan.cut(n, t, "parent_gradient").grid[1]
         if alone and not self.coupled:
             batches = self._plain_chunks()
@@ -126,11 +130,11 @@ class Step:
             self._plain_gradients(gs, gu, gw, again)
             return empty(gs, 1, 0)
         delta = empty(gs, n.b, n.g)
-        t = plan.tile(n, "pose_gradient")
+        t = self.tile("pose_gradient")
         kernels.pose_gradient[self.grid(t)](
             gs, *self.tensors, lse, gu, delta, n.b, int(again), DETACH=self.detach, **self.constants(t)
         )
-        t = plan.tile(n, "parent_gradient")
+        t = self.tile("parent_gradient")
         cut = plan.cut(n, t, "parent_gradient")
         gq = empty(gs, *((cut.grid[0], n.b, n.j, n.c * n.h) if self.given["QUERY"] else (1, 0)))
         kernels.parent_gradient[cut.grid](

@@ -9,12 +9,13 @@ What was tried (one H200, TF32, forward + backward of 1152x8 -> 10x16, 3200x8 ->
   each warp loads the same poses again from shared memory, where by their layout banks collide (not counted).
 - couplings of a block of children written once, all else plain products: 0.307 0.71 4.2 6.0, and 1.6 times the memory
   of the last two. The products gain less than the kernels lose that store couplings (2048x8: from 0.06 to 0.36 ms).
-- of that, the products of the first, uniform step were kept: forward 0.008 ms of the first row, backward 0.027. The
-  tiles with these products and the new settle have not been timed as a whole.
-- other blocks of the tiles, 64 x 128 and 64 x 64 with 8 warps, 32 x 64 with 2: each kernel slower or about as fast.
-- one tile for the products of equal couplings, 64 x 64 x 32 with 2 warps: s, gu and gW take 8, 8 and 22 us with few
-  rows (CapsNet), but 554, 335 and 364 us in attention ResNet's three layers. `MANY` is for those, chosen by bytes,
-  registers and what the compiler makes of it (warp-group products, 16 byte copies, no spills); not timed yet.
+- of that, the products of the first, uniform step were kept: forward 0.008 ms of the first row, backward 0.027.
+- the same tiles without loading the next parent's ahead, factors dealt so that no shuffle comes between two products,
+  poses held twice so that none are transposed: weighted_sum takes 15, 34, 142 and 637 us for 20, 49, 239 and 862
+  before, parent_gradient with at most 168 registers 36, 88, 542 and 2110 us for 42, 116, 571 and 2621. Loading ahead,
+  128 registers, 32 or 128 rows, 8 warps: each slower or about as fast. Of results/bench/attend_trial.json.
+- one tile for the products of equal couplings, 64 x 64 x 32 with 2 warps: s, gu and gW take 7, 7 and 15 us with few
+  rows (CapsNet), but 555, 335 and 302 us in attention ResNet's three layers. `MANY` is for those.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 MULTIPROCESSORS = 132  # of a large GPU
-FULL = {"weighted_sum": 396, "parent_gradient": 264}  # programs that it holds at a time
+FULL = {"weighted_sum": 264, "parent_gradient": 396}  # programs that it holds at a time
 ROOM = 12 << 20  # elements of partial sums
 
 
@@ -33,14 +34,17 @@ class Block(NamedTuple):
     rows: int
     columns: int
     warps: int
+    registers: int | None = None  # at most, of a thread: fewer than it would take let more programs in
 
 
 BLOCKS = {
     "log_sum_exp": Block(64, 64, 4),
-    "weighted_sum": Block(64, 64, 4),
+    "weighted_sum": Block(64, 128, 4),
     "pose_gradient": Block(64, 64, 4),
-    "parent_gradient": Block(64, 64, 4),
+    "parent_gradient": Block(64, 64, 4, registers=168),
 }
+# products in three parts hold their factors' parts, too: what else would spill
+EXACT = {**BLOCKS, "weighted_sum": Block(64, 64, 4), "parent_gradient": Block(64, 64, 4)}
 
 
 class Plain(NamedTuple):
@@ -56,11 +60,11 @@ class Plain(NamedTuple):
 
 FEW = Plain(64, 64, 32, 2, 3, 4)
 # With many rows poses are to be read once: s and gW take all parents at a time. Four warps are a warp group, the unit
-# of the fastest products. 32 or 64 columns of 4 x 4 poses fill whole sectors of memory.
+# of the fastest products. 32 columns or more of 4 x 4 poses fill whole sectors of memory.
 MANY = {
-    "plain_sum": Plain(128, 32, 128, 8, 3, 2),
-    "plain_pose_gradient": Plain(128, 64, 32, 4, 3, 2),
-    "plain_weight_gradient": Plain(32, 64, 128, 4, 3, 3),
+    "plain_sum": Plain(64, 32, 128, 4, 3, 3),
+    "plain_pose_gradient": Plain(64, 128, 32, 4, 3, 2),
+    "plain_weight_gradient": Plain(32, 128, 128, 8, 3, 2),
 }
 ROWS = 4096  # from which on they are many
 
@@ -85,6 +89,7 @@ class Tile(NamedTuple):
     dp: int
     hp: int
     warps: int
+    registers: int | None
 
 
 class Cut(NamedTuple):
@@ -108,13 +113,13 @@ def too_large(n: Sizes) -> str | None:
     return f"a tensor of {elements} elements; the kernel's addresses take 2**31" if elements >= 1 << 31 else None
 
 
-def tile(n: Sizes, kernel: str, block: Block | None = None) -> Tile:
+def tile(n: Sizes, kernel: str, exact: bool = False) -> Tile:
     """The kernel's block in examples and children; the matrix units take no fewer than 16 columns of a vote."""
-    block = BLOCKS[kernel] if block is None else block
+    block = (EXACT if exact else BLOCKS)[kernel]
     cp, dp, hp = power_of_two(n.c), power_of_two(n.d), max(power_of_two(n.h), 16)
     bt = max(min(block.rows // cp, power_of_two(n.b)), 16 // cp, 1)
     warps = block.warps if bt * cp == block.rows else min(block.warps, 4)
-    return Tile(bt, max(block.columns // dp, 8), cp, dp, hp, warps)
+    return Tile(bt, max(block.columns // dp, 8), cp, dp, hp, warps, block.registers)
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -128,8 +133,8 @@ def _rows(batches: int, others: int, full: int) -> set[int]:
 
 
 @lru_cache(maxsize=256)
-def cut(n: Sizes, t: Tile, kernel: str, full: int | None = None) -> Cut:
-    """The cut of least estimated time whose partial sums stay under ROOM; `full` programs at a time, FULL by default.
+def cut(n: Sizes, t: Tile, kernel: str) -> Cut:
+    """The cut of least estimated time whose partial sums stay under ROOM, FULL programs at a time.
 
     A wave of programs takes as long as one: its tiles of children and examples, each with its parents and the poses
     to load. gW (`parent_gradient`) has a copy per chunk of examples, s or gq one per chunk of children, and a million
@@ -137,7 +142,7 @@ def cut(n: Sizes, t: Tile, kernel: str, full: int | None = None) -> Cut:
     """
     batches, tiles = ceil_div(n.b, t.bt), ceil_div(n.g, t.ic)
     weight, query = n.j * n.d * n.g * n.h, n.b * n.j * n.c * n.h
-    full, both = FULL[kernel] if full is None else full, kernel == "parent_gradient"
+    full, both = FULL[kernel], kernel == "parent_gradient"
     best: tuple[float, Cut] | None = None
     for groups in sorted({ceil_div(n.j, p) for p in (4, 5, 8, 10, 16, 32)}):
         parents = ceil_div(n.j, groups)
