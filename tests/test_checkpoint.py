@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from flashcaps import checkpoint
-from flashcaps.checkpoint import find_weights, load, load_state, save_state, save_weights, write_atomic
+from flashcaps.checkpoint import find_weights, load, load_state, save_state, save_weights, shipped_files, write_atomic
 from flashcaps.models import create_model
 
 OVERRIDES: dict[str, Any] = {"backbone": {"channels": 4}, "primary": {"types": 2}, "decoder": [16]}
@@ -50,6 +50,19 @@ def test_shipped_names_are_found(tmp_path: Path, model: Any, monkeypatch: pytest
     assert load("tiny").name == "capsnet_tiny"
     with pytest.raises(FileNotFoundError, match=r"neither a run folder.*did you mean tiny"):
         load("tinny")
+
+
+@pytest.mark.parametrize("endings", [("",), (".xz",), (".xz", "")])
+def test_shipped_names_are_found_in_either_form(
+    tmp_path: Path, model: Any, monkeypatch: pytest.MonkeyPatch, endings: tuple[str, ...]
+) -> None:
+    (tmp_path / "weights").mkdir()
+    for ending in endings:
+        save_weights(tmp_path / "weights" / f"tiny.safetensors{ending}", model, {"ending": ending})
+        (tmp_path / "weights" / f".tiny.safetensors{ending}.part").write_bytes(b"")
+    monkeypatch.setattr(checkpoint, "files", lambda package: tmp_path)
+    assert list(shipped_files()) == ["tiny"]
+    assert load("tiny").config["ending"] == endings[-1]
 
 
 def test_wrong_files_are_named(tmp_path: Path, model: Any) -> None:

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 
 import flashcaps
 from flashcaps import checkpoint, shipped
+from flashcaps.checkpoint import read_weights, shipped_files
+from flashcaps.compressed import decompress
 from flashcaps.recipe import read_recipe
 from flashcaps.train import Place, train
 from tests.fake_data import small_recipe, write_idx
 
 LIMIT = 6_000_000  # bytes of the models the explainer needs, together
+ALL = 24_000_000  # bytes of all that come along
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +44,13 @@ def test_a_run_becomes_a_name(made: Path, run: tuple[Path, str]) -> None:
     for (name, x), y in zip(model.state_dict().items(), before.state_dict().values(), strict=True):
         assert x.dtype == y.dtype, name
         assert torch.equal(x, y.to(torch.float16).to(y.dtype) if y.is_floating_point() else y), name
-    with safe_open(made, framework="pt") as stored:
-        assert {stored.get_tensor(k).dtype for k in stored.keys()} <= {torch.float16, torch.int64}  # noqa: SIM118
+    assert {x.dtype for x in read_weights(made)[0].values()} <= {torch.float16, torch.int64}
 
 
 def test_the_card_is_made_of_the_result(made: Path, run: tuple[Path, str]) -> None:
     result = json.loads((run[0] / "result.json").read_text())
     stored = flashcaps.load("small").config["result"]["stored"]  # type: ignore[union-attr,index]
-    card = made.with_suffix(".md").read_text()
+    card = made.with_name("small.md").read_text()
     low, high = result["interval"]
     for word in (f"| {result['value']:.2f} % | {low:.2f} to {high:.2f} % |", f"Seed {result['seed']}", "`small`",
                  f"commit {result['commit'] or 'unknown'}", f"torch {result['versions']['torch']}", "Data: mnist",
@@ -78,8 +79,29 @@ def test_bfloat16_is_for_what_float16_cannot_hold(run: tuple[Path, str], tmp_pat
     (large / "result.json").write_text((run[0] / "result.json").read_text())
     with pytest.raises(ValueError, match=r"decoder.layers.0.bias does not fit into float16; bfloat16"):
         shipped.ship(large, "large", data=run[1], folder=tmp_path)
-    path = shipped.ship(large, "large", data=run[1], dtype="bfloat16", folder=tmp_path)
-    assert "(bfloat16)" in path.with_suffix(".md").read_text()
+    shipped.ship(large, "large", data=run[1], dtype="bfloat16", folder=tmp_path)
+    assert "(bfloat16)" in (tmp_path / "large.md").read_text()
+
+
+def test_the_smaller_form_is_stored_alone(
+    run: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(worth: float) -> tuple[Path, str]:
+        monkeypatch.setattr(shipped, "WORTH", worth)
+        path = shipped.ship(run[0], "small", data=run[1], dtype="bfloat16", folder=tmp_path)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["small.md", path.name]
+        return path, (tmp_path / "small.md").read_text()
+
+    small, card = made(shipped.WORTH)
+    raw, size = decompress(small), small.stat().st_size
+    assert small.name == "small.safetensors.xz"
+    assert size < 0.75 * len(raw)
+    assert f"File: `small.safetensors.xz`, {size:,} bytes ({len(raw):,} unpacked)." in card
+    plain, card = made(0.1)
+    assert plain.name == "small.safetensors"
+    assert plain.read_bytes() == raw
+    assert f"File: `small.safetensors`, {len(raw):,} bytes." in card
+    assert made(0.9)[0] == small
 
 
 def test_errors_name_what_is_wrong(run: tuple[Path, str], tmp_path: Path) -> None:
@@ -131,5 +153,14 @@ def test_the_explainers_models_come_along(name: str) -> None:
 
 
 def test_they_are_small_together() -> None:
-    assert sum((shipped.FOLDER / f"{name}.safetensors").stat().st_size for name in shipped.DEMO) <= LIMIT
-    assert set(shipped.DEMO) <= set(shipped.shipped_names())
+    files = shipped_files()
+    assert set(shipped.DEMO) <= set(shipped.shipped_names()) == set(files)
+    assert sum(files[name].stat().st_size for name in shipped.DEMO) <= LIMIT
+    assert sum(path.stat().st_size for path in shipped.FOLDER.iterdir()) < ALL
+
+
+@pytest.mark.parametrize("name", shipped.shipped_names())
+def test_cards_name_their_files(name: str) -> None:
+    path = shipped_files()[name]
+    assert sorted(p.name for p in shipped.FOLDER.glob(f"{name}.*")) == sorted([f"{name}.md", path.name])
+    assert f"File: `{path.name}`, {path.stat().st_size:,} bytes" in (shipped.FOLDER / f"{name}.md").read_text()

@@ -23,8 +23,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as safetensors_bytes
+from safetensors.torch import load as load_bytes
+from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
+
+from .compressed import SUFFIX, compress, decompress, is_compressed
 
 KEPT = 2  # states to resume from
 CHECK = 16  # hex digits of the checksum in the name of a state
@@ -66,12 +69,18 @@ def room_for(path: Path, size: int) -> Iterator[None]:
 
 
 def save_weights(path: Path, model: nn.Module, config: dict[str, Any]) -> None:
-    """The model's weights, and in the same file what it takes to build it again."""
+    """The model's weights, and in the same file what it takes to build it again; compressed where it ends in .xz."""
+    raw = weights_bytes(model, config)
+    write_atomic(path, compress(raw) if path.suffix == SUFFIX else raw)
+
+
+def weights_bytes(model: nn.Module, config: dict[str, Any]) -> bytes:
+    """A safetensors file: the state of the model, the config and the digest of both."""
     own = {"model": {"name": model.name, "overrides": model.overrides}}
     plain = {name: x.detach().cpu().contiguous().clone() for name, x in model.state_dict().items()}
     whole = own | config
     whole |= {"sha256": weights_digest(plain, whole)}  # not beside it: two keys of metadata come in either order
-    write_atomic(path, safetensors_bytes(plain, metadata={"flashcaps": json.dumps(whole)}))
+    return save_bytes(plain, metadata={"flashcaps": json.dumps(whole)})
 
 
 def weights_digest(weights: dict[str, Tensor], config: dict[str, Any]) -> str:
@@ -85,16 +94,15 @@ def weights_digest(weights: dict[str, Tensor], config: dict[str, Any]) -> str:
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(weights, config) of a file; an error names what is wrong with it."""
+    """(weights, config) of a file, compressed or not; an error names what is wrong with it."""
     try:
-        with safe_open(path, framework="pt") as stored:
-            text = (stored.metadata() or {}).get("flashcaps")
-            weights = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: not a whole safetensors file ({error}); get or train it again") from None
-    if text is None:
+        weights, metadata = _read_compressed(path) if is_compressed(path) else _read_plain(path)
+    except (SafetensorError, OSError, KeyError, TypeError) as error:  # the last two: a dtype, a size torch lacks
+        why = str(error).partition("\n")[0]  # torch adds where in C++ it was
+        raise ValueError(f"{path}: not a whole safetensors file ({why}); get or train it again") from None
+    if "flashcaps" not in metadata:
         raise ValueError(f"{path}: expected weights that flashcaps saved, got safetensors without its config")
-    config = _parse(path, text)
+    config = _parse(path, metadata["flashcaps"])
     digest = config.pop("sha256", None)
     if digest is not None and (found := weights_digest(weights, config)) != digest:
         raise ValueError(f"{path}: expected sha256 {digest}, found {found}; the file is damaged, get or train it again")
@@ -102,6 +110,18 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if x.is_floating_point() and not torch.isfinite(x).all():
             raise ValueError(f"{path}: {name}: expected finite weights, got {int((~x.isfinite()).sum())} NaN or Inf")
     return weights, config
+
+
+def _read_plain(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    with safe_open(path, framework="pt") as stored:
+        return {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata() or {}  # noqa: SIM118
+
+
+def _read_compressed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    raw = decompress(path)
+    weights = load_bytes(raw)  # checks the header, too, of which it hands out no metadata
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    return weights, header.get("__metadata__", {})
 
 
 def _parse(path: Path, text: str) -> dict[str, Any]:
@@ -143,17 +163,23 @@ def find_weights(name: str | os.PathLike[str], weights: str | None = None) -> Pa
         return path
     if path.is_dir():
         return _in_folder(path, weights)
-    shipped = {p.name.removesuffix(".safetensors"): p for p in _shipped()}
+    shipped = shipped_files()
     if str(name) in shipped:
-        return Path(str(shipped[str(name)]))
+        return shipped[str(name)]
     close = get_close_matches(str(name), shipped, 1)
     hint = f"did you mean {close[0]}?" if close else f"by name there are {', '.join(sorted(shipped)) or 'none'}"
     raise FileNotFoundError(f"name: {name} is neither a run folder, a weights file nor a shipped name; {hint}")
 
 
+def shipped_files() -> dict[str, Path]:
+    """Name -> weights that come with flashcaps; of a name that is there in both forms, the one to read as it is."""
+    longest_first = sorted((Path(str(p)) for p in _shipped()), reverse=True)
+    return {p.name.removesuffix(SUFFIX).removesuffix(".safetensors"): p for p in longest_first}
+
+
 def _shipped() -> list[Any]:
-    folder = files("flashcaps").joinpath("weights")
-    return [p for p in folder.iterdir() if p.name.endswith(".safetensors")] if folder.is_dir() else []
+    folder, endings = files("flashcaps").joinpath("weights"), (".safetensors", f".safetensors{SUFFIX}")
+    return [p for p in folder.iterdir() if p.name.endswith(endings)] if folder.is_dir() else []
 
 
 def _in_folder(folder: Path, weights: str | None) -> Path:

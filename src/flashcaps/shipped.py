@@ -4,7 +4,8 @@
     python -m flashcaps.shipped runs/demo_dynamic-0 demo_dynamic --data DIR
 
 The command stores the weights the run was tested with in half precision, tests them again as stored, and writes a card
-beside them. Every number in the card is from the run's result.json or from that test.
+beside them. Every number in the card is from the run's result.json, from that test, or the size of the file. That is
+NAME.safetensors, or NAME.safetensors.xz where xz saves more than a tenth.
 """
 
 from __future__ import annotations
@@ -15,23 +16,25 @@ from typing import Any
 
 import torch
 
-from .checkpoint import _shipped, load, save_weights, write_atomic
+from .checkpoint import load, shipped_files, weights_bytes, write_atomic
+from .compressed import SUFFIX, compress
 from .evaluate import Evaluation, evaluate, score_threshold
 from .recipe import make_recipe
 from .results import plain_command
 
 FOLDER = Path(__file__).with_name("weights")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+WORTH = 0.9  # of its size: a file that xz makes smaller than that is stored so
 DEMO = ("demo_dynamic", "demo_em", "demo_attention", "demo_heinsen", "demo_discriminative", "demo_pairs")
 
 
 def shipped_names() -> list[str]:
     """What `flashcaps.load` finds by name."""
-    return sorted(p.name.removesuffix(".safetensors") for p in _shipped())
+    return sorted(shipped_files())
 
 
 def ship(run: str | Path, name: str, *, dtype: str = "float16", data: str | None = None, folder: Path = FOLDER) -> Path:
-    """weights/NAME.safetensors and weights/NAME.md from a finished run. data: where its test data lie."""
+    """weights/NAME.safetensors or NAME.safetensors.xz, and NAME.md, from a finished run. data: where test data lie."""
     from .hub import portable, read_result
 
     if dtype not in DTYPES:
@@ -53,11 +56,19 @@ def ship(run: str | Path, name: str, *, dtype: str = "float16", data: str | None
               "examples": test.examples}  # fmt: skip
     kept = {k: x for k, x in result.items() if k not in ("curve", "command")}
     config = portable(model.config) | {"result": kept | {"command": plain_command(result["command"]), "stored": stored}}
-    card = make_card(name, model, config)
-    path = folder / f"{name}.safetensors"
-    save_weights(path, model.to(DTYPES[dtype]), config)
-    write_atomic(path.with_suffix(".md"), card)
+    raw = weights_bytes(model.to(DTYPES[dtype]), config)
+    path, content, other = choose_form(folder / f"{name}.safetensors", raw)
+    file = f"`{path.name}`, {len(content):,} bytes" + (f" ({len(raw):,} unpacked)" if content is not raw else "")
+    write_atomic(path, content)
+    write_atomic(folder / f"{name}.md", make_card(name, model, config, file))
+    other.unlink(missing_ok=True)
     return path
+
+
+def choose_form(plain: Path, raw: bytes) -> tuple[Path, bytes, Path]:
+    """(path, content) of the file to store, compressed where that is worth it; and the path of the form not taken."""
+    small, packed = compress(raw), plain.with_name(plain.name + SUFFIX)
+    return (packed, small, plain) if len(small) < WORTH * len(raw) else (plain, raw, packed)
 
 
 def measure(model: Any, data: str | None) -> Evaluation:
@@ -69,8 +80,8 @@ def measure(model: Any, data: str | None) -> Evaluation:
     return evaluate(model, held, batch=500, threshold=score_threshold(recipe.loss.kind))
 
 
-def make_card(name: str, model: Any, config: dict[str, Any]) -> str:
-    """What it is, what it was trained on, how good it is, how to use and how to repeat it."""
+def make_card(name: str, model: Any, config: dict[str, Any], file: str) -> str:
+    """What it is, what it was trained on, how good it is, how to use and how to repeat it. file: its name and size."""
     from .hub import _about, _data, _result
 
     result, stored = config["result"], config["result"]["stored"]
@@ -87,6 +98,7 @@ def make_card(name: str, model: Any, config: dict[str, Any]) -> str:
         _result(result),
         f"As stored here ({stored['dtype']}): {what} {stored['value']:.2f} % ({low:.2f} to {high:.2f} %) on "
         f"{stored['examples']:,} images.{note}",
+        f"File: {file}.",
         f"## Reproduce\n\n    {result['command']}\n"
         f"    python -m flashcaps.shipped RUN {name} --dtype {stored['dtype']}",
         f"Seed {result['seed']}, commit {result['commit'] or 'unknown'}, {versions}.",
@@ -95,7 +107,9 @@ def make_card(name: str, model: Any, config: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m flashcaps.shipped", description="Ship the weights of a run.")
+    what = ("Ship the weights of a run as NAME.safetensors, or as NAME.safetensors.xz where xz saves more than a "
+            "tenth, with a card NAME.md.")  # fmt: skip
+    parser = argparse.ArgumentParser(prog="python -m flashcaps.shipped", description=what)
     parser.add_argument("run", help="the folder of a finished run")
     parser.add_argument("name", help="what flashcaps.load will find them by")
     parser.add_argument("--dtype", choices=list(DTYPES), default="float16")

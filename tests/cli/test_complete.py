@@ -47,8 +47,9 @@ def test_run_folders_that_are_here(
         (tmp_path / "runs" / name).mkdir(parents=True)
         if name != "empty":
             (tmp_path / "runs" / name / "config.json").write_text("{}")
-    (tmp_path / "mine.safetensors").write_bytes(b"")
-    assert run_names("") == ["runs/tiny-0", "runs/tiny-1", "mine.safetensors"]
+    for name in ("mine.safetensors", "small.safetensors.xz", ".other.safetensors.part"):
+        (tmp_path / name).write_bytes(b"")
+    assert run_names("") == ["runs/tiny-0", "runs/tiny-1", "mine.safetensors", "small.safetensors.xz"]
     assert offered("predict", "runs/tiny-1") == ["runs/tiny-1"]
 
 

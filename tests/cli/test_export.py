@@ -48,6 +48,8 @@ def test_safetensors_on_named_pictures(run: Path) -> None:
     assert "0.0e+00 on random, 0.0e+00 on 10 real images" in out
     assert (run / "last-exported.safetensors").is_file()
     assert beside(Path("a/b.safetensors"), ".onnx") == Path("a/b.onnx")
+    assert beside(Path("a/b.safetensors.xz"), ".onnx") == Path("a/b.onnx")
+    assert beside(Path("a/b.safetensors.xz"), ".safetensors") == Path("a/b-exported.safetensors")
 
 
 def test_without_data_it_says_so(run: Path) -> None:

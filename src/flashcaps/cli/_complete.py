@@ -46,7 +46,8 @@ def _algorithms() -> list[str]:
 def _runs() -> list[str]:
     """Run folders here, and whatever else the shell would offer: weights files."""
     folders = [str(path.parent) for path in Path("runs").glob("*/config.json")]
-    return sorted(folders) + sorted(str(path) for path in Path().glob("*.safetensors"))
+    weights = [*Path().glob("*.safetensors"), *Path().glob("*.safetensors.xz")]
+    return sorted(folders) + sorted(str(path) for path in weights)
 
 
 recipe_names = _beginning(_recipes)

@@ -52,8 +52,9 @@ def export(
 
 
 def beside(weights: Path, suffix: str) -> Path:
-    """NAME.onnx beside NAME.safetensors; a copy of safetensors has another name."""
-    return weights.with_name(weights.stem + ("-exported" if weights.suffix == suffix else "") + suffix)
+    """NAME.onnx beside NAME.safetensors or NAME.safetensors.xz; a copy of safetensors has another name."""
+    plain = Path(str(weights).removesuffix(".xz"))
+    return plain.with_name(plain.stem + ("-exported" if plain.suffix == suffix else "") + suffix)
 
 
 def real_inputs(model: Any, inputs: list[str] | None, data: str | None) -> tuple[Tensor | None, Tensor | None, str]:

@@ -48,7 +48,8 @@ def figures(
         console.print(table)
         return
     chosen = choose(names or [])
-    place = out or (Path(checkpoint) if Path(checkpoint).is_dir() else Path(Path(checkpoint).stem)) / "figures"
+    stem = Path(checkpoint.removesuffix(".xz")).stem
+    place = out or (Path(checkpoint) if Path(checkpoint).is_dir() else Path(stem)) / "figures"
     columns = BarColumn(None), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     skipped: dict[str, str] = {}
     with Progress(*columns, console=console, transient=True) as progress:
