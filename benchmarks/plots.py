@@ -61,8 +61,9 @@ def panels(lines: dict[str, Any], title: str, label: str) -> tuple[Any, list[Any
             x, y = zip(*found, strict=True)
             panel.plot(x, y, LINES.get(backend, ":"), color=ALGORITHM.get(routing, INK), marker="o", markersize=3.5,
                        linewidth=1.6, label=f"{routing}, {backend}")  # fmt: skip
-            panel.set_xscale("log", base=2)
-            panel.set_xticks(x, [str(v) for v in x], minor=False)
+        panel.set_xscale("log", base=2)
+        ticks = sorted({x for found in lines.get(axis, {}).values() for x, _ in found})
+        panel.set_xticks(ticks, [str(v) for v in ticks], minor=False)
         panel.set_xlabel(LABELS[axis])
         grid(panel)
     for panel in axes[::3]:
@@ -83,7 +84,8 @@ def growth(record: dict[str, Any]) -> Any:
         return None
     picture, axes = panels(lines, f"forward + backward of one layer, {record['hardware']}", "ms")
     for panel in axes:
-        panel.set_yscale("log")
+        panel.set_yscale("log", base=2)  # a doubling is as far everywhere
+        panel.yaxis.set_major_formatter("{x:.3g}")
     return picture
 
 

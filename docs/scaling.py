@@ -212,12 +212,12 @@ def cluster_table(rate: Rate, decoded: dict[str, Any] | None) -> str:
         wire = NVLINK if count <= 8 else NETWORK
         reduce = 1e3 * 2 * (count - 1) / count * gradient / wire
         speed = count * each / (compute + reduce) * 1e3
-        hours = IMAGES * EPOCHS / speed / 3600
+        minutes = IMAGES * EPOCHS / speed / 60
         shares = {"backbone": each * backbone, "capsules": each * capsules, "all-reduce": reduce}
         most = max(shares, key=lambda name: shares[name])
         cores = f"{math.ceil(speed / decoded['images_s']):,}" if decoded else ""
         lines.append(f"| {count} | {count * each:,} | {compute:.1f} | {reduce:.2f} | {most} "
-                     f"| {speed:,.0f} | {hours:.1f} h | {speed * KILOBYTES / 1e6:.1f} | {cores} |")
+                     f"| {speed:,.0f} | {minutes:.0f} min | {speed * KILOBYTES / 1e6:.1f} | {cores} |")
     return "\n".join(lines)
 
 

@@ -161,14 +161,15 @@ def test_the_floor_of_a_layer_is_its_slowest_unit() -> None:
     assert layer_cost(layer, 7, 5).products == 3 * 2 * 7 * 5 * 3 * 2 * 4  # s, and the gradients of poses and weights
 
 
-def test_the_summary_compares_with_public_style_and_goal() -> None:
+def test_the_summary_compares_with_the_fastest_public_code_and_goal() -> None:
+    """285 ms compiled in public, though the public style took 400 here."""
     failed = {"kind": "row", "workload": "em_stack", "backend": "matrix", "precision": "tf32", "batch": 64,
               "failed": "out of memory"}  # fmt: skip
     rows = [RATES, row("em_stack", "public", 400.0), row("em_stack", "triton", 16.0), failed]
     line = summary(record.merge({}, rows, ORIGIN)).splitlines()[-1]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[1:7] == ["460, 40 GB; compiled 285", "400", "out of memory", "", "16", "8"]
-    assert cells[9:] == ["<= 15", "50 x", "3", "< 1,500"]
+    assert cells[9:] == ["<= 15", "36 x", "3", "< 1,500"]
 
 
 def test_sweeps_vary_one_number_of_every_algorithm() -> None:
