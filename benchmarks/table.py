@@ -90,7 +90,7 @@ def reason(text: str) -> str:
 
 
 def summary(record: dict[str, Any]) -> str:
-    """A GPU's line per workload: times, floor, goal, and how many times faster than public code, where it is fastest."""
+    """A GPU's line per workload: times, floor, goal, and how many times faster than the fastest public code."""
     lines = [
         f"{origin(record)}:",
         "",
