@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 QUINTIC = (3.4445, -4.7750, 2.0315)  # steep at 0; singular values end between about 0.7 and 1.2
 STEPS = 5
@@ -38,8 +39,18 @@ def orthogonalise(x: Tensor) -> Tensor:
     return y if wide else y.mT
 
 
+def matrix(x: Tensor, like: Tensor) -> Tensor:
+    """x as (outputs, all others), the others in the order that `like` has in memory: of a weight, always a view."""
+    if like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last):
+        x = x.permute(0, 2, 3, 1)
+    return x.flatten(1)
+
+
 class Muon(torch.optim.Optimizer):
-    """Muon for weights of two axes and more, AdamW (betas, eps) for the rest; lr may be a tensor."""
+    """Muon for weights of two axes and more, AdamW (betas, eps) for the rest; lr may be a tensor.
+
+    Matrices of one shape are stacked, so that a step takes few launches; the first of them has the momenta of all.
+    """
 
     def __init__(
         self,
@@ -61,49 +72,41 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
-            if not params:
-                continue
-            lr = torch.as_tensor(group["lr"], dtype=torch.float32, device=params[0].device)
-            if self.found_inf is not None:
-                lr = torch.where(self.found_inf > 0, 0.0, lr)
-            if group["decay"]:
-                torch._foreach_mul_(params, 1 - lr * group["decay"])
-            (self._matrices if group["matrices"] else self._rest)(group, params, lr)
+            if params:
+                (self._matrices if group["matrices"] else self._rest)(group, params)
 
-    def _matrices(self, group: dict[str, Any], params: list[Tensor], lr: Tensor) -> None:
+    def _matrices(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        lr = torch.as_tensor(group["lr"], dtype=torch.float32, device=params[0].device)
+        if self.found_inf is not None:
+            lr = torch.where(self.found_inf > 0, 0.0, lr)
+        alike: dict[tuple[int, int], list[Tensor]] = {}
         for p in params:
-            if not self.state[p]:
-                self.state[p] = {"m": torch.zeros_like(p)}
-        m, mu = [self.state[p]["m"] for p in params], group["momentum"]
-        grads = unless_found(self.found_inf, [p.grad for p in params if p.grad is not None], m)
-        torch._foreach_lerp_(m, grads, 1 - mu)
-        ahead = torch._foreach_lerp(grads, m, mu)
-        alike: dict[tuple[int, int], list[int]] = {}  # of one shape: one product for all of them
-        for k, x in enumerate(ahead):
-            alike.setdefault((x.shape[0], x.numel() // x.shape[0]), []).append(k)
-        for (rows, columns), ks in alike.items():
-            x = orthogonalise(torch.stack([ahead[k].reshape(rows, columns) for k in ks]))
-            steps = x * (-0.2 * max(rows, columns) ** 0.5 * lr)
-            for k, s in zip(ks, steps, strict=True):
-                params[k].add_(s.view(params[k].shape))
+            alike.setdefault((p.shape[0], p.numel() // p.shape[0]), []).append(p)
+        weights = [matrix(p, p) for ps in alike.values() for p in ps]
+        steps = [s for shape, ps in alike.items() for s in self._steps(shape, ps, group["momentum"], lr).unbind()]
+        if group["decay"]:
+            torch._foreach_mul_(weights, 1 - lr * group["decay"])
+        torch._foreach_add_(weights, steps)
 
-    def _rest(self, group: dict[str, Any], params: list[Tensor], lr: Tensor) -> None:
+    def _steps(self, shape: tuple[int, int], params: list[Tensor], mu: float, lr: Tensor) -> Tensor:
+        """Steps (n, rows, columns) of n weights of one shape."""
+        g = torch.stack([matrix(p.grad, p) for p in params if p.grad is not None])
+        state = self.state[params[0]]
+        if not state:
+            state["m"] = torch.zeros_like(g)
+        m = state["m"]
+        (g,) = unless_found(self.found_inf, [g], [m])
+        m.lerp_(g, 1 - mu)
+        return orthogonalise(torch.lerp(g, m, mu)).float() * (-0.2 * max(shape) ** 0.5 * lr)
+
+    def _rest(self, group: dict[str, Any], params: list[Tensor]) -> None:
         for p in params:
             if not self.state[p]:
                 self.state[p] = {"m": torch.zeros_like(p), "v": torch.zeros_like(p),
                                  "t": torch.zeros((), device=p.device)}  # fmt: skip
-        m, v = ([self.state[p][k] for p in params] for k in "mv")
-        t = [self.state[p]["t"] for p in params]
-        b1, b2 = group["betas"]
-        grads = [p.grad for p in params if p.grad is not None]
-        squares = unless_found(self.found_inf, torch._foreach_mul(grads, grads), v)
-        one = torch.ones_like(t[0]) if self.found_inf is None else 1 - self.found_inf
-        torch._foreach_add_(t, [one] * len(t))
-        torch._foreach_lerp_(m, unless_found(self.found_inf, grads, m), 1 - b1)
-        torch._foreach_lerp_(v, squares, 1 - b2)
-        scale = torch._foreach_mul(v, (1 / (1 - b2 ** t[0].double())).float())  # in float32, b2^t stays 1 for long
-        torch._foreach_sqrt_(scale)
-        torch._foreach_add_(scale, group["eps"])
-        steps = torch._foreach_div(m, scale)
-        torch._foreach_mul_(steps, (-lr / (1 - b1 ** t[0].double())).float())
-        torch._foreach_add_(params, steps)
+        m, v, t = ([self.state[p][k] for p in params] for k in "mvt")
+        (b1, b2), grads = group["betas"], [p.grad for p in params if p.grad is not None]
+        adamw(
+            params, grads, m, v, [], t, fused=True, found_inf=self.found_inf, amsgrad=False, beta1=b1, beta2=b2,
+            lr=group["lr"], weight_decay=group["decay"], eps=group["eps"], maximize=False,
+        )  # fmt: skip

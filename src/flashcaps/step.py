@@ -167,14 +167,15 @@ class Average:
         pairs = list(zip(self.model.state_dict().values(), source.state_dict().values(), strict=True))
         self.mine = [a for a, x in pairs if a.is_floating_point()]
         self.its = [x for a, x in pairs if a.is_floating_point()]
-        self.counters = [(a, x) for a, x in pairs if not a.is_floating_point()]
+        self.counters = [x for a, x in pairs if not a.is_floating_point()]
+        self.counted = [a for a, _ in pairs if not a.is_floating_point()]
 
     @torch.no_grad()
     def follow(self) -> None:
         """average <- decay average + (1 - decay) source; counters are copied."""
         torch._foreach_lerp_(self.mine, self.its, 1 - self.decay)
-        for a, x in self.counters:
-            a.copy_(x)
+        if self.counters:
+            torch._foreach_copy_(self.counted, self.counters)
 
 
 class CapturedStep:
