@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from flashcaps.batches import Batch
-from flashcaps.evaluate import Evaluation, answers, confusion_text, evaluate, is_right, score_threshold, wilson
+from flashcaps.evaluate import (
+    Evaluation,
+    answers,
+    confusion_text,
+    evaluate,
+    is_right,
+    mirrored,
+    score_threshold,
+    wilson,
+)
 
 
 class Scores(NamedTuple):
@@ -123,3 +132,13 @@ def test_nothing_to_evaluate_on_is_an_error() -> None:
     empty.scores, empty.targets = empty.scores[:0], empty.targets[:0]
     with pytest.raises(ValueError, match="at least one example"):
         evaluate(Echo(), empty)
+
+
+def test_mirrored_scores_are_the_mean_of_both_faces() -> None:
+    """An image that is its own scores: [0.6, 0.5, 0] and its mirror image are [0.3, 0.5, 0.3] together."""
+    held = Listed([[0.6, 0.5, 0.0], [0.0, 0.1, 0.9]], [1, 1])
+    assert evaluate(Echo(), held).wrong == 2
+    assert evaluate(Echo(), held, mirror=True).wrong == 1
+    texts = Batch(torch.zeros(1, 3), torch.zeros(1), mask=torch.ones(1, 3))
+    with pytest.raises(ValueError, match=r"train\.mirror: expected images, got texts"):
+        mirrored(Echo(), texts)

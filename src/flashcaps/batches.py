@@ -15,7 +15,17 @@ from torch import Tensor
 
 from .data import Split, make_generator, to_float
 from .data._random import draws, uniform
-from .data.augment import brightness_contrast, center_crop, cutout, flip, mix, mixup_weights, random_crop, shift
+from .data.augment import (
+    brightness_contrast,
+    center_crop,
+    cutmix,
+    cutout,
+    flip,
+    mix,
+    mixup_weights,
+    random_crop,
+    shift,
+)
 from .losses import multi_hot
 from .recipe import Augment
 
@@ -84,6 +94,7 @@ class Augmentation:
         self.flipped = 2 * bool(spec.shift) + 2 * bool(spec.crop)  # the column that mirrors
         self.columns = self.flipped + spec.flip
         self.columns += 2 * bool(spec.brightness or spec.contrast) + 2 * bool(spec.cutout) + 2 * bool(spec.mixup)
+        self.columns += 4 * bool(spec.cutmix)
         if spec.mixup:  # Beta draws need rejection; a table of them needs an index
             weight, _ = mixup_weights(_TABLE, spec.mixup, make_generator(seed))
             self.table = weight.to(device)
@@ -115,6 +126,9 @@ class Augmentation:
         if s.mixup:
             weight, partner = self.mixing(take(2))
             images, targets = mix(images, weight, partner), mix(multi_hot(targets, classes), weight, partner)
+        if s.cutmix:
+            images, weight, partner = cutmix(images, s.cutmix, amounts=take(4))
+            targets = mix(multi_hot(targets, classes), weight, partner)
         return images, targets
 
     def mixing(self, noise: Tensor) -> tuple[Tensor, Tensor]:

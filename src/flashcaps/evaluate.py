@@ -97,9 +97,18 @@ def forward(model: nn.Module, batch: Batch, chosen: Tensor | None = None) -> Any
     return model(batch.inputs) if chosen is None else model(batch.inputs, chosen=chosen)
 
 
+def mirrored(model: nn.Module, batch: Batch) -> Tensor:
+    """The mean of the scores of each image and of its mirror image, (B, K)."""
+    if batch.mask is not None:
+        raise ValueError("train.mirror: expected images, got texts; leave it out")
+    return (forward(model, batch).scores + forward(model, batch._replace(inputs=batch.inputs.flip(-1))).scores) / 2
+
+
 @torch.no_grad()
-def evaluate(model: nn.Module, held: Held, *, batch: int = 500, threshold: float = 0.5) -> Evaluation:
-    """All of `held`, in evaluation mode, counted on the device and read once."""
+def evaluate(
+    model: nn.Module, held: Held, *, batch: int = 500, threshold: float = 0.5, mirror: bool = False
+) -> Evaluation:
+    """All of `held`, in evaluation mode, counted on the device and read once. mirror: see `mirrored`."""
     if len(held) == 0:
         raise ValueError("held: expected at least one example to evaluate on, got none")
     training, k = model.training, held.classes
@@ -109,7 +118,7 @@ def evaluate(model: nn.Module, held: Held, *, batch: int = 500, threshold: float
     model.eval()
     try:
         for b in held.batches(batch):
-            scores = forward(model, b).scores
+            scores = mirrored(model, b) if mirror else forward(model, b).scores
             right += is_right(scores, b.targets, held.rule, threshold).sum()
             if held.rule == "top1":
                 cell = b.targets * k + scores.argmax(1)

@@ -29,6 +29,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "augment.brightness": (0, 255),
     "augment.contrast": (0, 1000),
     "augment.mixup": (0, 1000),
+    "augment.cutmix": (0, 1),
     "loss.reconstruction": (0, 1e6),
     "loss.label_smoothing": (0, BELOW_1),
     "optimiser.lr": (0, 1e6),

@@ -59,7 +59,8 @@ class Augment:
     """shift: pixels each way. crop: side, of the image padded by `padding`; evaluation takes the centre.
 
     alternate: flip mirrors each image in every second epoch, by chance the even or the odd ones, so that both of its
-    faces come equally often. cutout: side of a square that is blanked.
+    faces come equally often. cutout: side of a square that is blanked. cutmix: how likely a box of another image is
+    pasted in, and its label with it.
     """
 
     shift: int = 0
@@ -71,6 +72,7 @@ class Augment:
     contrast: tuple[float, ...] = ()
     cutout: int = 0
     mixup: float = 0.0
+    cutmix: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ class Train:
     steps, when not 0, count instead of epochs. batch: images per process and optimiser step, in `accumulate` parts.
     ema: decay of the averaged weights, 0 for none. evaluate_every: epochs. select: which weights are tested at the
     end: the last, the best on validation data, or (as some papers do) the best on the test data, evaluated all along.
-    stop_error: end as soon as the error on validation data, in percent, is at most this.
+    stop_error: end as soon as the error on validation data, in percent, is at most this. mirror: evaluation sees every
+    image and its mirror image, and adds their scores.
     save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on one GPU.
     channels_last: the memory order of convolutions on a GPU. rollback: how often, after NaN or Inf, a run goes back
     to its last state and on with half the learning rate (at most 3; 0: it stops at once).
@@ -147,6 +150,7 @@ class Train:
     evaluate_every: int = 1
     select: Literal["last", "validation", "test"] = "last"
     stop_error: float = 0.0
+    mirror: bool = False
     log_every: int = 50
     save_seconds: float = 120.0
     rollback: int = 0

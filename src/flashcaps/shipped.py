@@ -77,7 +77,8 @@ def measure(model: Any, data: str | None) -> Evaluation:
 
     recipe = make_recipe(model.config["recipe"])
     held = open_sources(recipe, data, torch.device("cpu"), None).test
-    return evaluate(model, held, batch=500, threshold=score_threshold(recipe.loss.kind))
+    threshold = score_threshold(recipe.loss.kind)
+    return evaluate(model, held, batch=500, threshold=threshold, mirror=recipe.train.mirror)
 
 
 def make_card(name: str, model: Any, config: dict[str, Any], file: str) -> str:

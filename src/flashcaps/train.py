@@ -232,7 +232,8 @@ def look(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) ->
 
 
 def measure(step: Step, model: nn.Module, held: Any) -> Evaluation:
-    return evaluate(model, held, batch=step.recipe.train.batch, threshold=score_threshold(step.recipe.loss.kind))
+    spec, threshold = step.recipe.train, score_threshold(step.recipe.loss.kind)
+    return evaluate(model, held, batch=spec.batch, threshold=threshold, mirror=spec.mirror)
 
 
 def finish(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) -> Outcome:

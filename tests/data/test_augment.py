@@ -103,6 +103,25 @@ def test_cutout_blanks_one_square():
         augment.cutout(x, 0)
 
 
+def test_cutmix_pastes_a_box_of_another_image():
+    """A quarter of the image at its middle; half of it over the upper edge; none, by the first number."""
+    x = torch.rand(3, 2, 8, 8)
+    amounts = torch.tensor([[0.125, 0.5, 0.5, 0.9], [0.125, 0.0, 0.5, 0.1], [0.5, 0.5, 0.5, 0.5]])
+    out, weight, partner = augment.cutmix(x, 0.5, amounts=amounts)
+    assert partner.tolist() == [1, 2, 0]
+    expected = x.clone()
+    expected[0, :, 2:6, 2:6] = x[1, :, 2:6, 2:6]
+    expected[1, :, 0:2, 2:6] = x[2, :, 0:2, 2:6]
+    assert torch.equal(out, expected)
+    assert weight.tolist() == [1 - 16 / 64, 1 - 8 / 64, 1]
+    assert torch.equal(augment.cutmix(x, 0)[0], x)
+    many = torch.rand(20_000, 1, 8, 8)
+    _, weight, _ = augment.cutmix(many, 0.5, make_generator(9))
+    assert (weight < 1).float().mean().item() == pytest.approx(0.5, abs=0.03)
+    with pytest.raises(ValueError, match="probability"):
+        augment.cutmix(x, -0.1)
+
+
 def test_mixup_mixes_images_and_targets_alike():
     images = torch.rand(64, 1, 4, 4, generator=make_generator(5))
     targets = F.one_hot(torch.arange(64) % 10, 10).float()
@@ -139,7 +158,7 @@ def test_resize_averages_down_and_keeps_the_type(images):
     assert augment.resize(images, 16).shape == (6, 2, 16, 16)
 
 
-@pytest.mark.parametrize("name", ["shift", "random_crop", "flip", "brightness_contrast", "cutout", "mixup"])
+@pytest.mark.parametrize("name", ["shift", "random_crop", "flip", "brightness_contrast", "cutout", "cutmix", "mixup"])
 def test_images_draw_numbers_of_their_own_from_the_generator(name):
     image = torch.rand(1, 1, 8, 8, generator=make_generator(8)).expand(32, 1, 8, 8)
     call = {
@@ -148,6 +167,7 @@ def test_images_draw_numbers_of_their_own_from_the_generator(name):
         "flip": lambda g: augment.flip(image, g),
         "brightness_contrast": lambda g: augment.brightness_contrast(image, generator=g),
         "cutout": lambda g: augment.cutout(image, 3, g),
+        "cutmix": lambda g: augment.cutmix(image * torch.arange(32).view(-1, 1, 1, 1), 1.0, g)[0],
         "mixup": lambda g: augment.mixup(image * torch.arange(32).view(-1, 1, 1, 1), torch.eye(32), 1.0, g)[1],
     }[name]
     one, again, other = (call(make_generator(s)) for s in (0, 0, 1))

@@ -232,5 +232,6 @@ def evaluate_model(
     held = {"test": sources.test, "validation": sources.validation}.get(split)
     if held is None:
         raise ValueError(f"--split: expected test, or validation where the recipe holds some out, got {split!r}")
-    found = measure(model, held, batch=batch, threshold=score_threshold(recipe.loss.kind))
+    threshold = score_threshold(recipe.loss.kind)
+    found = measure(model, held, batch=batch, threshold=threshold, mirror=recipe.train.mirror)
     return found, sources.dataset.class_names

@@ -139,13 +139,38 @@ def cutout(
     check_whole(1, side=side)
     u = _rand(images, 2, generator) if places is None else places
     x = to_float(images)
+    return torch.where(boxes(x, u, side, side), x.mean((2, 3), keepdim=True), x)
+
+
+def boxes(images: Tensor, places: Tensor, height: Tensor | int, width: Tensor | int) -> Tensor:
+    """(B, 1, H, W) bool: a box of height x width pixels, (B,) each or one for all, less where it hangs over the edge.
+
+    places (B, 2) in [0, 1): where its centre lies, down and across.
+    """
     inside = []
-    for k, n in enumerate(x.shape[2:]):
-        first = (u[:, k] * n).long() - side // 2
-        at = torch.arange(n, device=x.device) - first[:, None]
-        inside.append((at >= 0) & (at < side))
-    square = inside[0][:, None, :, None] & inside[1][:, None, None, :]
-    return torch.where(square, x.mean((2, 3), keepdim=True), x)
+    for k, (n, side) in enumerate(zip(images.shape[2:], (height, width), strict=True)):
+        first = (places[:, k] * n).long() - side // 2
+        at = torch.arange(n, device=images.device) - first[:, None]
+        inside.append((at >= 0) & (at < (side if isinstance(side, int) else side[:, None])))
+    return inside[0][:, None, :, None] & inside[1][:, None, None, :]
+
+
+def cutmix(
+    images: Tensor, probability: float, generator: Generator | None = None, *, amounts: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """CutMix (Yun et al. 2019): with `probability`, a box of an image is another's. -> (images, weight, partner)
+
+    weight (B,): the share of its own pixels; targets are mixed by it (`mix`). The box has the proportions of the image
+    and a share of it that is uniform in (0, 1), less where it hangs over the edge. amounts (B, 4) in [0, 1): whether
+    and how large, the place of its centre (2), and by their order whom it is mixed with, in place of random ones.
+    """
+    check_images(images)
+    check_real(0, probability=probability)
+    u = _rand(images, 4, generator) if amounts is None else amounts
+    share = torch.where(u[:, 0] < probability, u[:, 0] / max(probability, 1e-9), 0.0)
+    height, width = ((share.sqrt() * n).round().long() for n in images.shape[2:])
+    box, partner = boxes(images, u[:, 1:3], height, width), u[:, 3].argsort()
+    return torch.where(box, images[partner], images), 1 - box.float().mean((1, 2, 3)), partner
 
 
 def mixup_weights(
