@@ -65,6 +65,31 @@ def test_the_readme_has_the_best_of_each_recipe(folder: Path) -> None:
     assert readme.read_text() == "no section"
 
 
+def test_changes_too_many_for_a_file_name_are_told_whole(folder: Path) -> None:
+    path = folder / "runs" / "capsnet_mnist" / "epochs=3,ema=0-0.json"
+    run = json.loads(path.read_text())
+    run |= {"variant": "optimiser.kind=muon,lr=0.01,opt-0123abcd", "overrides": ["lr=0.01", "train.seed=0", "ema=0.9"]}
+    path.write_text(json.dumps(run))
+    assert "| `capsnet_mnist` lr=0.01 ema=0.9 |" in make_table(folder)
+
+
+def test_trials_are_listed_by_what_was_held_out(folder: Path) -> None:
+    assert "## Trials" not in make_table(folder)
+    (folder / "trials").mkdir()
+    curve = [{"error": 9.0}, {"error": 8.151}]
+    for name, more in {
+        "a": {"overrides": ["data.validation=5000", "lr=0.2", "train.seed=0", "epochs=3"], "curve": curve, "epochs": 3.0},
+        "b": {"overrides": ["data.validation=5000"], "curve": [{"error": 7.0}], "epochs": 40.0},
+        "unheld": {"overrides": ["lr=0.3"], "curve": [], "epochs": 3.0},
+    }.items():
+        (folder / "trials" / f"{name}.json").write_text(json.dumps(result("capsnet_mnist", 50.0) | more))
+    (folder / "trials" / "other.json").write_text("{}")
+    assert make_table(folder).splitlines()[-2:] == [
+        "| `capsnet_mnist` | nothing | 5,000 | 40 | 7.00 |",
+        "| `capsnet_mnist` | lr=0.2 | 5,000 | 3 | 8.15 |",
+    ]
+
+
 def test_files_lie_where_they_are_looked_for(folder: Path) -> None:
     names = sorted(str(p.relative_to(folder)) for p in folder.glob("runs/*/*.json"))
     assert names == ["runs/attention_simple_cifar10/default-0.json", "runs/capsnet_mnist/default-0.json",
