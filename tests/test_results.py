@@ -78,7 +78,7 @@ def test_trials_are_listed_by_what_was_held_out(folder: Path) -> None:
     (folder / "trials").mkdir()
     curve = [{"error": 9.0}, {"error": 8.151}]
     for name, more in {
-        "a": {"overrides": ["data.validation=5000", "lr=0.2", "train.seed=0", "epochs=3"], "curve": curve, "epochs": 3.0},
+        "a": {"overrides": ["data.validation=5000", "lr=0.2", "seed=0", "epochs=3"], "curve": curve, "epochs": 3.0},
         "b": {"overrides": ["data.validation=5000"], "curve": [{"error": 7.0}], "epochs": 40.0},
         "unheld": {"overrides": ["lr=0.3"], "curve": [], "epochs": 3.0},
     }.items():

@@ -37,7 +37,7 @@ where several seeds were run, their mean, standard deviation and number, and oth
 TRIALS = """
 ## Trials
 
-What was tried on the way, from the files under `trials/`: percent wrong of images held out from training, which decided.
+Tried on the way, from the files under `trials/`: percent wrong of images held out from training, which decided.
 
 | recipe | changed | held out | epochs | error |
 | --- | --- | --- | --- | --- |
@@ -226,7 +226,7 @@ def _grouped(runs: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[
 
 def _changes(run: dict[str, Any], *but: str) -> str:
     """What a run changed in its recipe, but the seed, which has a place of its own, and `but`."""
-    return " ".join(o for o in run["overrides"] if o.split("=")[0] not in ("train.seed", *but))
+    return " ".join(o for o in run["overrides"] if o.split("=")[0] not in ("train.seed", "seed", *but))
 
 
 def _paper(recipe: Recipe | None) -> tuple[int, str]:
