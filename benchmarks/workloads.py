@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import flashcaps
 from flashcaps import Routed
+from flashcaps.alternation import ascend_coefficients
 from flashcaps.functional import margin_loss, spread_loss
 from flashcaps.losses import reconstruction_loss
 from flashcaps.stack import hand_on
@@ -63,6 +64,8 @@ class WholeStep(nn.Module):
         output = self.model(images, labels if self.model.decoder is not None else None)
         scores = output.scores.float()
         routing = self.model.name.split("_")[0]
+        if torch.is_grad_enabled():
+            ascend_coefficients(self.model, labels)  # where a layer has any
         if routing == "attention":
             return (F.cross_entropy(scores, labels),)
         if routing == "em":
@@ -223,6 +226,8 @@ def table(toy: bool = False) -> dict[str, Workload]:
         heinsen("heinsen_sst", "heinsen SST 1480 -> 64 -> 5, 1 x 64 -> 1 x 2, B 20", b(20),
                 (small(1480, 7), small(64, 6), small(64, 4), 5, 2), Goal(0.6, None, 18.6)),
         vector_layer("discriminative_mnist", "discriminative", small(1152, 12), 10, b(128), Goal()),
+        network("discriminative_step", "CapsNet MNIST, discriminative routing, whole step, B 128", b(128),
+                "discriminative_mnist", mnist, Goal()),
     ]  # fmt: skip
     return {w.name: w for w in found}
 

@@ -28,6 +28,7 @@ from flashcaps.routing import ROUTING
 TITLES = {
     "dynamic_mnist", "dynamic_multimnist", "dynamic_cifar100", "capsnet_mnist", "attention_resnet_2",
     "attention_resnet_3", "em_stack", "heinsen_norb", "heinsen_sst", "discriminative_mnist",
+    "discriminative_step",
 }  # fmt: skip
 ORIGIN = {"hardware": "NVIDIA X1", "versions": {"torch": "2"}, "commit": "abc", "command": "x", "seed": 0}
 
@@ -41,7 +42,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_workload_has_a_goal_or_is_an_extra() -> None:
     assert set(table()) == set(table(toy=True)) == TITLES
     without = [w.name for w in table().values() if w.goal.ms is None]
-    assert without == ["discriminative_mnist"]
+    assert without == ["discriminative_mnist", "discriminative_step"]
 
 
 @pytest.mark.parametrize("name", sorted(TITLES))
