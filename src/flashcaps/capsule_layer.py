@@ -18,7 +18,7 @@ from .routing import ROUTING, Routed, Routing, Sizes, Step
 from .routing._checks import check_choice, check_floating, check_overflow, check_shape, check_sizes, nearest
 from .routing._math import Softmax, no_autocast, over_parents
 from .routing._types import compute_dtype
-from .votes import Votes, add_bias, add_coordinates, group
+from .votes import Votes, Windows, add_bias, add_coordinates, group
 
 BACKENDS = ("auto", "reference", "matrix", "triton")
 
@@ -103,14 +103,14 @@ class CapsuleLayer(FiniteModule):
         self.seen = Seen()
         self.hidden = False  # discriminative: a layer above has the objective; a stack says so
 
-    def _form(self, votes: Votes, softmax: Softmax) -> tuple[str, Callable[..., Routed]]:
+    def _form(self, votes: Votes | Windows, softmax: Softmax) -> tuple[str, Callable[..., Routed]]:
         """The backend that takes these votes, and its function."""
         name = pick_form(self.name, votes, softmax) if self.backend == "auto" else self.backend
         return name, self.routing.function if name == "reference" else MATRIX[self.name]
 
-    def _tensors(self, votes: Votes) -> dict[str, Tensor]:
+    def _tensors(self, votes: Votes | Windows) -> dict[str, Tensor]:
         """The algorithm's learned tensors; what children or parents share is repeated."""
-        repeats, parents, dtype = votes.u.shape[2], votes.weight.shape[0], votes.u.dtype
+        repeats, parents, dtype = votes.repeats, votes.weight.shape[0], votes.weight.dtype
         tensors = {}
         for name, spec in self._specs.items():
             x = getattr(self, name) if spec.state else self.learned[name]
@@ -122,6 +122,10 @@ class CapsuleLayer(FiniteModule):
                 x = x.expand(*(parents if k == spec.parents % x.ndim else -1 for k in range(x.ndim)))
             tensors[name] = x.repeat_interleave(repeats, 0) if spec.per_child and repeats > 1 else x
         return tensors
+
+    def _source(self, u: Tensor, yx: Tensor | None) -> Votes | Windows:
+        """What routing gets of u; a convolutional layer may have left patches in their image."""
+        return self._votes(u, yx)
 
     def _votes(self, u: Tensor, yx: Tensor | None) -> Votes:
         dtype = compute_dtype(u, self.weight)
@@ -135,8 +139,8 @@ class CapsuleLayer(FiniteModule):
 
     @property
     def _bias_apart(self) -> bool:
-        """Whether all children share one bias, which heinsen's kernels then add to the parents instead."""
-        return self.bias is not None and self.groups is None and self.name == "heinsen"
+        """Whether kernels add the bias themselves: heinsen's, which others see as more columns of poses."""
+        return self.bias is not None and self.name == "heinsen"
 
     def _vote_bias(self, votes: Votes) -> Tensor:
         assert self.bias is not None
@@ -157,8 +161,8 @@ class CapsuleLayer(FiniteModule):
     ) -> Routed:
         """Poses (B, I, D), activations (B, I) -> Routed in dtype (None: u's). Under autocast, too, routing is fp32."""
         with no_autocast(u.device):
-            votes = self._votes(u, yx)
-            activation = self._gate(u, activation, votes.u.dtype)
+            votes: Any = self._source(u, yx)
+            activation = self._gate(votes, activation)
             if activation is not None and self.routing.takes is None:
                 votes, activation = Votes(votes.u * activation.view(*votes.u.shape[:3], 1, 1), votes.weight), None
             learned = self._tensors(votes)
@@ -184,11 +188,13 @@ class CapsuleLayer(FiniteModule):
                 check_overflow((routed.pose, routed.activation, routed.variance), False, **given)
             return cast(routed, dtype or u.dtype, coupling)
 
-    def _gate(self, u: Tensor, activation: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    def _gate(self, votes: Votes | Windows, activation: Tensor | None) -> Tensor | None:
+        like = votes.weight
         if activation is not None:
-            return activation.to(dtype)
+            return activation.to(like.dtype)
         absent = {"probability": 1.0, "score": math.inf}.get(self.routing.takes or "")
-        return None if absent is None else torch.full(u.shape[:2], absent, dtype=dtype, device=u.device)
+        shape = votes.image.shape[:4] if isinstance(votes, Windows) else votes.shape[:2]
+        return None if absent is None else torch.full(shape, absent, dtype=like.dtype, device=like.device)
 
     def _check(self, u: Tensor, activation: Tensor | None, shape: str, ndim: int) -> None:
         check_floating("u", u)

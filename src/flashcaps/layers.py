@@ -9,13 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .capsule_layer import CapsuleLayer, Dim, FiniteModule
+from .kernels._choice import leaves_patches
 from .kernels._norm import layer_norm_poses, squash_poses
 from .kernels._patches import patches
 from .routing import Routed
 from .routing._checks import check_choice, check_dtype, check_floating, check_overflow, check_sizes
 from .routing._math import OverPositions, Softmax, over_parents
 from .routing._types import compute_dtype
-from .votes import centres, covered
+from .votes import Votes, Windows, centres, covered
 
 PRIMARY_FORMS = ("squash", "sigmoid", "norm", "score")
 
@@ -211,7 +212,7 @@ class ConvCapsules(CapsuleLayer):
     def forward(
         self, u: Tensor, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
     ) -> Routed:
-        x, activation, softmax, grid = self._children(u, activation)
+        x, activation, softmax, grid = self._children(u, activation, gather=coupling or record)
         routed = self._route(x, activation, softmax=softmax, coupling=coupling, record=record, dtype=u.dtype)
         return place(routed, grid)
 
@@ -219,7 +220,7 @@ class ConvCapsules(CapsuleLayer):
         self, u: Tensor, pose: Tensor | None = None, activation: Tensor | None = None, *, coupling: bool = False
     ) -> Routed:
         """One routing step from the parents' `pose` (B, out_types, H', W', D); None is the first."""
-        x, activation, softmax, grid = self._children(u, activation)
+        x, activation, softmax, grid = self._children(u, activation, gather=coupling)
         self._check_step(pose, (grid[0], self.parents or 0, *grid[1:], self.out_dim))
         if pose is not None:
             pose = pose.permute(0, 2, 3, 1, 4).flatten(0, 2)
@@ -227,14 +228,19 @@ class ConvCapsules(CapsuleLayer):
         return place(self._route(x, activation, step=True, pose=pose, **common), grid)
 
     def _children(
-        self, u: Tensor, activation: Tensor | None
+        self, u: Tensor, activation: Tensor | None, *, gather: bool = True
     ) -> tuple[Tensor, Tensor | None, Softmax, tuple[int, int, int]]:
-        """The children of every place, (B * H' * W', T * k * k, D), and what normalises over their parents."""
+        """The children of every place, (B * H' * W', T * k * k, D), and what normalises over their parents.
+
+        gather=False: the image itself, where kernels find children in it.
+        """
         self._check(u, activation, "(B, types, H, W, D)", 5)
         if u.shape[1] != self.in_types:
             raise ValueError(f"u: expected {self.in_types} types, got {u.shape[1]} in {tuple(u.shape)}")
         u = u.to(compute_dtype(u, self.weight))  # before patches overlap: their gradients are summed in it
         activation = None if activation is None else activation.to(u.dtype)
+        if activation is not None and self.routing.takes is None and self.bias is None:
+            u, activation = u * activation[..., None], None  # before patches repeat it
         p = self.padding
         if min(u.shape[2], u.shape[3]) + 2 * p < self.kernel:
             raise ValueError(f"u: {u.shape[2]} x {u.shape[3]} places, padded by {p}, do not fill kernel {self.kernel}")
@@ -249,11 +255,26 @@ class ConvCapsules(CapsuleLayer):
             h, w = u.shape[2:4]
             child = covered(h, w, self.kernel, self.stride, u.device)
             softmax = OverPositions(child, h * w, (h, w, self.kernel, self.stride))
-        x = patches(u, self.kernel, self.stride)
-        grid = (x.shape[0], x.shape[1], x.shape[2])
+        height, width = ((size - self.kernel) // self.stride + 1 for size in u.shape[2:4])
+        grid = (u.shape[0], height, width)
+        taken = activation is None or self.routing.takes is not None
+        if taken and not gather and self._leaves_patches(u, softmax):
+            return u, activation, softmax, grid
         if activation is not None:
             activation = patches(activation[..., None], self.kernel, self.stride).flatten(0, 2)[..., 0]
-        return x.flatten(0, 2), activation, softmax, grid
+        return patches(u, self.kernel, self.stride).flatten(0, 2), activation, softmax, grid
+
+    def _windows(self, image: Tensor) -> Windows:
+        return Windows(image, self.weight.to(image.dtype), self.rows, self.kernel, self.stride)
+
+    def _leaves_patches(self, image: Tensor, softmax: Softmax) -> bool:
+        active = self.name == "attention" and self.routing.takes is not None  # whose spread needs patches
+        if self.bias is not None or active:
+            return False
+        return leaves_patches(self.name, self.backend, self._windows(image), softmax)
+
+    def _source(self, u: Tensor, yx: Tensor | None) -> Votes | Windows:
+        return self._windows(u) if u.ndim == 5 else super()._source(u, yx)
 
     def extra_repr(self) -> str:
         return (

@@ -31,6 +31,11 @@ class Votes(NamedTuple):
         b, g, r, c, _ = self.u.shape
         return b, g * r, self.weight.shape[0], c * self.weight.shape[3]
 
+    @property
+    def repeats(self) -> int:
+        """R, children that share a transform."""
+        return self.u.shape[2]
+
     def explicit(self) -> Tensor:
         """All votes, (B, I, J, D)."""
         return torch.einsum("bgrcd,jdgh->bgrjch", self.u, self.weight).reshape(self.shape)
@@ -42,6 +47,30 @@ class Votes(NamedTuple):
             return [Votes(u, self.weight) for u in self.u.split(max(children, 1), 2)]
         step = max(children // r, 1)
         return [Votes(u, w) for u, w in zip(self.u.split(step, 1), self.weight.split(step, 2), strict=True)]
+
+
+class Windows(NamedTuple):
+    """Votes of a convolutional layer whose children are still where they overlap, in the image.
+
+    Kernels that can read patches there take it for the `Votes` of those, B * H' * W' x (types * k * k).
+    """
+
+    image: Tensor  # (B, types, H, W, D)
+    weight: Tensor  # (J, d, G, h)
+    rows: int  # C, of a pose
+    kernel: int
+    stride: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(B * H' * W', I, J, D) of the explicit votes."""
+        b, t, h, w, _ = self.image.shape
+        places = ((h - self.kernel) // self.stride + 1) * ((w - self.kernel) // self.stride + 1)
+        return b * places, t * self.kernel**2, self.weight.shape[0], self.rows * self.weight.shape[3]
+
+    @property
+    def repeats(self) -> int:
+        return 1
 
 
 def group(u: Tensor, groups: int, rows: int) -> Tensor:

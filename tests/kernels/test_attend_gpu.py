@@ -10,6 +10,7 @@ import torch
 from flashcaps.kernels._attend_triton import dynamic_poses
 from flashcaps.votes import Votes
 
+from . import test_attend_attention as attention
 from .test_attend_triton import GIVEN, SHAPES, draw, dynamic_errors, errors, fused, poison, with_gradients
 
 pytestmark = pytest.mark.gpu
@@ -24,6 +25,13 @@ REAL = {
     "6x6": (131, 67, 11, 6, 6, 6),
     "8x8": (64, 129, 10, 8, 8, 8),
     "vote bias": (37, 67, 5, 1, 9, 16),
+}
+ATTENTION = {
+    "dense": attention.Case(None, (64, 131), (1, 1), (10, 4, 4, 4)),
+    "stride 2": attention.Case(attention.contiguous, (8, 32, 16, 16), (3, 2), (32, 4, 4, 4)),
+    "of a layer below": attention.Case(attention.by_types, (43, 32, 7, 7), (3, 1), (32, 4, 4, 4)),
+    "6x6": attention.Case(attention.contiguous, (5, 11, 7, 7), (3, 2), (7, 6, 6, 6)),
+    "vectors": attention.Case(attention.contiguous, (4, 16, 6, 6), (3, 1), (8, 1, 8, 16)),
 }
 TOLERANCE = {"exact": 1e-5, "tf32": 2e-3, "bf16": 2e-2, "fp16": 4e-3}
 DTYPE = {"exact": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -92,3 +100,35 @@ def test_dynamic(case: str, given: str, numbers: str, monkeypatch: pytest.Monkey
     poison(monkeypatch)
     far = dynamic_errors(REAL[case], given, DTYPE[numbers], "cuda")
     assert max(far) < 10 * TOLERANCE[numbers], far
+
+
+@pytest.mark.parametrize(("given", "iterations"), [("nothing", 1), ("nothing", 3), ("pose", 2)])
+@pytest.mark.parametrize("case", ATTENTION)
+def test_attention(case: str, given: str, iterations: int, numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = attention.draw(ATTENTION[case], given, DTYPE[numbers], "cuda")
+    poison(monkeypatch)
+    far = attention.attention_errors(drawn, ATTENTION[case], iterations)
+    assert max(far) < 10 * TOLERANCE[numbers], far
+
+
+def test_attention_captured_and_the_same_bits() -> None:
+    case = ATTENTION["stride 2"]
+    drawn = attention.draw(case, "nothing", torch.float32, "cuda")
+    given = [x for x in drawn if x is not None]
+
+    def step() -> list[torch.Tensor]:
+        out = attention.fused(drawn, case, 2)
+        return [out, *torch.autograd.grad(out.square().sum(), given)]
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        drawn.u.copy_(torch.randn_like(drawn.u))
+    graph.replay()
+    for x, y in zip(captured, step(), strict=True):
+        assert torch.equal(x, y)

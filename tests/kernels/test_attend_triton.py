@@ -17,6 +17,8 @@ from flashcaps.routing._math import OverPositions, masked, over_parents
 from flashcaps.routing.dynamic import dynamic_routing
 from flashcaps.votes import Votes, covered
 
+from .poison import poison_memory
+
 GIVEN = ["nothing", "query", "logits", "shared logits", "both"]
 # b, g, j, c, d, h: vector poses, matrix poses, primes, ones, powers of two that leave nothing over
 SHAPES = [(5, 7, 3, 1, 3, 5), (3, 5, 2, 2, 3, 3), (2, 3, 5, 4, 4, 4), (1, 1, 1, 1, 1, 1), (4, 8, 4, 1, 8, 16)]
@@ -104,8 +106,7 @@ def relative(actual: list[Tensor], expected: list[Tensor]) -> list[float]:
 
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that nobody wrote is NaN."""
-    empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *size, **options: empty(*size, **options).fill_(float("nan")))
+    poison_memory(monkeypatch, "empty", "empty_strided")
 
 
 def small_tiles(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
@@ -363,7 +364,7 @@ class TestPlan:
         assert tiles["plain_sum"].parents >= min(n.j * n.h, 128)
         t = tiles["plain_weight_gradient"]
         rows, programs = plan.ceil_div(n.b * n.c, t.rows), plan.ceil_div(n.g * n.d, t.columns)
-        per, chunks = plan.chunks(rows, programs, n.j * n.d * n.g * n.h, t.resident)
+        per, chunks = plan.chunks(rows, programs, n.room // n.weight, t.resident)
         assert (chunks - 1) * per < rows <= chunks * per
         full = plan.MULTIPROCESSORS * t.resident
         assert 0.9 * full < chunks * programs <= full
@@ -383,3 +384,32 @@ class TestPlan:
         assert chunks * batches * groups >= plan.FULL["parent_gradient"] // 2
         weight, query = n.j * n.d * n.g * n.h, n.b * n.j * n.c * n.h
         assert 4 * ((batches - 1) * weight + chunks * query) < 64 << 20
+
+    LAYERS = {
+        "few children": (128, 256, 10, 1, 8, 16),
+        "many parents": (64, 800, 128, 4, 4, 4),
+        "6x6": (64, 800, 32, 6, 6, 6),
+        "large batch": (512, 1152, 10, 1, 8, 16),
+        "image": (784, 288, 32, 4, 4, 4, 16 * 32 * 256 * 16),
+        "small image": (144, 288, 32, 4, 4, 4, 16 * 32 * 64 * 16),
+        "stride 1": (3200, 288, 32, 4, 4, 4, 128 * 32 * 49 * 16, 3200 * 512),
+    }
+
+    @pytest.mark.parametrize("case", LAYERS)
+    def test_room_for_partial_sums_is_bound_by_the_layer(self, case: str) -> None:
+        """And no layer waits long for it: half of the device is filled, or as much as with all the room."""
+        n = plan.Sizes(*self.LAYERS[case])
+        t = plan.tile(n, "parent_gradient")
+        chunks, batches, groups = plan.cut(n, t, "parent_gradient").grid
+        assert (batches - 1) * n.weight + chunks * n.parents <= n.room <= plan.ROOM * n.own
+        assert chunks * batches * groups >= min(plan.FULL["parent_gradient"] // 2, 160)
+
+    def test_a_layer_too_small_for_its_bound_is_not_starved(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        n = plan.Sizes(*self.LAYERS["image"])
+        t = plan.tile(n, "parent_gradient")
+        monkeypatch.setattr(plan, "ROOM", 0.01)
+        monkeypatch.setattr(plan, "LEAST_ROOM", 0.01)
+        plan.cut.cache_clear()
+        chunks, batches, groups = plan.cut(n, t, "parent_gradient").grid
+        plan.cut.cache_clear()
+        assert chunks * batches * groups >= plan.FULL["parent_gradient"] // 2

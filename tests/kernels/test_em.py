@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flashcaps import DenseCapsules
+from flashcaps import ConvCapsules, DenseCapsules, layers
+from flashcaps.kernels._patches import patches
 
-from ..conftest import assert_near
+from ..conftest import TOLERANCE, assert_near
 from .twins import Twins
 
 
@@ -23,3 +24,29 @@ def test_variances_do_not_cancel_in_fp32(backend: str) -> None:
     u = 100 + 0.1 * torch.randn(2, 64, 1)
     variance = layer(u).variance
     assert_near(variance[:, :, 0] / u.double().var(1, correction=0), 1.0, 1e-2)
+
+
+@pytest.mark.parametrize(("gated", "over"), [(False, "types"), (True, "positions")])
+def test_convolutions_leave_children_in_their_image(gated: bool, over: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels' layer equals the reference and copies no patch; those who ask for couplings get them."""
+    sizes = dict(in_types=2, in_dim=4, out_types=5, out_dim=4, kernel=2, stride=1, pose="matrix", over=over)
+    u, activation = torch.randn(2, 2, 3, 2, 4), torch.rand(2, 2, 3, 2) if gated else None
+
+    def run(backend: str) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        layer = ConvCapsules("em", iterations=2, backend=backend, **sizes)
+        dtype = torch.float32 if backend == "triton" else torch.float64
+        given = [x.detach().to(dtype).requires_grad_() for x in (u, activation) if x is not None]
+        routed = layer.to(dtype)(*given)
+        loss = routed.pose.sin().sum() + routed.activation.cos().sum()
+        return [routed.pose, routed.activation, *torch.autograd.grad(loss, [*given, *layer.parameters()])]
+
+    expected = run("reference")
+    with monkeypatch.context() as patched:
+        patched.setattr(layers, "patches", lambda *_: pytest.fail("patches were copied"))
+        actual = run("triton")
+    for a, e in zip(actual, expected, strict=True):
+        assert_near(a, e, TOLERANCE[torch.float32].gradient)
+    assert layers.patches is patches
+    coupled = ConvCapsules("em", iterations=2, backend="triton", **sizes)(u, activation, coupling=True)
+    assert coupled.coupling is not None

@@ -9,7 +9,8 @@ from torch import Tensor
 from flashcaps.kernels._fit_triton import TritonFit
 from flashcaps.votes import Votes
 
-from .test_fit_triton import CASES, EPS, Case, assert_twin, names, run
+from ..conftest import TOLERANCE, assert_near
+from .test_fit_triton import CASES, EPS, Case, assert_twin, names, run, run_image
 
 pytestmark = pytest.mark.gpu
 
@@ -23,6 +24,8 @@ LAYERS = [
     Case(20, 64, 1, 4, 8, 4, 5, betas="ij"),
     Case(5, 1, 1480, 1, 64, 2, 64, betas="j", bias=True),
     Case(3, 37, 1, 1, 8, 16, 33),
+    Case(64, 800, 1, 4, 4, 4, 32, betas="ij", bias=True),
+    Case(3, 8, 9, 4, 4, 4, 33, betas="ij", bias=True),
 ]
 
 
@@ -40,6 +43,19 @@ def test_twice_gives_the_same_bits(case: Case) -> None:
         assert torch.equal(x, two[name]), name
 
 
+@pytest.mark.parametrize("over", ["types", "positions"])
+def test_children_in_an_image(over: str) -> None:
+    """Read where they lie, and more examples than go backward at once."""
+    image = torch.randn(40, 32, 4, 9, 9, device="cuda").permute(0, 1, 3, 4, 2)
+    x = {"weight": torch.randn(33, 2, 288, 2), "gate": torch.rand(40, 32, 9, 9)}
+    x |= {"offset": torch.randn(33), "cost": torch.rand(33)}
+    x = {name: y.cuda() for name, y in x.items()}
+    exact = {name: y.double() for name, y in x.items()}
+    expected = run_image(image.double(), exact, (3, 2), over, kernels=False)
+    for a, e in zip(run_image(image, x, (3, 2), over, kernels=True), expected, strict=True):
+        assert_near(a, e, TOLERANCE[torch.float32].gradient)
+
+
 def test_replays_from_a_graph() -> None:
     """Captured once, right for other inputs: nothing waits for the host, nothing is fixed at capture."""
     case = Case(3, 16, 1, 2, 2, 2, 8)
@@ -47,9 +63,7 @@ def test_replays_from_a_graph() -> None:
     u, weight, gate = x["u"].requires_grad_(), x["weight"].requires_grad_(), x["gate"]
 
     def step() -> tuple[Tensor, ...]:
-        fit = TritonFit(Votes(u, weight), gate)
-        _, mean, variance, _ = fit(EPS)
-        _, mean, variance, _ = fit(EPS, x["prior"], mean, variance)
+        mean, variance, _ = TritonFit(Votes(u, weight), gate).route(case.rule(x), EPS)[-1]
         return mean, *torch.autograd.grad(mean.square().sum() + variance.sum(), [u, weight])
 
     stream = torch.cuda.Stream()

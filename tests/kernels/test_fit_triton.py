@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashcaps.kernels import _fit_triton as fused
-from flashcaps.kernels import em, heinsen
-from flashcaps.kernels._fit import Fit
+from flashcaps.kernels import _fit_return, em, heinsen
+from flashcaps.kernels._fit import Fit, Rule
+from flashcaps.kernels._fit_ops import fit_routing
 from flashcaps.kernels._fit_share import listed, share_gradient, share_of
-from flashcaps.kernels._fit_triton import TritonFit, stored, supported
+from flashcaps.kernels._fit_source import Walk, stored
+from flashcaps.kernels._fit_triton import TritonFit, supported
 from flashcaps.routing._math import Grid, OverPositions, Softmax, masked, over_parents
-from flashcaps.votes import Votes, add_bias, covered
+from flashcaps.votes import Votes, Windows, add_bias, covered, patches
 
 from ..conftest import TOLERANCE, assert_near
 from .poison import poison_memory
@@ -25,8 +26,9 @@ EPS = 0.01
 class Case(NamedTuple):
     """Sizes of u (B, G, R, C, d) and W (J, d, G, h), and what the fit is given besides.
 
-    betas: "" none, "ij" one for each child and parent, "j" one for each parent, "mixed". positions: the rows are the
-    4 places of a 2 x 2 output that looks at 3 x 3 places, and G is in types.
+    betas: "" none, and logits are em's; else heinsen's, "ij" one for each child and parent, "j" one for each parent,
+    "mixed". positions: the rows are the 4 places of a 2 x 2 output that looks at 3 x 3 places, and G is in types.
+    first: one iteration alone, else two.
     """
 
     b: int
@@ -46,9 +48,15 @@ class Case(NamedTuple):
         child = covered(3, 3, 2, 1, torch.device(device))
         return OverPositions(child, 9, (3, 3, 2, 1)) if self.positions else over_parents
 
+    def rule(self, x: dict[str, Tensor]) -> Rule:
+        scales = (0.3,) if self.first else (0.3, 0.5)
+        if self.betas:
+            return Rule((1.0,) * len(scales))
+        return Rule(scales, x["offset"], x["cost"], spread=True)
+
     def draw(self, device: str) -> dict[str, Tensor]:
         b, g = (4 * self.b, 4 * self.g) if self.positions else (self.b, self.g)
-        i, j, dim = g * self.r, self.j, self.c * self.h
+        i, j = g * self.r, self.j
         x = {
             "u": torch.randn(b, g, self.r, self.c, self.d),
             "weight": torch.randn(j, self.d, g, self.h),
@@ -56,14 +64,14 @@ class Case(NamedTuple):
         }
         x["gate"][0] = 0  # an example of which nothing is there
         if self.bias:
-            x["bias"] = torch.randn(j, self.c, 1, self.h)
+            x["bias"] = torch.randn(j, self.c, g, self.h)
         if self.start:
             x["start"] = torch.randn(i, j)
         if self.betas:
             x["use"] = torch.randn(j) if self.betas == "j" else torch.randn(i, j)
             x["ignore"] = torch.randn(i, j) if self.betas == "ij" else torch.randn(j)
-        if not self.first:
-            x |= {"prior": torch.randn(b, j), "mean": torch.randn(b, j, dim), "variance": torch.rand(b, j, dim) + 0.5}
+        else:
+            x |= {"offset": torch.randn(j), "cost": torch.randn(j)}
         return {name: y.to(device) for name, y in x.items()}
 
 
@@ -89,6 +97,10 @@ CASES = [
     Case(3, 1, 7, 2, 3, 2, 7, first=True, betas="j", bias=True),
     Case(2, 1, 3, 1, 2, 1, 9, first=True, start=True, bias=True),
     Case(2, 1, 5, 2, 9, 2, 3, betas="j", bias=True),
+    Case(2, 5, 1, 2, 2, 2, 5, betas="ij", bias=True),
+    Case(2, 2, 3, 2, 2, 1, 9, betas="mixed", bias=True),
+    Case(2, 3, 1, 2, 9, 2, 5, start=True, betas="ij", bias=True),
+    Case(1, 1, 1, 1, 2, 2, 5, positions=True, betas="ij", bias=True),
 ]
 
 
@@ -106,15 +118,14 @@ def run(kind: type, case: Case, tensors: dict[str, Tensor], dtype: torch.dtype) 
     if case.bias:
         votes, more = (votes, {"bias": x["bias"]}) if kind is TritonFit else (add_bias(votes, x["bias"]), {})
     fit = kind(votes, x["gate"], start=x.get("start"), betas=betas, softmax=case.softmax(str(device)), **more)
-    parents = () if case.first else (x["prior"], x["mean"], x["variance"])
-    out = dict(zip(("total", "mean", "variance", "score"), fit(EPS, *parents), strict=True))
+    steps = fit.route(case.rule(x), EPS)
+    out = {f"{name} {t}": y for t, step in enumerate(steps) for name, y in step._asdict().items()}
     loss = torch.zeros((), dtype=torch.float64, device=device)
     for y in out.values():
         weight = torch.linspace(-1, 2, y.numel(), dtype=torch.float64, device=device).sin().view(y.shape)
         loss = loss + (weight * y.double()).sum()
-    used = {name: y for name, y in x.items() if not (name == "start" and parents)}
-    gradients = torch.autograd.grad(loss, list(used.values()))
-    return {**out, **{f"gradient of {name}": y for name, y in zip(used, gradients, strict=True)}}
+    gradients = torch.autograd.grad(loss, list(x.values()))
+    return {**out, **{f"gradient of {name}": y for name, y in zip(x, gradients, strict=True)}}
 
 
 def assert_twin(case: Case, dtype: torch.dtype, device: str = "cpu") -> None:
@@ -147,10 +158,11 @@ def test_walks_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moments of chunks merge, whatever their length."""
     from flashcaps.kernels import _fit_forward, _fit_gradients
 
-    monkeypatch.setattr(_fit_forward, "walk_children", lambda source: _fit_forward.Walk(2, 4, 3))
-    monkeypatch.setattr(_fit_gradients, "walk_children", lambda source: _fit_forward.Walk(1, 8, 2))
-    monkeypatch.setattr(_fit_gradients, "walk_batch", lambda source: _fit_forward.Walk(4, 2, 2))
-    assert_twin(Case(3, 7, 1, 2, 2, 2, 5, betas="j"), torch.float32)
+    monkeypatch.setattr(_fit_forward, "walk_children", lambda source, registers: Walk(2, 2, 4, 2, 1))
+    monkeypatch.setattr(_fit_gradients, "walk_children", lambda source, registers: Walk(1, 1, 8, 2, 1))
+    monkeypatch.setattr(_fit_gradients, "walk_batch", lambda source, registers, groups: Walk(4, 2, 2, 1, 1))
+    assert_twin(Case(3, 7, 1, 2, 2, 2, 5, betas="ij", bias=True), torch.float32)
+    assert_twin(Case(3, 7, 1, 2, 2, 2, 5, first=True, start=True), torch.float32)
     assert_twin(Case(2, 1, 7, 2, 2, 2, 5), torch.float32)
 
 
@@ -158,15 +170,15 @@ def test_variances_far_from_zero_do_not_cancel() -> None:
     """Votes near 1000 that differ by 0.01: expanded second moments in fp32 would leave nothing."""
     u = 1000 + 0.01 * torch.randn(1, 64, 1, 1, 1)
     votes = Votes(u, torch.ones(5, 1, 64, 1))
-    assert not stored(votes)
-    variance = TritonFit(votes, torch.ones(1, 64))(0.0)[2]
+    assert not stored(votes.weight)
+    variance = TritonFit(votes, torch.ones(1, 64)).route(Rule((1.0,)), 0.0)[0].variance
     assert_near(variance / u.double().var(correction=0), 1.0, 1e-2)
 
 
 def test_couplings() -> None:
     case = Case(2, 3, 1, 2, 2, 2, 5)
     x = case.draw("cpu")
-    votes, parents = Votes(x["u"], x["weight"]), (x["prior"], x["mean"], x["variance"])
+    votes, parents = Votes(x["u"], x["weight"]), (torch.randn(2, 5), torch.randn(2, 5, 4), torch.rand(2, 5, 4) + 0.5)
     assert_near(TritonFit(votes, x["gate"]).couplings(*parents), Fit(votes, x["gate"]).couplings(*parents))
 
 
@@ -222,27 +234,33 @@ def test_shares_are_registered_right() -> None:
 
 
 def operator_inputs(case: Case) -> tuple[Any, ...]:
-    x = case.draw("cpu")
-    given = {name: y.requires_grad_() for name, y in x.items()}
-    source = fused.source_of(Votes(given["u"], given["weight"]))
-    source = type(source)(*(None if y is None else y.detach() for y in source))
-    for y in source[:2]:
-        if y is not None:
-            y.requires_grad_()
-    parents = [] if case.first else [given["prior"].detach().requires_grad_()]
-    for name in () if case.first else ("mean", "variance"):
-        parents.append(given[name].detach().transpose(1, 2).contiguous().requires_grad_())
+    x = {name: y.requires_grad_() for name, y in case.draw("cpu").items()}
+    b, i = x["gate"].shape
     softmax = case.softmax("cpu")
     grid = listed(softmax.grid) if isinstance(softmax, OverPositions) else []
-    if case.bias:
-        source = source._replace(bias=torch.randn(case.c * case.h, case.j, requires_grad=True))
-    return *source, given["gate"], None, parents, grid, EPS
+    share = torch.rand(b, i, requires_grad=True) if grid else None
+    offset = torch.randn(b, case.j, requires_grad=True)
+    scales = [0.5] if case.first else [0.5, 0.7]
+    rest = (x.get("start"), x.get("use"), offset, x.get("cost"))
+    return x["u"], x["weight"], x.get("bias"), x["gate"], share, *rest, scales, not case.betas, grid, [], EPS
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[10], CASES[12], CASES[17]], ids=names)
+OPERATED = [CASES[0], CASES[2], CASES[11], CASES[12], Case(2, 1, 7, 2, 2, 2, 7, bias=True)]
+
+
+@pytest.mark.parametrize("case", OPERATED, ids=names)
 def test_operator_is_registered_right(case: Case) -> None:
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(fused.fit_step, operator_inputs(case), test_utils=checks)
+    torch.library.opcheck(fit_routing, operator_inputs(case), test_utils=checks)
+
+
+def test_operator_on_an_image_is_registered_right() -> None:
+    u, gate = torch.randn(1, 2, 2, 3, 1).permute(0, 4, 2, 3, 1), torch.rand(1, 1, 2, 3)
+    weight, offset = torch.randn(5, 1, 4, 1), torch.randn(2, 5)
+    given = [x.requires_grad_() for x in (u, weight, gate, offset)]
+    inputs = (*given[:2], None, given[2], None, None, None, given[3], None, [0.5, 0.7], True, [2, 3, 2, 1], [2, 1], EPS)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(fit_routing, inputs, test_utils=checks)
 
 
 def test_compiles_in_one_graph() -> None:
@@ -250,9 +268,7 @@ def test_compiles_in_one_graph() -> None:
     x = case.draw("cpu")
 
     def route(u: Tensor, weight: Tensor) -> Tensor:
-        fit = TritonFit(Votes(u, weight), x["gate"])
-        total, mean, variance, _ = fit(EPS)
-        return fit(EPS, total.log(), mean, variance)[1]
+        return TritonFit(Votes(u, weight), x["gate"]).route(case.rule(x), EPS)[-1].mean
 
     leaves = [x["u"].requires_grad_(), x["weight"].requires_grad_()]
     x["gate"] += 0.1
@@ -270,10 +286,41 @@ def test_keeps_no_votes_nor_couplings() -> None:
     u, weight = torch.randn(b, 1, i, 2, 2, requires_grad=True), torch.randn(j, 2, 1, 2, requires_grad=True)
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
-        fit = TritonFit(Votes(u, weight), torch.rand(b, i))
-        total, mean, variance, _ = fit(EPS)
-        fit(EPS, total.log(), mean, variance)
+        TritonFit(Votes(u, weight), torch.rand(b, i)).route(Rule((1.0, 1.0)), EPS)
     assert 0 < max(kept) < b * i * j
+
+
+def run_image(image: Tensor, x: dict[str, Tensor], window: tuple[int, int], over: str, kernels: bool) -> list[Tensor]:
+    """Parents after two iterations on an image's patches, and the gradients of its poses and of all in x."""
+    kernel, stride = window
+    y = {name: value.detach().clone().requires_grad_() for name, value in {"image": image, **x}.items()}
+    h, w = image.shape[2:4]
+    grid = OverPositions(covered(h, w, kernel, stride, image.device), h * w, (h, w, kernel, stride))
+    u, gate = (patches(z, kernel, stride).flatten(0, 2) for z in (y["image"], y["gate"][..., None]))
+    gate = gate[..., 0]
+    votes: Votes | Windows = Votes(u.unflatten(-1, (2, 2))[:, :, None], y["weight"])
+    if kernels:
+        votes, gate = Windows(y["image"], y["weight"], 2, kernel, stride), y["gate"]
+    rule = Rule((0.5, 0.7), y["offset"], y["cost"], spread=True)
+    fit: Any = TritonFit if kernels else Fit
+    out = fit(votes, gate, softmax=grid if over == "positions" else over_parents).route(rule, EPS)[-1]
+    loss = (out.mean * torch.linspace(-1, 1, 4, dtype=out.mean.dtype, device=image.device)).sum()
+    loss = loss + out.variance.sum() + out.logit.cos().sum()
+    return [*out, *torch.autograd.grad(loss, list(y.values()))]
+
+
+@pytest.mark.parametrize(("window", "over"), [((2, 1), "positions"), ((2, 2), "types")])
+def test_children_in_an_image(window: tuple[int, int], over: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read where they lie, one example after the other on the way back, whatever the layout of the image."""
+    monkeypatch.setattr(_fit_return, "examples_at_once", lambda *sizes: 1)
+    i, j = 2 * window[0] ** 2, 5
+    image = torch.randn(2, 2, 4, 3, 4).permute(0, 1, 3, 4, 2)
+    x = {"weight": torch.randn(j, 2, i, 2), "gate": torch.rand(2, 2, 3, 4)}
+    x |= {"offset": torch.randn(j), "cost": torch.randn(j)}
+    exact = {name: y.double() for name, y in x.items()}
+    expected = run_image(image.double(), exact, window, over, kernels=False)
+    for a, e in zip(run_image(image, x, window, over, kernels=True), expected, strict=True):
+        assert_near(a, e, TOLERANCE[torch.float32].gradient)
 
 
 def test_says_what_it_cannot_do() -> None:
@@ -292,11 +339,18 @@ def test_says_what_it_cannot_do() -> None:
         TritonFit(votes(h=65), torch.ones(1, 3))
 
 
+@pytest.mark.parametrize("case", [CASES[10], CASES[16], CASES[23]], ids=names)
+def test_stored_votes_a_few_examples_at_a_time(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fit_return, "VOTES", 0)
+    assert_twin(case, torch.float32)
+
+
 @pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[12], CASES[17]], ids=names)
 def test_more_than_one_child_to_a_lane(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flashcaps.kernels import _fit_forward, _fit_gradients
+    from flashcaps.kernels import _fit_forward, _fit_gradients, _fit_source
 
-    monkeypatch.setattr(_fit_forward, "LANES", 2)
+    for module in (_fit_source, _fit_forward):
+        monkeypatch.setattr(module, "LANES", 2)
     monkeypatch.setattr(_fit_forward, "CHILDREN", {"normaliser": 2, "child_sums": 4, "child_gradients": 2})
     monkeypatch.setattr(_fit_gradients, "LANES", 2)
     monkeypatch.setattr(_fit_gradients, "GROUPS", 2)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import _attend_plan as plan
-from ._attend_launch import Step, added_up, empty, sizes
+from ._attend_launch import Step, added_up, empty, of_step, sizes
 
 
 def _rows(x: Tensor, chunks: int) -> tuple[tuple[int], dict[str, int]]:
@@ -27,27 +27,34 @@ def _rows(x: Tensor, chunks: int) -> tuple[tuple[int], dict[str, int]]:
     return (plan.ceil_div(x.shape[0] * x.shape[1], rt),), {"D": d, "DP": dp, "RT": rt, "CT": ct, "num_warps": 4}
 
 
+def _coupled(iterations: int, logits: Tensor | None) -> int:
+    """Iterations whose couplings differ: the first has neither a query nor, mostly, logits."""
+    return iterations - (logits is None)
+
+
 @torch.library.custom_op("flashcaps::route_dynamic", mutates_args=())
 def route_dynamic(
     u: Tensor, weight: Tensor, bias: Tensor | None, logits: Tensor | None, leaky: bool, iterations: int, detach: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """v (B, J, D) of the last iteration; s (T, B, J, D), q (T - 1, B, J, D) and lse (T, B, G) of all."""
+    """v (B, J, D) of the last iteration; s (T, B, J, D), q (T - 1, B, J, D) and lse (T or T - 1, B, G) of all."""
     from . import _attend_squash as kernels
 
     n = sizes(u, weight)
     s = empty(u, iterations, n.b, n.j, n.c * n.h)
     q = torch.empty((iterations - 1, *s.shape[1:]), dtype=u.dtype, device=u.device)  # the first iteration has none
-    lse = empty(u, iterations, n.b, n.g)
+    lse = empty(u, _coupled(iterations, logits), n.b, n.g)
     if s.numel() == 0:
         return u.new_zeros(s.shape[1:]), s, q, lse
     v = torch.empty(s.shape[1:], dtype=u.dtype, device=u.device)
     for t in range(iterations):
-        last, parts = t == iterations - 1, Step(u, weight, q[t - 1] if t else None, logits, leaky).forward(lse[t])
+        last = t == iterations - 1
+        parts = Step(u, weight, q[t - 1] if t else None, logits, leaky).forward(of_step(lse, t, iterations))
         grid, constants = _rows(v, parts.shape[0])
         kernels.settle[grid](
             parts, u if bias is None else bias.contiguous(), q[t - 1] if t else v, s[t], v, v if last else q[t],
             parts.shape[0], n.b * n.j, n.j, BIAS=bias is not None, SEEN=t > 0, LAST=last, **constants,
         )  # fmt: skip
+        del parts  # before the next
     return v, s, q, lse
 
 
@@ -55,7 +62,7 @@ def route_dynamic(
 def _(u, weight, bias, logits, leaky, iterations, detach):
     n = sizes(u, weight)
     shape = (iterations, n.b, n.j, n.c * n.h)
-    lse = u.new_empty((iterations, n.b, n.g), dtype=torch.float32)
+    lse = u.new_empty((_coupled(iterations, logits), n.b, n.g), dtype=torch.float32)
     s, q = u.new_empty(shape, dtype=torch.float32), u.new_empty((iterations - 1, *shape[1:]))
     return u.new_empty(shape[1:]), s, q, lse
 
@@ -80,15 +87,19 @@ def route_dynamic_backward(
         return gu, gw, gbias, gl
     n, last = sizes(u, weight), s.shape[0] - 1
     into = Step(u, weight, None, logits, leaky).gradients(torch.float32)
-    total, gs = empty(u, *s.shape[1:]), torch.empty(s.shape, dtype=u.dtype, device=u.device)
+    kept_gs = 1 if bias is None else last + 1  # the bias has their sum
+    total, gs = empty(u, *s.shape[1:]), torch.empty((kept_gs, *s.shape[1:]), dtype=u.dtype, device=u.device)
     gq, first = grad, last if detach else 0
     for t in range(last, first - 1, -1):
         grid, constants = _rows(total, gq.shape[0] if t < last else 1)
         kernels.unsettle[grid](
-            grad.contiguous(), gq, s[t], total, gs[t], gq.shape[0], n.b * n.j, LATER=min(last - t, 2), **constants
-        )
+            grad.contiguous(), gq, s[t], total, gs[t % kept_gs], gq.shape[0], n.b * n.j, LATER=min(last - t, 2),
+            **constants,
+        )  # fmt: skip
+        del gq  # before the next
         step = Step(u, weight, q[t - 1] if t else None, logits, leaky, detach)
-        gq = step.backward(gs[t], lse[t], into, again=t < last)
+        gq = step.backward(gs[t % kept_gs], of_step(lse, t, last + 1), into, again=t < last)
+    del gq
     gu, gw, gl = into
     gbias = empty(gs, 0) if bias is None else gs[first:].sum((0, 1), dtype=torch.float32)
     return gu.to(u.dtype), added_up(gw, weight.dtype), gbias, added_up(gl, torch.float32)

@@ -11,7 +11,8 @@ parents stream past:
 A tile is BT examples x IC children: to the matrix units rows (b, c) and columns (k, i), so that a sum over the pose's
 columns k stays inside a thread and each exponential is taken once. CP, DP, HP are C, d, h rounded up to what the units
 take. Loads outside a tensor are zero and their lse infinite: couplings, and all that they multiply, are zero there.
-DETACH: poses and weights get no gradient through the agreement. MEND: `_attend_launch.mend`.
+DETACH: poses and weights get no gradient through the agreement. MEND: `_attend_launch.mend`. OH to SX: where u lies,
+`_patches.Window`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ._patches_triton import child_at, place_at
+
 
 @triton.jit
-def _poses(u, b, i, B, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr):
-    """u (B, G, C, d) -> (BT, CP, DP, IC), and its addresses and mask as (BT, IC, CP, DP)."""
+def _poses(
+    u, b, i, B, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+):  # fmt: skip
+    """u (B, G, C, d), or an image's windows, -> (BT, CP, DP, IC), and its addresses and mask as (BT, IC, CP, DP)."""
     c = tl.arange(0, CP)[None, None, :, None]
     k = tl.arange(0, DP)[None, None, None, :]
-    at = ((b[:, None, None, None] * G + i[None, :, None, None]) * C + c) * D + k
+    place = place_at(b, OH, OW, SB, PY, PX)[:, None, None, None]
+    at = place + child_at(i, K, ST, SY, SX)[None, :, None, None] + c * D + k
     inside = (b[:, None, None, None] < B) & (i[None, :, None, None] < G)
     if CP != C:
         inside = inside & (c < C)
@@ -33,6 +41,14 @@ def _poses(u, b, i, B, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr, CP: tl
         inside = inside & (k < D)
     x = tl.load(u + at, inside, 0.0).to(tl.float32)
     return tl.permute(x, (0, 2, 3, 1)), at, inside
+
+
+@triton.jit
+def _children_at(b, i, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr):
+    """Addresses in (B, G, C, d), as (BT, IC, CP, DP)."""
+    c = tl.arange(0, CP)[None, None, :, None]
+    k = tl.arange(0, DP)[None, None, None, :]
+    return ((b[:, None, None, None] * G + i[None, :, None, None]) * C + c) * D + k
 
 
 @triton.jit
@@ -99,6 +115,8 @@ def log_sum_exp(
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
     QUERY: tl.constexpr, LOGITS: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr,
     MEND: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
     """lse_i = log sum_j exp a_ij (+ 1 when leaky) -> (B, G). Program: a tile, all its parents.
 
@@ -106,7 +124,7 @@ def log_sum_exp(
     """
     b = tl.program_id(0) * BT + tl.arange(0, BT)
     i = tl.program_id(1) * IC + tl.arange(0, IC)
-    x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP)
+    x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
     top = tl.full((BT, IC), 0.0 if LEAKY else -3.0e38, tl.float32)
     total = tl.full((BT, IC), 1.0 if LEAKY else 0.0, tl.float32)
     for j in range(J):
@@ -132,6 +150,8 @@ def weighted_sum(
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
     QUERY: tl.constexpr, LOGITS: tl.constexpr, PRECISION: tl.constexpr,
     MEND: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
     """Partial s_j of `tiles` tiles of children -> (chunks, B, J, C, h)."""
     b = tl.program_id(0) * BT + tl.arange(0, BT)
@@ -140,7 +160,7 @@ def weighted_sum(
     last = tl.minimum(first + parents, J)
     for t in range(tiles):
         i = (tl.program_id(1) * tiles + t) * IC + tl.arange(0, IC)
-        x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP)
+        x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
         inside = (b[:, None] < B) & (i[None, :] < G)
         lse_i = tl.load(lse + b[:, None] * G + i[None, :], inside, float("inf"))
         for j in range(first, last):
@@ -168,6 +188,8 @@ def pose_gradient(
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
     QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr,
     MEND: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
     """gu (B, G, C, d), added to what is there if `again`, and delta (B, G). Program: a tile, all its parents once:
 
@@ -175,7 +197,7 @@ def pose_gradient(
     """
     b = tl.program_id(0) * BT + tl.arange(0, BT)
     i = tl.program_id(1) * IC + tl.arange(0, IC)
-    x, u_at, u_in = _poses(u, b, i, B, G, C, D, CP, DP)
+    x, _, u_in = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
     child_in = (b[:, None] < B) & (i[None, :] < G)
     child_at = b[:, None] * G + i[None, :]
     lse_i = tl.load(lse + child_at, child_in, float("inf"))
@@ -205,8 +227,9 @@ def pose_gradient(
     if QUERY and not DETACH:
         grad -= mean_y * delta_i[:, None, None, :]
     tl.store(delta + child_at, delta_i, child_in)
-    out = tl.permute(grad * MEND, (0, 3, 1, 2)) + tl.load(gu + u_at, u_in & (again > 0), 0.0)
-    tl.store(gu + u_at, out.to(gu.dtype.element_ty), u_in)
+    gu_at = gu + _children_at(b, i, G, C, D, CP, DP)
+    out = tl.permute(grad * MEND, (0, 3, 1, 2)) + tl.load(gu_at, u_in & (again > 0), 0.0)
+    tl.store(gu_at, out.to(gu.dtype.element_ty), u_in)
 
 
 @triton.jit
@@ -216,6 +239,8 @@ def parent_gradient(
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
     QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr,
     MEND: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
     """Partial gW (examples' chunks, J, d, G, h), gq (children's chunks, B, J, C, h), gl (examples' chunks, G, J).
 
@@ -234,7 +259,7 @@ def parent_gradient(
         i = (tl.program_id(0) * tiles + t) * IC + tl.arange(0, IC)
         b = (tl.program_id(1) * batches + n) * BT + tl.arange(0, BT)
         to_gw = (n > 0) | (again > 0)
-        x, u_at, u_in = _poses(u, b, i, B, G, C, D, CP, DP)
+        x, u_at, u_in = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
         across = tl.permute(tl.load(u + u_at, u_in, 0.0).to(tl.float32), (3, 1, 0, 2)) * MEND  # (DP, IC, BT, CP)
         child_in = (b[:, None] < B) & (i[None, :] < G)
         lse_i = tl.load(lse + b[:, None] * G + i[None, :], child_in, float("inf"))

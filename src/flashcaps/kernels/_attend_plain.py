@@ -4,13 +4,15 @@ r"""Triton kernels of a step whose couplings are all the same, `share`: three pl
 
 In matrices: rows (b, c), columns n = (i, k) of poses and m = (j, h) of parents. A library's product would need a
 transposed copy of u first. COPIED: that of W was worth it, since many rows read it, and it lies as the matrix units
-take TF32, along the axis that is summed over: (m, n) for s, (n, m) for gu.
+take TF32, along the axis that is summed over: (m, n) for s, (n, m) for gu. OH to SX: where u lies, `_patches.Window`.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from ._patches_triton import child_at, place_at
 
 HALF = tl.constexpr(tl.bfloat16)
 
@@ -22,6 +24,20 @@ def _capsules_at(r, n, rows, N: tl.constexpr, C: tl.constexpr, K: tl.constexpr):
     if C == 1:
         return r[:, None] * (N * K) + n[None, :], inside
     return (r // C * (N * C * K) + r % C * K)[:, None] + (n // K * (C * K) + n % K)[None, :], inside
+
+
+@triton.jit
+def _poses_at(
+    r, n, rows, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+):  # fmt: skip
+    """The same in u, where it lies in an image, too."""
+    if OH * OW * K == 1 and SB == G * C * D:
+        return _capsules_at(r, n, rows, G, C, D)
+    place = place_at(r // C, OH, OW, SB, PY, PX) + r % C * D
+    child = child_at(n // D, K, ST, SY, SX) + n % D
+    return place[:, None] + child[None, :], (r < rows)[:, None] & (n < G * D)[None, :]
 
 
 @triton.jit
@@ -44,6 +60,8 @@ def plain_sum(
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, COPIED: tl.constexpr, PRECISION: tl.constexpr,
     STAGES: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
     """Partial s of `tiles` tiles of columns n -> (chunks, B, J, C, h)."""
     m = tl.program_id(0) * M + tl.arange(0, M)
@@ -52,7 +70,7 @@ def plain_sum(
     total = tl.zeros((R, M), tl.float32)
     for t in tl.range(first, tl.minimum(first + tiles, tl.cdiv(G * D, N)), num_stages=STAGES):
         n = t * N + tl.arange(0, N)
-        u_at, u_in = _capsules_at(r, n, rows, G, C, D)
+        u_at, u_in = _poses_at(r, n, rows, G, C, D, OH, OW, SB, PY, PX, K, ST, SY, SX)
         x = tl.load(u + u_at, u_in, 0.0)
         if COPIED:
             w_at, w_in = _matrix_at(m, n, J * H, G * D)
@@ -127,6 +145,8 @@ def plain_weight_gradient(
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, TWICE: tl.constexpr, HALVES: tl.constexpr,
     PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
     """Partial gW of `tiles` tiles of rows -> (chunks, J, d, G, h), added to what is there if `again`.
 
@@ -143,7 +163,7 @@ def plain_weight_gradient(
         second = tl.zeros((N, M), tl.float32)
     for t in tl.range(first, tl.minimum(first + tiles, tl.cdiv(rows, R)), num_stages=STAGES):
         r = t * R + tl.arange(0, R)
-        u_at, u_in = _capsules_at(r, n, rows, G, C, D)
+        u_at, u_in = _poses_at(r, n, rows, G, C, D, OH, OW, SB, PY, PX, K, ST, SY, SX)
         x = tl.load(u + u_at, u_in, 0.0)
         if HALVES:
             x, x_rest = _halves(tl.trans(x * share))

@@ -1,5 +1,10 @@
 """How `attend`'s kernels cut their work, from the shapes alone: no search, no surprise.
 
+Memory: sums that programs share are made in parts, one for each chunk of children or examples. The more chunks the
+fuller the device, but their room is bound by the layer's own size, so that forward + backward peak within twice the
+bytes of poses, weights, parents and their gradients. Of convolutional layers no patch is formed but its gradient, a few
+examples at a time (`examples`).
+
 What was tried (one H200, TF32, forward + backward of 1152x8 -> 10x16, 3200x8 -> 10x16, 2048x8 -> 100x16 at batch 128,
 3 iterations, and one attention step 288x4x4 -> 32x4x4 at 6272; ms):
 
@@ -20,12 +25,19 @@ What was tried (one H200, TF32, forward + backward of 1152x8 -> 10x16, 3200x8 ->
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
 MULTIPROCESSORS = 132  # of a large GPU
 FULL = {"weighted_sum": 264, "parent_gradient": 396}  # programs that it holds at a time
-ROOM = 12 << 20  # elements of partial sums
+# Of a layer's own elements, what its partial sums may have. Of 4 (they and their gradients, twice) 1 are given, 1 more
+# the gradients; the rest are log-sum-exps and what iterations keep.
+ROOM, LEAST_ROOM = 1.4, 0.95
+LARGEST = 16 << 20  # elements of them in any layer
+SLOWER = 1.5  # than with LARGEST for all: no layer shall wait longer for less memory
+PATCHES, LEAST = 0.5, 1 << 19  # elements of the gradients of patches, of a layer's own, and what is few in any layer
+PARENTS, FEW_PARENTS = (4, 5, 8, 10, 16, 32), (2, 3)  # of a program, about, and where room is short
 
 
 class Block(NamedTuple):
@@ -78,6 +90,31 @@ class Sizes(NamedTuple):
     c: int
     d: int
     h: int
+    image: int = 0  # elements of u where children of several places overlap in it
+    pose: int = 0  # elements of the parents' pose to go on from
+
+    @property
+    def poses(self) -> int:
+        return self.image or self.b * self.g * self.c * self.d
+
+    @property
+    def weight(self) -> int:
+        return self.j * self.d * self.g * self.h
+
+    @property
+    def parents(self) -> int:
+        return self.b * self.j * self.c * self.h
+
+    @property
+    def own(self) -> int:
+        """Elements that a layer reads and writes at the least, without their gradients."""
+        return self.poses + self.weight + self.parents + self.pose
+
+    @property
+    def room(self) -> int:
+        """Elements of partial sums; a step keeps two more numbers of each child, and parents twice more."""
+        room = max(ROOM * self.own - 2 * (self.b * self.g + self.parents), LEAST_ROOM * self.own)
+        return min(int(room), LARGEST)
 
 
 class Tile(NamedTuple):
@@ -126,39 +163,59 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _rows(batches: int, others: int, full: int) -> set[int]:
-    """Tiles of examples per program that could be best beside `others` programs for each chunk of them."""
-    fill = max(full // others, 1)
-    return {1, batches, *(ceil_div(batches, min(k, batches)) for k in (fill, fill + 1))}
+def _memory(n: Sizes, weights: int, chunks: int) -> int:
+    """Elements of so many copies of gW and of gq; gq's are gone when gW's are added up to one more."""
+    if weights == chunks == 1:
+        return 0
+    return max((weights - 1) * n.weight + chunks * n.parents, weights * n.weight * (weights > 1))
 
 
-@lru_cache(maxsize=256)
-def cut(n: Sizes, t: Tile, kernel: str) -> Cut:
-    """The cut of least estimated time whose partial sums stay under ROOM, FULL programs at a time.
+class Choice(NamedTuple):
+    """A cut, its estimated time, and the elements of its partial sums."""
+
+    time: float
+    memory: int
+    cut: Cut
+
+
+def _choices(n: Sizes, t: Tile, kernel: str, per_program: tuple[int, ...]) -> Iterator[Choice]:
+    """Cuts that could be best: as many chunks of examples as fill the device, as there are, as have room, or one.
 
     A wave of programs takes as long as one: its tiles of children and examples, each with its parents and the poses
     to load. gW (`parent_gradient`) has a copy per chunk of examples, s or gq one per chunk of children, and a million
     elements of copies take as long to add up as two parents.
     """
     batches, tiles = ceil_div(n.b, t.bt), ceil_div(n.g, t.ic)
-    weight, query = n.j * n.d * n.g * n.h, n.b * n.j * n.c * n.h
     full, both = FULL[kernel], kernel == "parent_gradient"
-    best: tuple[float, Cut] | None = None
-    for groups in sorted({ceil_div(n.j, p) for p in (4, 5, 8, 10, 16, 32)}):
+    for groups in sorted({ceil_div(n.j, p) for p in per_program}):
         parents = ceil_div(n.j, groups)
         for per in range(1, tiles + 1):
             chunks = ceil_div(tiles, per)
-            for rows in sorted(_rows(batches, chunks * groups, full)) if both else [1]:
+            fill, fit = full // (chunks * groups), (n.room - chunks * n.parents) // n.weight
+            copies = {min(max(k, 1), batches) for k in (1, fill, fill + 1, fit, fit + 1, batches)}
+            for rows in sorted({ceil_div(batches, k) for k in copies}) if both else [1]:
                 grid = (chunks, ceil_div(batches, rows), ceil_div(n.j, parents))
-                copies = (grid[1] - 1) * weight * both + (chunks - 1) * query
-                if copies > ROOM:
-                    continue
+                weights = grid[1] if both else 1
                 waves = ceil_div(grid[0] * grid[1] * grid[2], full)
-                time = waves * per * rows * (parents + 1.0) + 2e-6 * copies
-                if best is None or time < best[0]:
-                    best = time, Cut(per, rows, parents, grid)
-    assert best is not None  # one chunk of each has no copies
-    return best[1]
+                added = (weights - 1) * n.weight + (chunks - 1) * n.parents
+                time = waves * per * rows * (parents + 1.0) + 2e-6 * added
+                if (memory := _memory(n, weights, chunks)) <= LARGEST:
+                    yield Choice(time, memory, Cut(per, rows, parents, grid))
+
+
+@lru_cache(maxsize=256)
+def cut(n: Sizes, t: Tile, kernel: str) -> Cut:
+    """The cut of least estimated time whose partial sums stay within their room, FULL programs at a time; if that
+    would take much longer than LARGEST for them, the one of least memory that does not.
+    """
+    best = min(_choices(n, t, kernel, PARENTS), key=lambda x: x.time)  # there is one: one chunk of each has no copies
+    if best.memory <= n.room:
+        return best.cut
+    choices = list(_choices(n, t, kernel, (*FEW_PARENTS, *PARENTS)))
+    lean = min((x for x in choices if x.memory <= max(n.room, 0)), key=lambda x: x.time)
+    if lean.time <= SLOWER * best.time:
+        return lean.cut
+    return min((x for x in choices if x.time <= SLOWER * best.time), key=lambda x: x.memory).cut
 
 
 def many(n: Sizes) -> bool:
@@ -175,9 +232,28 @@ def plain(kernel: str, n: Sizes) -> Plain:
 
 
 @lru_cache(maxsize=256)
-def chunks(tiles: int, programs: int, copy: int, resident: int) -> tuple[int, int]:
-    """Tiles of a program and chunks of them, of least estimated time, for sums by as many `programs` in each chunk."""
+def examples(n: Sizes, batch: int) -> int:
+    """Of an image, whose patches' gradients are held at a time: of no more elements than PATCHES says, and in as few
+    waves of programs in all as can be, each launch counted as one more.
+    """
+    t = plain("plain_pose_gradient", n)
+    one, columns = n.b // batch, ceil_div(n.g * n.d, t.columns)
+    most = max(int(PATCHES * n.own), LEAST) // (one * n.g * n.c * n.d)
+    fewest = ceil_div(batch, max(most, 1))
+
+    def waves(launches: int) -> int:
+        rows = ceil_div(ceil_div(batch, launches) * one * n.c, t.rows)
+        return launches * (ceil_div(rows * columns, MULTIPROCESSORS * t.resident) + 1)
+
+    return ceil_div(batch, min(range(fewest, min(2 * fewest, batch) + 1), key=waves))
+
+
+@lru_cache(maxsize=256)
+def chunks(tiles: int, programs: int, copies: int, resident: int) -> tuple[int, int]:
+    """Tiles of a program and chunks of them, at most so many copies and one more, of least estimated time, for sums
+    by as many `programs` in each chunk.
+    """
     full = MULTIPROCESSORS * resident
-    per = [k for k in range(1, tiles + 1) if k == tiles or ceil_div(tiles, k) * copy <= ROOM]
+    per = [k for k in range(1, tiles + 1) if k == tiles or ceil_div(tiles, k) <= copies]
     best = min(per, key=lambda k: ceil_div(ceil_div(tiles, k) * programs, full) * (k + 2.0))
     return best, ceil_div(tiles, best)

@@ -25,7 +25,7 @@ def _sum_of_rows(parts, at, inside, chunks, n, CT: tl.constexpr):
     total = tl.zeros(at.shape, tl.float32)
     for first in range(0, chunks, CT):
         here = (first + c).to(tl.int64) * n + at[None]
-        total += tl.sum(tl.load(parts + here, (first + c < chunks) & inside[None], 0.0), 0)
+        total += tl.sum(tl.load(parts + here, (first + c < chunks) & inside[None], 0.0).to(tl.float32), 0)
     return total
 
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ..routing._math import Softmax, over_parents
-from ..votes import Votes
+from ..votes import Votes, Windows
 from ._attend import project
+from ._attend_attention import route_attention
 from ._attend_dynamic import route_dynamic
 from ._attend_launch import sizes
 from ._attend_ops import attend
@@ -24,9 +25,9 @@ TRITON = importlib.util.find_spec("triton") is not None  # asked once: torch.com
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def supported(votes: Votes, softmax: Softmax = over_parents) -> str | None:
-    """None if `TritonAttend` can take these votes, else the reason why not."""
-    u, weight = votes
+def supported(votes: Votes | Windows, softmax: Softmax = over_parents) -> str | None:
+    """None if `TritonAttend`, or `attention_poses` on windows, can take these votes, else the reason why not."""
+    u, weight, *window = votes
     if not TRITON:
         return "Triton is not installed"
     if u.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
@@ -35,12 +36,12 @@ def supported(votes: Votes, softmax: Softmax = over_parents) -> str | None:
         return f"poses of {u.dtype}, weights of {weight.dtype}; the kernel takes both as fp32, bf16 or fp16"
     if softmax is not over_parents:
         return "a softmax other than the one over a child's parents"
-    if u.shape[2] != 1:
+    if not window and u.shape[2] != 1:
         return f"{u.shape[2]} children share each transform; the kernel takes one child each"
-    return too_large(sizes(u, weight))
+    return too_large(sizes(u, weight, window))
 
 
-def _check(votes: Votes, softmax: Softmax) -> None:
+def _check(votes: Votes | Windows, softmax: Softmax) -> None:
     if (reason := supported(votes, softmax)) is not None:
         raise ValueError(f"votes: the Triton kernel cannot run, {reason}; use the matrix form")
 
@@ -62,6 +63,25 @@ def dynamic_poses(
     _check(votes, over_parents)
     bias = None if bias is None else bias.float().expand(votes.shape[2], votes.shape[3])
     return route_dynamic(*votes, bias, _per_child(logits, votes), leaky, iterations, detach)[0]
+
+
+def attention_poses(
+    votes: Votes | Windows,
+    pose: Tensor | None,
+    iterations: int,
+    scale: float = 1.0,
+    norm: bool = True,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """p (B, J, D) after all iterations of attention in one operator; arguments as `attention_routing`'s."""
+    _check(votes, over_parents)
+    u, w, *window = votes
+    gamma = beta = None
+    if norm:
+        gamma = u.new_ones(votes.shape[3]) if weight is None else weight
+        beta = u.new_zeros(votes.shape[3]) if bias is None else bias
+    return route_attention(u, w, pose, gamma, beta, window, scale, iterations)[0]
 
 
 class TritonAttend:

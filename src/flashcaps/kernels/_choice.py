@@ -5,22 +5,39 @@ from __future__ import annotations
 import importlib.util
 
 from ..routing._math import Softmax
-from ..votes import Votes
+from ..votes import Votes, Windows
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
-def pick_form(routing: str, votes: Votes, softmax: Softmax) -> str:
+def pick_form(routing: str, votes: Votes | Windows, softmax: Softmax) -> str:
     """ "triton" on a CUDA device where the algorithm has kernels that take these votes, else "matrix".
 
     Where both run, the kernels are the faster at every size measured, and the leaner.
     """
-    if votes.u.device.type != "cuda" or not HAS_TRITON:
+    if votes.weight.device.type != "cuda" or not HAS_TRITON:
         return "matrix"
+    reason: str | None = f"{routing} has no kernels"
     if routing in ("dynamic", "attention", "discriminative"):
         from ._attend_triton import supported
+
+        reason = supported(votes, softmax)
     elif routing in ("em", "heinsen"):
-        from ._fit_triton import supported
-    else:
-        return "matrix"
-    return "matrix" if supported(votes, softmax) else "triton"
+        from ._fit_triton import supported as fit_supported
+
+        reason = fit_supported(votes, softmax)
+    return "matrix" if reason else "triton"
+
+
+def leaves_patches(routing: str, backend: str, windows: Windows, softmax: Softmax) -> bool:
+    """Whether kernels take children where they overlap in the image, so that no patch is copied."""
+    asked = backend == "triton" or (backend == "auto" and windows.image.is_cuda)
+    if routing not in ("attention", "em") or not HAS_TRITON or not asked:
+        return False
+    if routing == "em":
+        from ._fit_triton import supported as fit_supported
+
+        return fit_supported(windows, softmax) is None
+    from ._attend_triton import supported
+
+    return supported(windows, softmax) is None

@@ -7,7 +7,10 @@ expanded second moments would cancel in fp32.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..routing._gaussian import log_density
@@ -40,6 +43,37 @@ def merge(parts: list[tuple[Tensor, ...]], eps: float) -> tuple[Tensor, Tensor, 
     mean = total.sum(0) / divisor
     shift = n[..., None] * (block_mean(n, total) - mean).square()
     return weight, mean, (spread + shift).sum(0) / divisor + eps
+
+
+class Rule(NamedTuple):
+    r"""How a parent's logit follows from its fit: scale [offset - n (cost + 1/2 sum_d log sigma^2)] + score.
+
+    scales: one for each iteration. spread: whether the logarithm is there. heinsen's logit is its score alone.
+    """
+
+    scales: tuple[float, ...]
+    offset: Tensor | None = None  # (J,)
+    cost: Tensor | None = None  # (J,)
+    spread: bool = False
+
+    def logit(self, scale: float, total: Tensor, variance: Tensor, score: Tensor) -> Tensor:
+        if self.offset is None or self.cost is None:
+            return score
+        spread = 0.5 * variance.log().sum(-1) if self.spread else 0.0
+        return scale * (self.offset - total * (self.cost + spread)) + score
+
+
+class Fitted(NamedTuple):
+    """Parents after an iteration."""
+
+    mean: Tensor  # (B, J, D)
+    variance: Tensor  # (B, J, D)
+    logit: Tensor  # (B, J)
+
+    @property
+    def parents(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What the next iteration begins with: log prior, mean, variance."""
+        return F.logsigmoid(self.logit), self.mean, self.variance
 
 
 class Fit:
@@ -98,6 +132,14 @@ class Fit:
         ]
         score = torch.stack([p[3] for p in parts]).sum(0) if self.betas else torch.zeros_like(parts[0][0])
         return *merge(parts, eps), score
+
+    def route(self, rule: Rule, eps: float) -> list[Fitted]:
+        """The parents after each iteration."""
+        steps: list[Fitted] = []
+        for scale in rule.scales:
+            total, mean, variance, score = self(eps, *(steps[-1].parents if steps else ()))
+            steps.append(Fitted(mean, variance, rule.logit(scale, total, variance, score)))
+        return steps
 
     def _on_cpu(self, eps: float, *parents: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The same, in the layout and the memory of `_cpu`."""

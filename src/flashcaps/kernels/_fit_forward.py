@@ -1,10 +1,11 @@
-r"""Forward kernels of `_fit_triton`: describe the parents, normalise over them, fit them.
+r"""Forward kernels of `_fit_triton`: fit the parents, describe them, normalise over them.
 
     a_ij = prior_j - 1/2 sum_d [(v - mu)^2 / sigma^2 + log sigma^2],   Z_i = log sum_j exp a_ij
     w_ij = gate_i exp(a_ij - Z_i),   n_j = sum_i w_ij,   weighted mean and spread by Welford's update
+    logit_j = lambda [offset_j + n_j (slope_j - 1/2 sum_d log sigma^2)] + sum_i beta_ij w_ij,   prior = log sigmoid
 
 `_normaliser` has a child per lane and walks over parents, `_moments` a parent per lane and walks over children: each
-reduces along its walk. Walks are cut into chunks, whose moments `_finish` merges by Chan's rule.
+reduces along its walk. Walks are shared out and cut as `_fit_source` plans; parts merge by Chan's rule.
 """
 
 # Kernels grow tuples as their loops unroll.
@@ -18,76 +19,39 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._fit_lanes import AHEAD, HEAD, deviations, load, load_chunks, load_table, mahalanobis, repeat, save
+from ._fit_lanes import (
+    AHEAD,
+    HEAD,
+    deviations,
+    distance,
+    less,
+    load,
+    load_chunks,
+    load_table,
+    mahalanobis,
+    merged,
+    pose_at,
+    repeat,
+    save,
+)
+from ._fit_source import LANES, Source, walk_children
 
-LANES = 32  # a program is a warp: nothing crosses lanes, so nothing is gained by more
 CHILDREN = {"normaliser": 1, "child_sums": 1, "child_gradients": 1}  # a lane: they share what is read of a parent
-CHUNK_ELEMENTS = 1 << 15  # of W in a walk: programs on one multiprocessor then share it in their first-level cache
 
 
-class Source(NamedTuple):
-    """Where votes come from, in two layouts each; u None: the votes themselves, stored."""
+class Rule(NamedTuple):
+    """What makes a parent's logit of its fit. spread: whether log sigma^2 has a part in it, as in em."""
 
-    u: Tensor | None  # (B, G, R, C, K)
-    by_parent: Tensor  # (G, K, J, H), or votes (B, I, J, D)
-    by_child: Tensor  # (J, K, G, H), or votes (B, J, I, D)
-    bias: Tensor | None = None  # (D, J): of every vote for a parent
+    offset: Tensor | None  # (B, J)
+    slope: Tensor | None  # (J,)
+    spread: bool
 
-    @property
-    def sizes(self) -> tuple[int, int, int, int]:
-        """B, I, J, R"""
-        if self.u is None:
-            b, i, j, _ = self.by_parent.shape
-            return b, i, j, 1
-        b, g, r, _, _ = self.u.shape
-        return b, g * r, self.by_parent.shape[2], r
+    def pointers(self, none: Tensor) -> tuple[Tensor, Tensor]:
+        return none if self.offset is None else self.offset, none if self.slope is None else self.slope
 
     @property
-    def pose(self) -> tuple[int, int, int]:
-        """C, K, H; K = 0 for stored votes, whose D is H."""
-        if self.u is None:
-            return 1, 0, self.by_parent.shape[3]
-        return self.u.shape[3], self.u.shape[4], self.by_parent.shape[3]
-
-    @property
-    def dim(self) -> int:
-        c, _, h = self.pose
-        return c * h
-
-    @property
-    def options(self) -> dict[str, int]:
-        """What kernels are compiled for."""
-        c, k, h = self.pose
-        return {"J": self.sizes[2], "C": c, "K": k, "H": h, "RUN": self.run}
-
-    @property
-    def groups(self) -> int:
-        return 1 if self.u is None else self.u.shape[1]
-
-    @property
-    def one(self) -> bool:
-        """Whether all children share one transform."""
-        return self.u is not None and self.groups == 1
-
-    @property
-    def run(self) -> int:
-        return 1 if self.dim % 4 else 4
-
-    @property
-    def poses(self) -> Tensor:
-        """Something to point at where poses are not read."""
-        return self.by_parent if self.u is None else self.u
-
-
-class Walk(NamedTuple):
-    """A tile of rows x parents, and how many steps each program walks."""
-
-    rows: int
-    parents: int
-    steps: int
-
-    def grid(self, rows: int, parents: int, length: int) -> tuple[int, int, int]:
-        return triton.cdiv(rows, self.rows), triton.cdiv(parents, self.parents), triton.cdiv(length, self.steps)
+    def options(self) -> dict[str, bool]:
+        return {"OFFSET": self.offset is not None, "SLOPE": self.slope is not None, "SPREAD": self.spread}
 
 
 def child_lanes(source: Source, kernel: str) -> int:
@@ -95,61 +59,75 @@ def child_lanes(source: Source, kernel: str) -> int:
     return min(triton.next_power_of_2(source.sizes[1]), LANES * CHILDREN[kernel])
 
 
-def walk_children(source: Source) -> Walk:
-    """Chunks small enough to share W in cache and to fill a GPU, long enough to amortise what a walk begins with."""
-    b, i, j, _ = source.sizes
-    _, k, h = source.pose
-    parents = min(triton.next_power_of_2(j), LANES)
-    rows = LANES // parents
-    programs = triton.cdiv(b, rows) * triton.cdiv(j, parents)
-    steps = i if source.by_parent.shape[0] == 1 else max(CHUNK_ELEMENTS // max(j * k * h, 1), 16)
-    busy = max(i * programs // 2048, 16)  # about 16 warps on each of a large GPU's multiprocessors
-    return Walk(rows, parents, max(min(steps, busy, i), 1))
+@triton.jit
+def log_sigmoid(x):
+    return tl.minimum(x, 0.0) - tl.log(1 + tl.exp(-tl.abs(x)))
 
 
 @triton.jit
 def _describe(
-    prior, mean, variance, bias, table, count, J: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr,
-    BIAS: tl.constexpr, BLOCK: tl.constexpr,
+    weight, benefit, mean, variance, offset, slope, shift, logit, table, scale, count, J: tl.constexpr, D: tl.constexpr,
+    RUN: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr, BENEFIT: tl.constexpr,
+    SHIFT: tl.constexpr, TABLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Logits, and for another iteration the table that its kernels read."""
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = x < count
-    b, j = x // J, x % J
-    constant = tl.load(prior + x, mask=live, other=0.0).to(tl.float32)
+    b, j = (x // J).to(tl.int64), x % J
     out = table + b * ((HEAD + 2 * D) * J) + j * RUN
+    spread = tl.full((BLOCK,), 0.0, tl.float32)
     for d in tl.static_range(D):
         at = (b * D + d) * J + j
         var = tl.load(variance + at, mask=live, other=1.0)
-        constant -= 0.5 * tl.log(var)
-        p = out + (HEAD + d // RUN * RUN) * J + d % RUN
-        centre = tl.load(mean + at, mask=live, other=0.0)
-        if BIAS:
-            centre -= tl.load(bias + d * J + j, mask=live, other=0.0)
-        tl.store(p, centre, mask=live)
-        tl.store(p + D * J, 1 / var, mask=live)
-    tl.store(out, constant, mask=live)
+        spread += 0.5 * tl.log(var)
+        if TABLE:
+            p = out + (HEAD + d // RUN * RUN) * J + d % RUN
+            centre = tl.load(mean + at, mask=live, other=0.0)
+            if SHIFT:
+                centre -= tl.load(shift + d * J + j, mask=live, other=0.0)
+            tl.store(p, centre, mask=live)
+            tl.store(p + D * J, 1 / var, mask=live)
+    each = tl.full((BLOCK,), 0.0, tl.float32)  # what a unit of weight adds
+    if SLOPE:
+        each += tl.load(slope + j, mask=live, other=0.0)
+    if SPREAD:
+        each -= spread
+    a = tl.load(weight + x, mask=live, other=0.0) * each
+    if OFFSET:
+        a += tl.load(offset + x, mask=live, other=0.0)
+    a = scale * a
+    if BENEFIT:
+        a += tl.load(benefit + x, mask=live, other=0.0)
+    tl.store(logit + x, a, mask=live)
+    if TABLE:
+        tl.store(out, log_sigmoid(a) - spread, mask=live)
 
 
 @triton.jit
 def _normaliser(
-    u, w, table, out, I, R, G: tl.constexpr, J: tl.constexpr,
-    C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr,
+    u, w, own, table, out, I, R, G: tl.constexpr, J: tl.constexpr,
+    C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr, BLOCK: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, KERNEL: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
     D: tl.constexpr = C * H
     b = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     live = i < I
     if K > 0:
-        pose = load(u + (b * I + i) * (C * K), 0, live, C * K, C * K)
+        pose = load(u + pose_at(b, i, I, C * K, OH, OW, SB, PY, PX, KERNEL, ST, SY, SX), 0, live, C * K, C * K)
     top = tl.full((BLOCK,), -3.0e38, tl.float32)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     row = table + b * ((HEAD + 2 * D) * J) + tl.arange(0, 1)
     for j in tl.range(J, loop_unroll_factor=4 if D <= 4 else 1):
+        centre = load_table(row + j * RUN, HEAD, None, D, J, RUN)
         if K > 0:
             uu, ww = pose, load(w + j * (K * G * H) + i // R * H, G * H, live, K * H, H)
+            if OWN:
+                centre = less(centre, load(own + j * (C * G * H) + i // R * H, G * H, live, D, H), D)
         else:
-            uu, ww = load(w + ((b * J + j) * I + i) * D, 0, live, D, D), ()
-        f = deviations(uu, ww, load_table(row + j * RUN, HEAD, None, D, J, RUN), C, K, H)
+            uu, ww = load(w + ((b * I + i) * J + j) * D, 0, live, D, D), ()
+        f = deviations(uu, ww, centre, C, K, H)
         precision = load_table(row + j * RUN, HEAD + D, None, D, J, RUN)
         a = tl.load(row + j * RUN) - 0.5 * mahalanobis(f, precision, D)
         higher = tl.maximum(top, a)
@@ -159,47 +137,69 @@ def _normaliser(
 
 
 @triton.jit
+def scales(mean, precision, D: tl.constexpr):
+    """1 / sigma, mu / sigma"""
+    x, y = (), ()
+    for d in tl.static_range(D):
+        root = tl.sqrt(precision[d])
+        x = x + (root,)
+        y = y + (mean[d] * root,)
+    return x, y
+
+
+@triton.jit
 def _moments(
-    u, w, table, first, normaliser, gate, beta, out, B, I, R, steps, J: tl.constexpr,
-    C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, ROWS: tl.constexpr, PARENTS: tl.constexpr,
+    u, w, own, table, first, normaliser, gate, beta, out, B, I, R, steps, J: tl.constexpr,
+    C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr,
+    ROWS: tl.constexpr, SPLIT: tl.constexpr, PARENTS: tl.constexpr,
     DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, ONE: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, KERNEL: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
     D: tl.constexpr = C * H
-    b = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None].to(tl.int64)
+    x = tl.arange(0, ROWS * SPLIT)[:, None]
+    b = (tl.program_id(0) * ROWS + x // SPLIT).to(tl.int64)
     j = (tl.program_id(1) * PARENTS + tl.arange(0, PARENTS))[None, :]
-    here, there = b < B, j < J
-    live = here & there
-    zero = tl.full((ROWS, PARENTS), 0.0, tl.float32)
+    there = j < J
+    zero = tl.full((ROWS * SPLIT, PARENTS), 0.0, tl.float32)
     row = table + b * ((HEAD + 2 * D) * J) + j * RUN
     if DENSITY:
+        live = (b < B) & there
         constant = tl.load(row, mask=live, other=0.0)
-        centre = load_table(row, HEAD, live, D, J, RUN)
-        precision = load_table(row, HEAD + D, live, D, J, RUN)
+        root, centre = scales(load_table(row, HEAD, live, D, J, RUN), load_table(row, HEAD + D, live, D, J, RUN), D)
     n, score, mean, spread = zero, zero, repeat(zero, D), repeat(zero, D)
     none = repeat(0.0, D)
     if ONE:
         transform = load(w + j * H, J * H, there, K * H, H)
-    lo = tl.program_id(2) * steps
-    for i in tl.range(lo, tl.minimum(lo + steps, I), loop_unroll_factor=4 if D <= 4 else 1):
+    lo = tl.program_id(2) * steps * SPLIT
+    for t in tl.range(tl.minimum(steps, tl.cdiv(I - lo, SPLIT)), loop_unroll_factor=4 if D <= 4 else 1):
+        i = lo + t * SPLIT
+        if SPLIT > 1:
+            i += x % SPLIT
+        here, known = (b < B) & (i < I), there & (i < I)
+        live = here & there
+        shift = none
         if K == 0:
             uu, ww = load(w + ((b * I + i) * J + j) * D, 0, live, D, D), ()
         elif ONE:
             uu, ww = load(u + (b * I + i) * (C * K), 0, here, C * K, C * K), transform
         else:
-            uu = load(u + (b * I + i) * (C * K), 0, here, C * K, C * K)
-            ww = load(w + i // R * (K * J * H) + j * H, J * H, there, K * H, H)
-        v = deviations(uu, ww, none, C, K, H)
+            uu = load(u + pose_at(b, i, I, C * K, OH, OW, SB, PY, PX, KERNEL, ST, SY, SX), 0, here, C * K, C * K)
+            ww = load(w + i // R * (K * J * H) + j * H, J * H, known, K * H, H)
+            if OWN:
+                shift = less(none, load(own + i // R * (C * J * H) + j * H, J * H, known, D, H), D)
+        v = deviations(uu, ww, shift, C, K, H)
         use = tl.load(gate + b * I + i, mask=here, other=0.0)
         if DENSITY:
-            a = constant - 0.5 * mahalanobis(deviations(v, (), centre, 1, 0, D), precision, D)
+            a = constant - 0.5 * distance(v, root, centre, D)
             z = tl.load(normaliser + b * I + i, mask=here, other=0.0)
-            use = tl.where(live, use * tl.exp(a - z), 0.0)
+            use = use * tl.exp(tl.where(live, a - z, -3.0e38))
         elif FIRST:
-            use = use * tl.load(first + i * J + j, mask=there, other=0.0)
+            use = use * tl.load(first + i * J + j, mask=known, other=0.0)
         else:
             use = use * (1.0 / J) + zero
         if SCORE:
-            score += use * tl.load(beta + i * J + j, mask=there, other=0.0)
+            score += use * tl.load(beta + i * J + j, mask=known, other=0.0)
         total = n + use
         step = use / tl.where(total > 0, total, 1.0)
         keep = n * step
@@ -209,6 +209,20 @@ def _moments(
             m = m + (mean[d] + step * delta,)
             s = s + (spread[d] + keep * delta * delta,)
         n, mean, spread = total, m, s
+    if SPLIT > 1:  # Chan's rule
+        total = tl.expand_dims(merged((n,), 1, ROWS, SPLIT)[0], 1)
+        share = tl.reshape(n, (ROWS, SPLIT, PARENTS)) / tl.where(total > 0, total, 1.0)
+        m, s = (), ()
+        for d in tl.static_range(D):
+            own_mean = tl.reshape(mean[d], (ROWS, SPLIT, PARENTS))
+            centre_d = tl.sum(share * own_mean, 1)
+            off = own_mean - tl.expand_dims(centre_d, 1)
+            m = m + (centre_d,)
+            s = s + (tl.sum(tl.reshape(spread[d], (ROWS, SPLIT, PARENTS)) + total * share * off * off, 1),)
+        n, score = merged((n, score), 2, ROWS, SPLIT)
+        mean, spread = m, s
+    b = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None].to(tl.int64)
+    live = (b < B) & there
     p = out + ((tl.program_id(2) * B + b) * (2 * D + 2)) * J + j
     tl.store(p, n, mask=live)
     tl.store(p + J, score, mask=live)
@@ -218,8 +232,8 @@ def _moments(
 
 @triton.jit
 def _finish(
-    parts, bias, weight, score, mean, variance, eps, count, chunks,
-    J: tl.constexpr, D: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+    parts, shift, weight, score, mean, variance, eps, count, chunks,
+    J: tl.constexpr, D: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (b, d, j)
     live = x < count
@@ -227,9 +241,9 @@ def _finish(
     stride = (count // D) * (2 * D + 2)
     p = parts + b * ((2 * D + 2) * J) + j
     n = tl.full((BLOCK,), 0.0, tl.float32)
-    benefit, total, spread, shift = n, n, n, n
-    if BIAS:
-        shift = tl.load(bias + d * J + j, mask=live, other=0.0)
+    benefit, total, spread, moved = n, n, n, n
+    if SHIFT:
+        moved = tl.load(shift + d * J + j, mask=live, other=0.0)
     for k in range(0, chunks, AHEAD):
         own = load_chunks(p, stride, k, chunks, live, AHEAD)
         more = load_chunks(p + J, stride, k, chunks, live, AHEAD)
@@ -239,8 +253,8 @@ def _finish(
             benefit += more[c]
             total += own[c] * m[c]
     divisor = tl.where(live, n + eps, 1.0)
-    centre = (total + n * shift) / divisor
-    within = centre - shift  # of votes without their bias, as chunks have them
+    centre = (total + n * moved) / divisor
+    within = centre - moved  # of votes without their bias, as chunks have them
     for k in range(0, chunks, AHEAD):
         own = load_chunks(p, stride, k, chunks, live, AHEAD)
         m = load_chunks(p + (2 + d) * J, stride, k, chunks, live, AHEAD)
@@ -253,53 +267,63 @@ def _finish(
     tl.store(variance + x, spread / divisor + eps, mask=live)
 
 
-def describe(source: Source, prior: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """The forward table (B, (4 + 2 D) / RUN, J, RUN)."""
-    b, d, j = mean.shape
-    run = source.run
-    table = torch.empty(b, (HEAD.value + 2 * d) // run, j, run, device=mean.device)
-    grid = (triton.cdiv(b * j, 64),)
-    _describe[grid](
-        prior, mean, variance, _or(source.bias, table), table, b * j, J=j, D=d, RUN=run,
-        BIAS=source.bias is not None, BLOCK=64, num_warps=2,
-    )  # fmt: skip
-    return table
+class Found(NamedTuple):
+    """What an iteration finds, where it is kept."""
 
-
-def normaliser(source: Source, table: Tensor) -> Tensor:
-    """Z_i = log sum_j exp a_ij, (B, I)."""
-    b, i, _, r = source.sizes
-    out = torch.empty(b, i, device=table.device)
-    lanes = child_lanes(source, "normaliser")
-    _normaliser[(b, triton.cdiv(i, lanes))](
-        source.poses, source.by_child, table, out, i, r, G=source.groups, BLOCK=lanes, **source.options, num_warps=1
-    )
-    return out
+    mean: Tensor  # (B, D, J)
+    variance: Tensor  # (B, D, J)
+    logit: Tensor  # (B, J)
+    weight: Tensor  # (B, J)
 
 
 def moments(
-    source: Source, parents: tuple[Tensor | None, ...], gate: Tensor, beta: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Weight (B, J), mean and variance (B, D, J), score (B, J). parents: table, normaliser, first coupling."""
+    source: Source, parents: tuple[Tensor | None, ...], gate: Tensor, beta: Tensor | None, eps: float, out: Found
+) -> Tensor | None:
+    """Weight, mean and variance; sum_i beta w (B, J). parents: table, normaliser, first coupling."""
     b, i, j, r = source.sizes
     d = source.dim
     table, z, first = parents
-    walk = walk_children(source)
+    walk = walk_children(source, registers=32 + (6 if source.own_by_parent is None else 8) * d)
     grid = walk.grid(b, j, i)
     parts = torch.empty(grid[2], b, 2 * d + 2, j, device=gate.device)
     none = gate
     _moments[grid](
-        source.poses, source.by_parent, _or(table, none), _or(first, none), _or(z, none), gate, _or(beta, none), parts,
-        b, i, r, walk.steps, ROWS=walk.rows, PARENTS=walk.parents, **source.options,
-        DENSITY=table is not None, FIRST=first is not None, SCORE=beta is not None, ONE=source.one, num_warps=1,
+        *source.by_parents, _or(table, none), _or(first, none), _or(z, none), gate, _or(beta, none), parts,
+        b, i, r, walk.steps, **walk.options, **source.options, **source.where,
+        DENSITY=table is not None, FIRST=first is not None, SCORE=beta is not None, ONE=source.one,
     )  # fmt: skip
-    weight, score = torch.empty(b, j, device=gate.device), torch.empty(b, j, device=gate.device)
-    mean, variance = torch.empty(b, d, j, device=gate.device), torch.empty(b, d, j, device=gate.device)
+    score = torch.empty(b, j, device=gate.device)
     _finish[(triton.cdiv(b * d * j, 64),)](
-        parts, _or(source.bias, parts), weight, score, mean, variance, eps, b * d * j, grid[2], J=j, D=d,
-        BIAS=source.bias is not None, BLOCK=64, num_warps=2,
+        parts, _or(source.shift, parts), out.weight, score, out.mean, out.variance, eps, b * d * j, grid[2], J=j, D=d,
+        SHIFT=source.shift is not None, BLOCK=64, num_warps=2,
     )  # fmt: skip
-    return weight, mean, variance, score
+    return None if beta is None else score
+
+
+def describe(
+    source: Source, rule: Rule, out: Found, benefit: Tensor | None, scale: float, last: bool
+) -> Tensor | None:
+    """Logits; and unless these parents are the last, the forward table (B, (4 + 2 D) / RUN, J, RUN)."""
+    b, d, j = out.mean.shape
+    run, none = source.run, out.logit
+    table = None if last else torch.empty(b, (HEAD.value + 2 * d) // run, j, run, device=none.device)
+    _describe[(triton.cdiv(b * j, 64),)](
+        out.weight, _or(benefit, none), out.mean, out.variance, *rule.pointers(none), _or(source.shift, none),
+        out.logit, _or(table, none), scale, b * j, J=j, D=d, RUN=run, **rule.options, BENEFIT=benefit is not None,
+        SHIFT=source.shift is not None, TABLE=not last, BLOCK=64, num_warps=2,
+    )  # fmt: skip
+    return table
+
+
+def normaliser(source: Source, table: Tensor, out: Tensor) -> Tensor:
+    """Z_i = log sum_j exp a_ij, (B, I)."""
+    b, i, _, r = source.sizes
+    lanes = child_lanes(source, "normaliser")
+    _normaliser[(b, triton.cdiv(i, lanes))](
+        *source.by_children, table, out, i, r, G=source.groups, BLOCK=lanes, **source.options, **source.where,
+        num_warps=1,
+    )  # fmt: skip
+    return out
 
 
 def _or(x: Tensor | None, other: Tensor) -> Tensor:

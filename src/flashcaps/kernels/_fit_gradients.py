@@ -1,7 +1,12 @@
-"""Launches of the backward kernels: which gradients there are, in what tiles and chunks."""
+"""Launches of the backward kernels: which gradients there are, and where they are summed.
+
+Iterations go by from the last to the first. Gradients of poses, transforms, biases and betas have one place each, to
+which every iteration adds; tables, sums and the gradients of parents are an iteration's own, and go with it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -9,39 +14,64 @@ import triton
 from torch import Tensor
 
 from . import _fit_backward as kernels
-from ._fit_forward import LANES, Source, Walk, child_lanes, walk_children
+from . import _fit_pairs as pairs
+from . import _fit_slopes as ends
+from ._fit_forward import Found, Rule, child_lanes
 from ._fit_lanes import HEAD
+from ._fit_source import LANES, Source, walk_batch, walk_children
 
 GROUPS = 1  # of children a lane sums the weights' gradient for: they share what is read of a parent
 
 
-class Fitted(NamedTuple):
-    """What the forward pass left: the parents it began with, couplings and moments."""
+class Parents(NamedTuple):
+    """Gradients of the parents an iteration found; None: zero."""
 
-    prior: Tensor | None  # (B, J)
-    centre: Tensor | None  # (B, D, J)
-    scale: Tensor | None  # (B, D, J): sigma^2
-    first: Tensor | None  # (I, J): couplings without parents; None: 1 / J
+    mean: Tensor | None  # (B, D, J)
+    variance: Tensor | None  # (B, D, J)
+    logit: Tensor | None  # (B, J)
+
+
+class Fitted(NamedTuple):
+    """What an iteration began with, and what it found."""
+
+    below: Found | None  # the parents it began with; None the first time
+    above: Found
     normaliser: Tensor | None  # (B, I)
     gate: Tensor  # (B, I): child's weight times its share
+    first: Tensor | None  # (I, J): couplings without parents; None: 1 / J
     beta: Tensor | None  # (I, J)
-    weight: Tensor  # (B, J)
-    mean: Tensor  # (B, D, J)
-    variance: Tensor  # (B, D, J)
+    scale: float  # of logits
+    eps: float
 
     @property
     def density(self) -> bool:
-        return self.prior is not None
+        return self.below is not None
 
 
-class Context(NamedTuple):
-    """What every backward kernel reads."""
+@dataclass
+class Sums:
+    """Gradients of what all iterations share, as far as they are summed; None: not begun."""
+
+    u: Tensor | None = None  # (B, I, C K)
+    weight: Tensor | None = None  # (chunks, J, K, G, H); one transform: (chunks * B, J, K, H)
+    own: Tensor | None = None  # (chunks, J, C, G, H)
+    beta: Tensor | None = None  # (chunks, I, J)
+    first: Tensor | None = None  # (chunks, I, J)
+    shift: Tensor | None = None  # (B, D, J)
+    offset: Tensor | None = None  # (B, J)
+    slope: Tensor | None = None  # (B, J)
+    gate: Tensor | None = None  # (B, I)
+    share: Tensor | None = None  # (B, I)
+
+
+class Step(NamedTuple):
+    """What every backward kernel of an iteration reads."""
 
     source: Source
     fitted: Fitted
     table: Tensor  # (B, (4 + 4 D) / RUN, J, RUN)
-    score: Tensor  # (B, J): gradient
-    bias: Tensor | None  # (B, D, J): its gradient in each example
+    score: Tensor  # (B, J): gradient of logits
+    sums: Sums
 
     def pointers(self) -> tuple[Tensor, ...]:
         f, none = self.fitted, self.table
@@ -50,113 +80,143 @@ class Context(NamedTuple):
 
     def options(self) -> dict[str, Any]:
         f = self.fitted
-        return dict(
-            **self.source.options, DENSITY=f.density, FIRST=f.first is not None, SCORE=f.beta is not None, num_warps=1
-        )
+        return {
+            **self.source.options, "DENSITY": f.density, "FIRST": f.first is not None, "SCORE": f.beta is not None
+        }  # fmt: skip
 
 
-def walk_batch(source: Source) -> Walk:
-    """A tile of groups x parents walks over the children of the batch, in chunks that fill a GPU."""
-    b, i, j, r = source.sizes
-    groups = i // r
-    parents = min(triton.next_power_of_2(j), LANES)
-    rows = min(LANES // parents * GROUPS, triton.next_power_of_2(groups))
-    programs = triton.cdiv(groups, rows) * triton.cdiv(j, parents)
-    return Walk(rows, parents, max(triton.cdiv(b * r, max(4096 // programs, 1)), min(8, b * r)))
+def begin(
+    source: Source, rule: Rule, fitted: Fitted, given: Parents, g_prior: Tensor | None, places: tuple[Tensor, Tensor],
+    sums: Sums,
+) -> Step:  # fmt: skip
+    """An iteration's table, from the gradients of its parents and of the prior they are to the next.
 
-
-def context(source: Source, fitted: Fitted, gradients: tuple[Tensor, Tensor, Tensor, Tensor], eps: float) -> Context:
-    """gradients: of weight (B, J), mean and variance (B, D, J), score (B, J)."""
-    b, d, j = fitted.mean.shape
-    g_weight, g_mean, g_variance, g_score = (g.contiguous() for g in gradients)
-    run = source.run
-    table = torch.empty(b, (HEAD.value + 4 * d) // run, j, run, device=g_mean.device)
-    g_bias = None if source.bias is None else torch.empty(b, d, j, device=g_mean.device)
-    prior, centre, scale = ((fitted.mean if x is None else x) for x in (fitted.prior, fitted.centre, fitted.scale))
-    kernels.slopes[(triton.cdiv(b * j, 64),)](
-        prior, centre, scale, fitted.weight, fitted.mean, fitted.variance, g_weight, g_mean, g_variance,
-        table if source.bias is None else source.bias, table if g_bias is None else g_bias, table, eps,
-        b * j, J=j, D=d, RUN=run, DENSITY=fitted.density, BIAS=g_bias is not None, BLOCK=64, num_warps=2,
+    places: where the table (B, (4 + 4 D) / RUN, J, RUN) and the gradient of logits (B, J) are to be.
+    """
+    above, below = fitted.above, fitted.below or fitted.above
+    (b, d, j), (table, g_score) = above.mean.shape, places
+    given = Parents(*(None if x is None else x.contiguous() for x in given))
+    again = g_prior is not None
+    if not again:
+        make = lambda wanted, *shape: torch.empty(*shape, device=table.device) if wanted else None  # noqa: E731
+        sums.offset, sums.slope = make(rule.offset is not None, b, j), make(rule.slope is not None, b, j)
+        sums.shift = make(source.shift is not None, b, d, j)
+    none = [table if x is None else x for x in (
+        rule.slope, source.shift, given.logit, g_prior, given.mean, given.variance
+    )]  # fmt: skip
+    out = [table if x is None else x for x in (sums.offset, sums.slope, sums.shift)]
+    ends.slopes[(triton.cdiv(b * j, 64),)](
+        above.logit, above.weight, above.mean, above.variance, below.logit, below.mean, below.variance, *none,
+        g_score, *out, table, fitted.scale, fitted.eps, b * j, J=j, D=d, RUN=source.run, DENSITY=fitted.density,
+        **rule.options, SHIFT=source.shift is not None, GIVEN=given.logit is not None, PRIOR=again,
+        MEAN=given.mean is not None, VARIANCE=given.variance is not None, AGAIN=again, BLOCK=64, num_warps=2,
     )  # fmt: skip
-    return Context(source, fitted, table, g_score, g_bias)
+    return Step(source, fitted, table, g_score, sums)
 
 
-def child_sums(x: Context) -> Tensor:
+def new_table(source: Source, *more: int) -> Tensor:
+    """Of what `begin` makes, `more` of them."""
+    b, _, j, _ = source.sizes
+    rows = (HEAD.value + 4 * source.dim) // source.run
+    return torch.empty(*more, b, rows, j, source.run, device=source.by_parent.device)
+
+
+def child_sums(x: Step, s: Tensor) -> None:
     """s_i = sum_j p_ij dL/dw_ij, (B, I)."""
     b, i, _, r = x.source.sizes
     lanes = child_lanes(x.source, "child_sums")
-    s = torch.empty(b, i, device=x.table.device)
     kernels.child_sums[(b, triton.cdiv(i, lanes))](
-        x.source.poses, x.source.by_child, *x.pointers(), s, i, r, G=x.source.groups, BLOCK=lanes, **x.options()
-    )
-    return s
+        *x.source.by_children, *x.pointers(), s, i, r, G=x.source.groups, BLOCK=lanes, **x.options(), **x.source.where,
+        num_warps=1,
+    )  # fmt: skip
 
 
-def child_gradients(x: Context, s: Tensor, g_z: Tensor | None, sums: bool) -> Tensor:
+def child_gradients(x: Step, s: Tensor, g_z: Tensor | None, sums: bool) -> None:
     """Gradient of the poses, like u; with `sums` it writes s, else it reads it."""
     b, i, _, r = x.source.sizes
+    assert x.source.u is not None
     lanes = child_lanes(x.source, "child_gradients")
-    g_u = torch.empty_like(x.source.poses, memory_format=torch.contiguous_format)
+    again = x.sums.u is not None
+    if x.sums.u is None:
+        c, k, _ = x.source.pose
+        x.sums.u = torch.empty(b, i, c * k, dtype=x.source.u.dtype, device=s.device)
     kernels.child_gradients[(b, triton.cdiv(i, lanes))](
-        x.source.poses, x.source.by_child, *x.pointers(), s, s if g_z is None else g_z, g_u, i, r,
-        G=x.source.groups, SHARED=g_z is not None, SUM=sums, BLOCK=lanes, **x.options(),
+        *x.source.by_children, *x.pointers(), s, s if g_z is None else g_z, x.sums.u, i, r,
+        G=x.source.groups, SHARED=g_z is not None, SUM=sums, AGAIN=again, BLOCK=lanes, **x.options(), **x.source.where,
+        num_warps=1,
     )  # fmt: skip
-    return g_u
 
 
-def parent_gradients(x: Context, s: Tensor, g_z: Tensor | None) -> tuple[list[Tensor], Tensor | None]:
-    """Gradients of prior (B, J), mean and variance (B, D, J); and that of stored votes or of the one transform."""
+def parent_gradients(x: Step, s: Tensor, g_z: Tensor | None) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Gradients of the prior (B, J), mean and variance (B, D, J) it began with; of the one transform there may be."""
     b, i, j, r = x.source.sizes
     _, k, h = x.source.pose
-    d, device = x.source.dim, s.device
-    one = x.source.one
-    if not (x.fitted.density or one or k == 0):
-        return [], None
-    walk = walk_children(x.source)
+    d, device, one = x.source.dim, s.device, x.source.one
+    if not (x.fitted.density or one):
+        return None
+    walk = walk_children(x.source, registers=56 + 7 * d + (5 * k * h // 2 if one else 0))
     grid = walk.grid(b, j, i)
     parts = torch.empty(grid[2], b, 2 * d + 1, j, device=device) if x.fitted.density else s
-    weight = x.source.by_parent
-    g_weight = torch.empty(grid[2] * b, k, j, h, device=device) if one else torch.empty_like(weight) if k == 0 else s
+    again = x.sums.weight is not None
+    if one and x.sums.weight is None:
+        x.sums.weight = torch.empty(grid[2] * b, j, k, h, device=device)
     kernels.parent_gradients[grid](
-        x.source.poses, weight, *x.pointers(), s, s if g_z is None else g_z, parts, g_weight, b, i, r, walk.steps,
-        ROWS=walk.rows, PARENTS=walk.parents, SHARED=g_z is not None, ONE=one, **x.options(),
+        *x.source.by_parents, *x.pointers(), s, s if g_z is None else g_z, parts,
+        s if x.sums.weight is None else x.sums.weight, b, i, r, walk.steps,
+        SHARED=g_z is not None, ONE=one, AGAIN=again, **walk.options, **x.options(), **x.source.where,
     )  # fmt: skip
-    g_source = g_weight.sum(0, keepdim=True).to(weight.dtype) if one else g_weight if k == 0 else None
-    if x.fitted.scale is None:
-        return [], g_source
+    if x.fitted.below is None:
+        return None
     g_prior = torch.empty(b, j, device=device)
     g_mean, g_variance = torch.empty(b, d, j, device=device), torch.empty(b, d, j, device=device)
-    kernels.finish_parents[(triton.cdiv(b * d * j, 64),)](
-        parts, x.fitted.scale, g_prior, g_mean, g_variance, parts if x.bias is None else x.bias, b * d * j, grid[2],
-        J=j, D=d, BIAS=x.bias is not None, BLOCK=64, num_warps=2,
+    ends.finish_parents[(triton.cdiv(b * d * j, 64),)](
+        parts, x.fitted.below.variance, g_prior, g_mean, g_variance, parts if x.sums.shift is None else x.sums.shift,
+        b * d * j, grid[2], J=j, D=d, SHIFT=x.sums.shift is not None, BLOCK=64, num_warps=2,
     )  # fmt: skip
-    return [g_prior, g_mean, g_variance], g_source
+    return g_prior, g_mean, g_variance
 
 
-def weight_gradients(x: Context, s: Tensor, g_z: Tensor | None) -> Tensor:
-    """Gradient of W, (G, K, J, H)."""
+def weight_gradients(x: Step, s: Tensor, g_z: Tensor | None) -> None:
+    """Gradient of W, and of the bias there may be; where every child has its own, of betas and first couplings."""
     b, i, j, r = x.source.sizes
-    weight = x.source.by_parent
-    walk = walk_batch(x.source)
-    grid = walk.grid(i // r, j, b * r)
-    parts = torch.empty(grid[2], *weight.shape, device=s.device)
+    c, k, h = x.source.pose
+    g, sums, device = i // r, x.sums, s.device
+    own = 0 if x.source.own_by_parent is None else 2 * c * h
+    walk = walk_batch(x.source, 80 + 2 * c * h + 2 * k * h + own, GROUPS)
+    grid = walk.grid(g, j, b * r)
+    again = sums.weight is not None
+    if sums.weight is None:
+        sums.weight = torch.empty(grid[2], j, k, g, h, device=device)
+        sums.own = None if x.source.own_by_parent is None else torch.empty(grid[2], j, c, g, h, device=device)
+        if x.fitted.beta is not None and r == 1:
+            sums.beta = torch.empty(grid[2], i, j, device=device)
+    if x.fitted.first is not None and r == 1:
+        sums.first = torch.empty(grid[2], i, j, device=device)
+    out = [s if y is None else y for y in (sums.own, sums.beta, sums.first)]
     kernels.weight_gradients[grid](
-        x.source.poses, weight, *x.pointers(), s, s if g_z is None else g_z, parts, b, i, r, walk.steps,
-        ROWS=walk.rows, PARENTS=walk.parents, SHARED=g_z is not None, **x.options(),
+        *x.source.by_parents, *x.pointers(), s, s if g_z is None else g_z, sums.weight, *out, b, i, r, walk.steps,
+        SHARED=g_z is not None, PAIR=r == 1, AGAIN=again, **walk.options, **x.options(), **x.source.where,
     )  # fmt: skip
-    return parts.sum(0).to(weight.dtype)
 
 
-def pair_gradients(x: Context) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of beta and of the first coupling, (I, J) each."""
+def pair_gradients(x: Step) -> None:
+    """Gradients of beta and of the first coupling, (I, J) each, where `weight_gradients` does not sum them."""
     b, i, j, r = x.source.sizes
-    f = x.fitted
+    f, sums = x.fitted, x.sums
     if f.beta is None and f.first is None:
-        return None, None
-    g_beta, g_first = (None if y is None else torch.empty_like(y) for y in (f.beta, f.first))
+        return
+    again = sums.beta is not None
+    if f.beta is not None and sums.beta is None:
+        sums.beta = torch.empty(1, i, j, device=x.table.device)
+    if f.first is not None:
+        sums.first = torch.empty(1, i, j, device=x.table.device)
     parents = min(triton.next_power_of_2(j), LANES)
-    kernels.pair_gradients[(i, triton.cdiv(j, parents))](
-        x.source.poses, x.source.by_parent, *x.pointers(), x.table if g_beta is None else g_beta,
-        x.table if g_first is None else g_first, b, i, r, PARENTS=parents, **x.options(),
+    pairs.pair_gradients[(i, triton.cdiv(j, parents))](
+        *x.source.by_parents, *x.pointers(), *(x.table if y is None else y for y in (sums.beta, sums.first)),
+        b, i, r, PARENTS=parents, AGAIN=again, **x.options(), num_warps=1,
     )  # fmt: skip
-    return g_beta, g_first
+
+
+def summed(parts: Tensor) -> Tensor:
+    """Over chunks; one is itself the sum."""
+    return parts[0] if parts.shape[0] == 1 else parts.sum(0)

@@ -15,6 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ._patches_triton import child_at, place_at
+
 AHEAD = tl.constexpr(8)  # chunks read ahead of their sum
 HEAD = tl.constexpr(4)  # rows before a table's first
 
@@ -76,17 +78,32 @@ def load_chunks(p, step, k, chunks, mask, N: tl.constexpr):
 
 
 @triton.jit
+def pose_at(
+    b, i, I, WIDTH: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr,
+    PX: tl.constexpr, KERNEL: tl.constexpr, ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+):  # fmt: skip
+    """Address of the pose of child i of row b: where it lies in the image, or, OH = 0, in (B, I, WIDTH)."""
+    if OH == 0:
+        at = (b * I + i) * WIDTH
+    else:
+        at = place_at(b, OH, OW, SB, PY, PX) + child_at(i, KERNEL, ST, SY, SX)
+    return at
+
+
+@triton.jit
 def save(p, step, mask, x, N: tl.constexpr):
     for n in tl.static_range(N):
         tl.store(p + n * step, x[n].to(p.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def save_matrix(p, step, mask, x, K: tl.constexpr, H: tl.constexpr):
-    """K runs of H components, `step` elements from run to run."""
-    for k in tl.static_range(K):
-        for h in tl.static_range(H):
-            tl.store(p + k * step + h, x[k * H + h], mask=mask)
+def gather(p, step, mask, x, N: tl.constexpr, RUN: tl.constexpr, AGAIN: tl.constexpr):
+    """Save N components, runs of RUN, `step` elements from run to run; AGAIN: add them to what is there."""
+    for n in tl.static_range(N):
+        at, y = p + n // RUN * step + n % RUN, x[n]
+        if AGAIN:
+            y += tl.load(at, mask=mask, other=0.0).to(tl.float32)
+        tl.store(at, y.to(p.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -116,6 +133,27 @@ def plus(x, factor, y, N: tl.constexpr):
 
 
 @triton.jit
+def less(x, y, N: tl.constexpr):
+    """x - y"""
+    z = ()
+    for n in tl.static_range(N):
+        z = z + (x[n] - y[n],)
+    return z
+
+
+@triton.jit
+def merged(x, N: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr):
+    """Sums of what the SPLIT parts of each row found: (ROWS * SPLIT, parents) -> (ROWS, parents)."""
+    y = ()
+    for n in tl.static_range(N):
+        if SPLIT == 1:
+            y = y + (x[n],)
+        else:
+            y = y + (tl.sum(tl.reshape(x[n], (ROWS, SPLIT, x[n].shape[1])), 1),)
+    return y
+
+
+@triton.jit
 def deviations(u, w, centre, C: tl.constexpr, K: tl.constexpr, H: tl.constexpr):
     """u W - centre: u (C, K), W (K, H), centre (C, H). K = 0: u is the vote itself."""
     f = ()
@@ -137,6 +175,16 @@ def mahalanobis(f, precision, D: tl.constexpr):
     x = precision[0] * f[0] * f[0]
     for d in tl.static_range(1, D):
         x += precision[d] * f[d] * f[d]
+    return x
+
+
+@triton.jit
+def distance(v, root, centre, D: tl.constexpr):
+    """The same of a vote itself, from 1 / sigma and mu / sigma: sum_d (v_d / sigma_d - mu_d / sigma_d)^2"""
+    x = 0.0
+    for d in tl.static_range(D):
+        y = v[d] * root[d] - centre[d]
+        x += y * y
     return x
 
 

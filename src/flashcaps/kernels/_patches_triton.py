@@ -1,9 +1,28 @@
-"""Kernels of `_patches`: a program copies poses to one output place, or sums the gradients of one input place."""
+"""Kernels of `_patches`: a program copies poses to one output place, or sums the gradients of one input place.
+
+Other kernels read patches where they lie in the image: child i of place b is at `place_at(b) + child_at(i)`.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def place_at(b, OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr):
+    """Address of place b = (example, row, column of the output) in an image: that of its patch's corner."""
+    if OH * OW == 1:
+        return b * SB
+    return b // (OH * OW) * SB + b // OW % OH * PY + b % OW * PX
+
+
+@triton.jit
+def child_at(i, K: tl.constexpr, ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr):
+    """Address of child i = (type, row, column of the kernel) from its patch's corner."""
+    if K == 1:
+        return i * ST
+    return i // (K * K) * ST + i // K % K * SY + i % K * SX
 
 
 @triton.jit
@@ -25,10 +44,12 @@ def gather(
 
 @triton.jit
 def scatter(
-    g, out, T, H, W, OH, OW, sb, st, sh, sw, sd, D: tl.constexpr, DP: tl.constexpr, ROWS: tl.constexpr,
+    g, out, T, H, W, OH, OW, sb, st, sh, sw, sd, again, D: tl.constexpr, DP: tl.constexpr, ROWS: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr,
 ):  # fmt: skip
-    """out (B, T, H, W, D): the sum over the patches that hold a place, in the order of the kernel."""
+    """out (B, T, H, W, D): the sum over the patches that hold a place, in the order of the kernel, added to what is
+    there if `again`.
+    """
     place = tl.program_id(0)  # (b, y, x)
     b, y, x = (place // (H * W)).to(tl.int64), place // W % H, place % W
     t = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -45,6 +66,7 @@ def scatter(
             p = g + (row * (KERNEL * KERNEL) + ky * KERNEL + kx) * D + d
             total += tl.load(p, mask=live & inside, other=0.0).to(tl.float32)
     p = out + b * sb + y * sh + x * sw + t.to(tl.int64) * st + d * sd
+    total += tl.load(p, mask=live & (again > 0), other=0.0).to(tl.float32)
     tl.store(p, total.to(out.dtype.element_ty), mask=live)
 
 

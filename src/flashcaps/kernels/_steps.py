@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
+from ..routing._types import Step
 from ._attend import Attend
-from ._fit import Fit
+from ._fit import Fit, Fitted
 
 if TYPE_CHECKING:
     from ._attend_triton import TritonAttend
@@ -28,3 +31,16 @@ def fit_step(triton: bool) -> type[Fit] | type[TritonFit]:
 
         return TritonFit
     return Fit
+
+
+def couplings(
+    fit: Fit | TritonFit, steps: list[Fitted], record: bool, coupling: bool
+) -> tuple[Tensor | None, tuple[Step, ...] | None]:
+    """The last iteration's, if asked for, and with `record` what each iteration did."""
+    if not (record or coupling):
+        return None, None
+    begun = [(), *(step.parents for step in steps[:-1])]
+    if not record:
+        return fit.couplings(*begun[-1]), None
+    history = tuple(Step(fit.couplings(*x), step.mean) for x, step in zip(begun, steps, strict=True))
+    return history[-1].coupling, history

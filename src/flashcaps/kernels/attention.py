@@ -7,16 +7,17 @@ from torch import Tensor
 from ..routing._math import Softmax, over_parents
 from ..routing._types import Routed, Step
 from ..routing.em import activation_logit
-from ..votes import Votes
+from ..votes import Votes, Windows
 from ._fit import spread_of_attended
 from ._norm import layer_norm_poses
 from ._steps import attend_step
 
 
 def attention_routing(
-    votes: Votes,
+    votes: Votes | Windows,
     pose: Tensor | None = None,
     *,
+    iterations: int = 1,
     scale: float = 1.0,
     norm: bool = True,
     weight: Tensor | None = None,
@@ -29,18 +30,28 @@ def attention_routing(
     softmax: Softmax = over_parents,
     triton: bool = False,
 ) -> Routed:
-    """The routing file's `attention_routing` on votes that stay u and W."""
-    u, w = votes
-    if activation is not None:
-        u = u * activation.to(u.dtype).view(*u.shape[:3], 1, 1)
-    votes = Votes(u, w)
-    query = None if pose is None else scale * pose.to(u.dtype)
+    """The routing file's `attention_routing` on votes that stay u and W, `iterations` of them."""
+    active = beta_u is not None and beta_a is not None
+    if isinstance(votes, Votes) and activation is not None:
+        u = votes.u
+        votes = votes._replace(u=u * activation.to(u.dtype).view(*u.shape[:3], 1, 1))
+    if triton and not (record or coupling or active):
+        from ._attend_triton import attention_poses  # all iterations in one operator
+
+        return Routed(attention_poses(votes, pose, iterations, scale, norm, weight, bias))
+    if isinstance(votes, Windows):
+        raise ValueError("votes: patches left in their image are for the Triton kernel's poses alone; gather them")
     attend = attend_step(triton)(votes, softmax=softmax)
-    p = attend(query)
-    p = layer_norm_poses(p, weight, bias) if norm else p
-    c = attend.couplings(query) if record or coupling else None
-    active = variance = None
+    history: list[Step] = []
+    for _ in range(iterations):
+        query = None if pose is None else scale * pose.to(votes.u.dtype)
+        p = attend(query)
+        pose = p = layer_norm_poses(p, weight, bias) if norm else p
+        if record:
+            history.append(Step(attend.couplings(query), p))
+    c = history[-1].coupling if record else attend.couplings(query) if coupling else None
+    a = variance = None
     if beta_u is not None and beta_a is not None:
         total, variance = spread_of_attended(votes, query, softmax, eps=1e-8)
-        active = activation_logit(total, variance, beta_u, beta_a, 1.0).sigmoid()
-    return Routed(p, active, c, variance, (Step(c, p),) if record and c is not None else None)
+        a = activation_logit(total, variance, beta_u, beta_a, 1.0).sigmoid()
+    return Routed(p, a, c, variance, tuple(history) if record else None)

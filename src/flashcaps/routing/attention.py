@@ -150,6 +150,9 @@ class Attention(Routing):
         if pose is None and initial is not None:
             pose = initial.expand(b, j, d)
         scale = d**-0.5 if self.scale is None else self.scale
+        if function is not attention_routing:  # its fused twin has all iterations in it
+            options: dict[str, Any] = {"iterations": self.iterations, "scale": scale, "norm": self.norm}
+            return function(votes, pose, activation=activation, **options, **learned, **common)
         history: tuple[Step, ...] = ()
         for _ in range(self.iterations):
             routed = function(votes, pose, scale=scale, norm=self.norm, activation=activation, **learned, **common)
