@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-RATES = ("bytes", "tf32", "bf16", "fp32")  # per second: bytes copied, operations on and off the matrix units
-
 
 @dataclass(frozen=True)
 class Cost:

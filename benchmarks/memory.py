@@ -1,9 +1,9 @@
 """Peak memory of fused layers, counted without a GPU: python -m benchmarks.memory [dynamic/I em/image/16 ...]
 
 Memory is decided by what is allocated around the kernels, not by what they compute. So forward + backward run on the
-CPU at full size with kernels that do nothing, and every allocation is counted, rounded up as a CUDA device would. On
-an H200 the same points took as much, to the percent (`of_bytes` in results/bench/h200.json), but for a workspace of
-the matrix library in the smallest.
+CPU at full size with kernels that do nothing, and every allocation is counted, rounded up as a CUDA device would. A
+device can have a little more: casts, and a workspace of the matrix library. What one measured is `of_bytes` in
+results/bench/h200.json, for the commit named there.
 """
 
 from __future__ import annotations
@@ -70,9 +70,12 @@ def layers() -> dict[str, Workload]:
 def main() -> None:
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     ask.add_argument("names", nargs="*", help="points of the sweep or what they begin with (default: all)")
-    given = ask.parse_args()
-    for name, workload in layers().items():
-        if given.names and not any(name.startswith(wanted) for wanted in given.names):
+    given, known = ask.parse_args(), layers()
+    wrong = [wanted for wanted in given.names if not any(name.startswith(wanted) for name in known)]
+    if wrong:
+        ask.error(f"names: expected what one begins with, as dynamic/I, em/image/16 or em_stack, got {wrong[0]!r}")
+    for name, workload in known.items():
+        if given.names and not name.startswith(tuple(given.names)):
             continue
         try:
             most, own = peak(workload)

@@ -11,6 +11,7 @@ from flashcaps.kernels._attend_triton import dynamic_poses
 from flashcaps.votes import Votes
 
 from . import test_attend_attention as attention
+from .capture import assert_right_when_replayed
 from .test_attend_triton import GIVEN, SHAPES, draw, dynamic_errors, errors, fused, poison, with_gradients
 
 pytestmark = pytest.mark.gpu
@@ -80,18 +81,7 @@ def test_captured() -> None:
         out = dynamic_poses(Votes(u, weight), 3, logits)
         return [out, *torch.autograd.grad(out, [u, weight, logits], grad)]
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
-    with torch.no_grad():
-        u.copy_(torch.randn_like(u))
-    graph.replay()
-    for x, y in zip(captured, step(), strict=True):
-        assert torch.equal(x, y)
+    assert_right_when_replayed(step, u)
 
 
 @pytest.mark.parametrize("given", ["nothing", "both"])
@@ -120,15 +110,4 @@ def test_attention_captured_and_the_same_bits() -> None:
         out = attention.fused(drawn, case, 2)
         return [out, *torch.autograd.grad(out.square().sum(), given)]
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
-    with torch.no_grad():
-        drawn.u.copy_(torch.randn_like(drawn.u))
-    graph.replay()
-    for x, y in zip(captured, step(), strict=True):
-        assert torch.equal(x, y)
+    assert_right_when_replayed(step, drawn.u)

@@ -10,6 +10,7 @@ from flashcaps.kernels._fit_triton import TritonFit
 from flashcaps.votes import Votes
 
 from ..conftest import TOLERANCE, assert_near
+from .capture import assert_right_when_replayed
 from .test_fit_triton import CASES, EPS, Case, assert_twin, names, run, run_image
 
 pytestmark = pytest.mark.gpu
@@ -66,16 +67,4 @@ def test_replays_from_a_graph() -> None:
         mean, variance, _ = TritonFit(Votes(u, weight), gate).route(case.rule(x), EPS)[-1]
         return mean, *torch.autograd.grad(mean.square().sum() + variance.sum(), [u, weight])
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
-    with torch.no_grad():
-        u.copy_(torch.randn_like(u))
-    graph.replay()
-    for actual, expected in zip(captured, step(), strict=True):
-        assert torch.equal(actual, expected)
+    assert_right_when_replayed(step, u)

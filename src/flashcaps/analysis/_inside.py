@@ -13,7 +13,7 @@ from torch import Tensor
 from ..batches import Batch
 from ..capsule_layer import CapsuleLayer
 from ..evaluate import forward
-from ..layers import ConvCapsules, DenseCapsules
+from ..layers import DenseCapsules
 from ..routing import Routed, Step
 from ..stack import CapsuleStack, hand_on
 from ._types import DoesNotApply, Run
@@ -156,7 +156,3 @@ def _extent(gradient: Tensor) -> tuple[int, int, int, int]:
     if not len(rows):  # every unit below is off for this input
         return 0, ink.shape[0] - 1, 0, ink.shape[1] - 1
     return int(rows[0]), int(rows[-1]), int(columns[0]), int(columns[-1])
-
-
-def is_conv(layer: CapsuleLayer) -> bool:
-    return isinstance(layer, ConvCapsules)

@@ -18,7 +18,6 @@ from ..checkpoint import write_atomic
 from .inputs import write_pixels
 
 FILE = Path(__file__).with_name("samples.npz")
-EACH = 3
 
 
 def read_samples() -> tuple[Tensor, Tensor]:

@@ -19,8 +19,9 @@ What was tried (one H200, TF32, forward + backward of 1152x8 -> 10x16, 3200x8 ->
   poses held twice so that none are transposed: weighted_sum takes 15, 34, 142 and 637 us for 20, 49, 239 and 862
   before, parent_gradient with at most 168 registers 36, 88, 542 and 2110 us for 42, 116, 571 and 2621. Loading ahead,
   128 registers, 32 or 128 rows, 8 warps: each slower or about as fast. Of results/trials/attend_h200_rewritten.json.
-- one tile for the products of equal couplings, 64 x 64 x 32 with 2 warps: s, gu and gW take 7, 7 and 15 us with few
-  rows (CapsNet), but 555, 335 and 302 us in attention ResNet's three layers. `MANY` is for those.
+- products of equal couplings in 8 tiles each: `FEW`, 64 x 64 x 32 with 2 warps, takes 7, 7 and 15 us for s, gu and gW
+  with few rows (CapsNet) and wastes what attention ResNet has; of its largest layer `MANY` takes 74, 114 and 135 us.
+  Of results/trials/attend_h200_plain.json.
 """
 
 from __future__ import annotations
