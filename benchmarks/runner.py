@@ -156,12 +156,15 @@ class Worker:
 
 
 def prepare(tasks: list[Task], device: str, toy: bool) -> None:
-    """Run each task's step once: what it compiles stays in the caches on disk."""
+    """Run each task's step once, and what its error is taken of: what they compile stays in the caches on disk."""
     from .measure import Stepper
 
     for task in tasks:
         try:
-            Stepper(task.find(toy), task.backend, task.precision, device).step()
+            workload = task.find(toy)
+            Stepper(workload, task.backend, task.precision, device).step()
+            if task.kind == "row" and not task.compiled:
+                error_of(workload, task.backend, task.precision, device)
         except Exception as error:  # met again, and written down, where it is measured
             print(f"not prepared: {task}: {explain(error)}", flush=True)
         clear(device)

@@ -175,6 +175,18 @@ def test_variances_far_from_zero_do_not_cancel() -> None:
     assert_near(variance / u.double().var(correction=0), 1.0, 1e-2)
 
 
+@pytest.mark.parametrize("case", [Case(2, 5, 1, 2, 2, 2, 5), Case(2, 5, 1, 1, 6, 2, 7)], ids=["made", "stored"])
+def test_large_logits_round_but_their_gradients_do_not(case: Case) -> None:
+    """Z near -900 is known to 3e-5, and couplings sum to 1 as well as that; benefits near 300 still cancel."""
+    x = case.draw("cpu")
+    x["offset"] -= 3000
+    x["cost"] += 300
+    assert stored(x["weight"]) == (case.d == 6)
+    actual, expected = run(TritonFit, case, x, torch.float32), run(Fit, case, x, torch.float64)
+    name = "gradient of offset"
+    assert_near(actual[name], expected[name], TOLERANCE[torch.float32].gradient, name)
+
+
 def test_couplings() -> None:
     case = Case(2, 3, 1, 2, 2, 2, 5)
     x = case.draw("cpu")

@@ -5,6 +5,7 @@ With e = v - mean_j, N = n_j + eps, and g_x the gradient of an output x:
     dL/dw_ij = K_j + sum_d e (A + Q e)
     dL/dv    = w (A + 2 Q e) - dL/da (v - mu) / sigma^2
     dL/da_ij = p_ij [gate_i (dL/dw_ij - s_i) + g_Z_i],   s_i = sum_j p_ij dL/dw_ij
+s is divided by sum_j p_ij: that is 1, but for the rounding of Z, which dL/dw - s would multiply by all of dL/dw.
 K, A and Q are moved to the centre mu of the density, so that one deviation f = v - mu serves both.
 
 Each gradient is summed along a walk: s and g_u over parents (a child per lane), those of prior, mean and variance
@@ -67,6 +68,7 @@ def child_sums(
     if DENSITY:
         z = tl.load(normaliser + b * I + i, mask=live, other=0.0)
     s = tl.full((BLOCK,), 0.0, tl.float32)
+    norm = s
     for j in tl.range(J, loop_unroll_factor=4 if D <= 4 else 1):
         row = table + b * ((HEAD + 4 * D) * J) + j * RUN + tl.arange(0, 1)
         centre = load_table(row, HEAD, None, D, J, RUN)
@@ -87,6 +89,9 @@ def child_sums(
         if SCORE:
             gw += tl.load(g_score + b * J + j) * tl.load(beta + i * J + j, mask=live, other=0.0)
         s += p * gw
+        norm += p
+    if DENSITY:
+        s /= norm
     tl.store(out + b * I + i, s, mask=live)
 
 
@@ -108,7 +113,7 @@ def child_gradients(
     uu = load(u + pose_at(b, i, I, C * K, OH, OW, SB, PY, PX, KERNEL, ST, SY, SX), 0, live, C * K, C * K)
     g = tl.load(gate + at, mask=live, other=0.0)
     zero = tl.full((BLOCK,), 0.0, tl.float32)
-    total, whole, linear = repeat(zero, C * K), zero, repeat(zero, C * K)
+    total, whole, linear, norm = repeat(zero, C * K), zero, repeat(zero, C * K), zero
     offset = zero
     if DENSITY:
         z = tl.load(normaliser + at, mask=live, other=0.0)
@@ -139,8 +144,11 @@ def child_gradients(
         if SUM:
             whole += p * gw
             if DENSITY:
+                norm += p
                 linear = add_pose_gradient(linear, scaled(p, f, precision, D), ww, C, K, H)
     if SUM:
+        if DENSITY:
+            whole /= norm
         tl.store(s + at, whole, mask=live)
         total = plus(total, g * whole, linear, C * K)
     gather(out + at * (C * K), 0, live, total, C * K, C * K, AGAIN)
