@@ -111,10 +111,7 @@ def bench(plan: Plan, tell: Tell = print) -> Path:
     before, found = read(path), []
     for row in run(tasks, device, left, timed(tell, start), plan.toy, plan.kernels == "ready"):
         found.append(row)
-        if len(found) % 10 == 0:  # what there is survives whatever ends the process
-            write(path, merge(before, found, origin, plan.toy))
-    if found:
-        write(path, merge(before, found, origin, plan.toy))
+        write(path, merge(before, found, origin, plan.toy))  # what there is survives whatever ends the process
     write_tables(plan.folder, tell)
     tell(f"{time.monotonic() - start:.0f} s in all")
     return path

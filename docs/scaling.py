@@ -116,7 +116,9 @@ def growth_of(record: dict[str, Any]) -> str:
             sweeps.setdefault((routing, row["backend"]), {}).setdefault(axis, []).append(row)
     if not sweeps:
         return ""
-    lines = [f"{record['hardware']}, commit `{record['commit']}`: doubling multiplies time (and peak memory) by", "",
+    rows = (row for axes in sweeps.values() for some in axes.values() for row in some)
+    commits = ", ".join(f"`{c}`" for c in {row.get("commit", record["commit"]): None for row in rows})
+    lines = [f"{record['hardware']}, commit {commits}: doubling multiplies time (and peak memory) by", "",
              "| layer | " + " | ".join(AXES) + " |", "| --- |" + " --- |" * len(AXES)]
     for (routing, backend), axes in sorted(sweeps.items()):
         lines.append(f"| {routing}, `{backend}` | " + " | ".join(doubled(axes.get(axis, [])) for axis in AXES) + " |")

@@ -6,13 +6,15 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from flashcaps.kernels import _fit_return, em, heinsen
 from flashcaps.kernels._fit import Fit, Rule
 from flashcaps.kernels._fit_ops import fit_routing
 from flashcaps.kernels._fit_share import listed, share_gradient, share_of
-from flashcaps.kernels._fit_source import Walk, stored
+from flashcaps.kernels._fit_source import LANES, Walk, _walk_batch, stored
 from flashcaps.kernels._fit_triton import TritonFit, supported
 from flashcaps.routing._math import Grid, OverPositions, Softmax, masked, over_parents
 from flashcaps.votes import Votes, Windows, add_bias, covered, patches
@@ -160,10 +162,27 @@ def test_walks_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(_fit_forward, "walk_children", lambda source, registers: Walk(2, 2, 4, 2, 1))
     monkeypatch.setattr(_fit_gradients, "walk_children", lambda source, registers: Walk(1, 1, 8, 2, 1))
-    monkeypatch.setattr(_fit_gradients, "walk_batch", lambda source, registers, groups: Walk(4, 2, 2, 1, 1))
+    monkeypatch.setattr(_fit_gradients, "walk_batch", lambda source, registers, groups, most: Walk(4, 2, 2, 1, 1))
     assert_twin(Case(3, 7, 1, 2, 2, 2, 5, betas="ij", bias=True), torch.float32)
     assert_twin(Case(3, 7, 1, 2, 2, 2, 5, first=True, start=True), torch.float32)
     assert_twin(Case(2, 1, 7, 2, 2, 2, 5), torch.float32)
+
+
+@given(st.integers(1, 400), st.integers(1, 4000), st.integers(1, 70), st.integers(8, 32), st.integers(0, 9))
+def test_walks_over_the_batch_miss_nothing(groups: int, length: int, j: int, resident: int, most: int) -> None:
+    walk = _walk_batch(groups, length, j, resident, 1, most)
+    rows, parents, chunks = walk.grid(groups, j, length)
+    assert rows * walk.rows >= groups
+    assert parents * walk.parents >= j
+    assert chunks * walk.steps * walk.split >= length
+    assert chunks <= max(most, 1), "more chunks than there is room for"
+    assert walk.rows * walk.split * walk.parents == LANES * walk.warps
+    assert walk.warps <= 8
+
+
+def test_groups_that_read_the_same_parents_walk_together() -> None:
+    """em's convolutions: 3 x 3 x 32 children to 32 parents, 245 places at once."""
+    assert _walk_batch(288, 245, 32, 14, 1, 6).rows > 1
 
 
 def test_variances_far_from_zero_do_not_cancel() -> None:

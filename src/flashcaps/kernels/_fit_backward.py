@@ -189,7 +189,7 @@ def parent_gradients(
     lo = tl.program_id(2) * steps * SPLIT
     for t in tl.range(tl.minimum(steps, tl.cdiv(I - lo, SPLIT)), loop_unroll_factor=4 if D <= 4 else 1):
         i = lo + t * SPLIT
-        if SPLIT > 1:
+        if ROWS * SPLIT > 1:  # of one shape with what it addresses: no exchange between warps
             i += x % SPLIT
         here, known = (b < B) & (i < I), there & (i < I)
         live = here & there
@@ -271,7 +271,7 @@ def weight_gradients(
     lo = tl.program_id(2) * steps * SPLIT
     for step in range(tl.minimum(steps, tl.cdiv(B * R - lo, SPLIT))):
         t = lo + step * SPLIT
-        if SPLIT > 1:
+        if ROWS * SPLIT > 1:  # of one shape with what it addresses: no exchange between warps
             t += x % SPLIT
         now, known = here & (t < B * R), there & (t < B * R)
         live = now & there

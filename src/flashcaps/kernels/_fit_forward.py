@@ -174,7 +174,7 @@ def _moments(
     lo = tl.program_id(2) * steps * SPLIT
     for t in tl.range(tl.minimum(steps, tl.cdiv(I - lo, SPLIT)), loop_unroll_factor=4 if D <= 4 else 1):
         i = lo + t * SPLIT
-        if SPLIT > 1:
+        if ROWS * SPLIT > 1:  # of one shape with what it addresses: no exchange between warps
             i += x % SPLIT
         here, known = (b < B) & (i < I), there & (i < I)
         live = here & there

@@ -182,9 +182,10 @@ def weight_gradients(x: Step, s: Tensor, g_z: Tensor | None) -> None:
     c, k, h = x.source.pose
     g, sums, device = i // r, x.sums, s.device
     own = 0 if x.source.own_by_parent is None else 2 * c * h
-    walk = walk_batch(x.source, 80 + 2 * c * h + 2 * k * h + own, GROUPS)
-    grid = walk.grid(g, j, b * r)
     again = sums.weight is not None
+    chunks = x.source.chunks if sums.weight is None else sums.weight.shape[0]
+    walk = walk_batch(x.source, 80 + 2 * c * h + 2 * k * h + own, GROUPS, chunks)
+    grid = walk.grid(g, j, b * r)
     if sums.weight is None:
         sums.weight = torch.empty(grid[2], j, k, g, h, device=device)
         sums.own = None if x.source.own_by_parent is None else torch.empty(grid[2], j, c, g, h, device=device)

@@ -99,11 +99,13 @@ def save(p, step, mask, x, N: tl.constexpr):
 @triton.jit
 def gather(p, step, mask, x, N: tl.constexpr, RUN: tl.constexpr, AGAIN: tl.constexpr):
     """Save N components, runs of RUN, `step` elements from run to run; AGAIN: add them to what is there."""
+    y = x
+    if AGAIN:  # all are read before any is written, which would have each read wait for the last
+        y = ()
+        for n in tl.static_range(N):
+            y = y + (x[n] + tl.load(p + n // RUN * step + n % RUN, mask=mask, other=0.0).to(tl.float32),)
     for n in tl.static_range(N):
-        at, y = p + n // RUN * step + n % RUN, x[n]
-        if AGAIN:
-            y += tl.load(at, mask=mask, other=0.0).to(tl.float32)
-        tl.store(at, y.to(p.dtype.element_ty), mask=mask)
+        tl.store(p + n // RUN * step + n % RUN, y[n].to(p.dtype.element_ty), mask=mask)
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from . import _fit_pairs as pairs
 from ._fit_forward import Found, Rule
 from ._fit_gradients import Fitted, Parents, Sums
 from ._fit_share import logit_gradient, shared
-from ._fit_source import LANES, Source, source_of, votes_of
+from ._fit_source import IMAGE, LANES, Source, source_of, votes_of
 from ._patches import Window, fold, gather_patches, windowed
 
 FULL = 2048  # warps: two for every one that is resident on a large GPU
@@ -188,14 +188,14 @@ def _of_weight(sums: Tensor | None, weight: Tensor) -> Tensor:
 
 
 def examples_at_once(x: Inputs, steps: int, places: int) -> int:
-    """Examples that go backward together: as many as have room for tables, parts and patches in what image, transforms
-    and their gradients leave, within twice their bytes, of the parents and Z that are kept of all examples. Where those
-    leave next to nothing the layer is a small one on top of others, and has as many as fill a GPU."""
+    """Examples that go backward together: as many as have room for tables, parts and patches in what image, transforms,
+    parents and their gradients leave, within twice their bytes, of the parents and Z that are kept of all examples.
+    Where those leave next to nothing the layer is a small one on top of others, and has as many as fill a GPU."""
     (j, k, i, h), (b, _, _, _, width) = x.weight.shape, x.u.shape
     d = width // k * h
     row = i * (width + 6) + (8 * d + 8) * j  # elements that a row of parents needs on its way back
     kept = b * places * ((2 * steps + 1) * d * j + (steps - 1) * i)
-    room = 1.9 * x.u.numel() + 0.9 * x.weight.numel() - kept
+    room = IMAGE * x.u.numel() + 0.9 * x.weight.numel() + 0.5 * b * places * d * j - kept
     if room < x.u.numel() / 4:
         return max(FULL * LANES // (i * places), 1)
     return max(int(room / (row * places)), 1)
@@ -213,7 +213,7 @@ def _by_examples(x: Inputs, o: Options, given: Given) -> list[Tensor | None]:
         offset = None if x.offset is None else x.offset[rows]
         part = x._replace(u=x.u[examples], gate=o.gate_of(x.gate[examples]), offset=offset)
         sums = Sums(weight=weight)
-        _walk_back(source._replace(u=part.u), part, o, given.rows(rows), sums)
+        _walk_back(source._replace(u=part.u, whole=x.u.numel()), part, o, given.rows(rows), sums)
         assert sums.u is not None
         fold(sums.u, g_u[examples], window)
         if sums.gate is not None:

@@ -15,6 +15,17 @@ import triton.language as tl
 from ._fit_forward import log_sigmoid
 from ._fit_lanes import AHEAD, HEAD, gather, load_chunks
 
+ROWS = tl.constexpr(16)  # read before the first of them is written: a read waits for the writes before it
+
+
+@triton.jit
+def load_rows(p, mask, other, J: tl.constexpr, N: tl.constexpr):
+    """N rows of J, all under way at once."""
+    x = ()
+    for n in tl.static_range(N):
+        x = x + (tl.load(p + n * J, mask=mask, other=other),)
+    return x
+
 
 @triton.jit
 def slopes(
@@ -49,39 +60,49 @@ def slopes(
     out = table + b * ((HEAD + 4 * D) * J) + j * RUN
     if DENSITY:
         constant = log_sigmoid(tl.load(below + x, mask=live, other=0.0))
-    for d in tl.static_range(D):
-        at = (b * D + d) * J + j
-        p = out + (HEAD + d // RUN * RUN) * J + d % RUN
-        m = tl.load(mean + at, mask=live, other=0.0)
-        own = tl.load(variance + at, mask=live, other=1.0)
-        q = tl.full((BLOCK,), 0.0, tl.float32)
-        a = q
-        if VARIANCE:
-            q += tl.load(g_variance + at, mask=live, other=0.0)
-        if SPREAD:
-            k -= 0.5 * scale * g * tl.log(own)
-            q -= 0.5 * scale * g * n / own
-        q = q / divisor
-        if MEAN:
-            a = tl.load(g_mean + at, mask=live, other=0.0) / divisor
-        a -= 2 * eps * m * q / divisor
-        k -= q * (own - eps)
-        if SHIFT:
-            gather(g_shift + at, 0, live, (n * a + 2 * q * eps * m,), 1, 1, AGAIN)
-        if DENSITY:
-            mu = tl.load(centre + at, mask=live, other=0.0)
-            var = tl.load(around + at, mask=live, other=1.0)
-            constant -= 0.5 * tl.log(var)
-            off = mu - m
-            k += off * (a + q * off)
-            a += 2 * q * off
-            m = mu
-            tl.store(p + D * J, 1 / var, mask=live)
-        if SHIFT:
-            m -= tl.load(shift + d * J + j, mask=live, other=0.0)
-        tl.store(p, m, mask=live)
-        tl.store(p + 2 * D * J, a, mask=live)
-        tl.store(p + 3 * D * J, q, mask=live)
+    for lo in tl.static_range(0, D, ROWS):
+        at = (b * D + lo) * J + j
+        N: tl.constexpr = ROWS if D - lo > ROWS else D - lo
+        means, variances = load_rows(mean + at, live, 0.0, J, N), load_rows(variance + at, live, 1.0, J, N)
+        g_means = load_rows(g_mean + at, live, 0.0, J, N if MEAN else 0)
+        g_variances = load_rows(g_variance + at, live, 0.0, J, N if VARIANCE else 0)
+        centres = load_rows(centre + at, live, 0.0, J, N if DENSITY else 0)
+        spreads = load_rows(around + at, live, 1.0, J, N if DENSITY else 0)
+        shifts = load_rows(shift + lo * J + j, live, 0.0, J, N if SHIFT else 0)
+        g_shifts = load_rows(g_shift + at, live, 0.0, J, N if SHIFT and AGAIN else 0)
+        for d in tl.static_range(N):
+            p = out + (HEAD + (lo + d) // RUN * RUN) * J + (lo + d) % RUN
+            m, own = means[d], variances[d]
+            q = tl.full((BLOCK,), 0.0, tl.float32)
+            a = q
+            if VARIANCE:
+                q += g_variances[d]
+            if SPREAD:
+                k -= 0.5 * scale * g * tl.log(own)
+                q -= 0.5 * scale * g * n / own
+            q = q / divisor
+            if MEAN:
+                a = g_means[d] / divisor
+            a -= 2 * eps * m * q / divisor
+            k -= q * (own - eps)
+            if SHIFT:
+                more = n * a + 2 * q * eps * m
+                if AGAIN:
+                    more += g_shifts[d]
+                tl.store(g_shift + at + d * J, more, mask=live)
+            if DENSITY:
+                mu, var = centres[d], spreads[d]
+                constant -= 0.5 * tl.log(var)
+                off = mu - m
+                k += off * (a + q * off)
+                a += 2 * q * off
+                m = mu
+                tl.store(p + D * J, 1 / var, mask=live)
+            if SHIFT:
+                m -= shifts[d]
+            tl.store(p, m, mask=live)
+            tl.store(p + 2 * D * J, a, mask=live)
+            tl.store(p + 3 * D * J, q, mask=live)
     if DENSITY:
         tl.store(out, constant, mask=live)
     tl.store(out + (1 if RUN > 1 else J), k, mask=live)

@@ -8,6 +8,7 @@ memory is of the size of a layer's own tensors at any size.
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import NamedTuple
 
 import triton
@@ -20,6 +21,9 @@ MULTIPROCESSORS = 132  # of a large GPU
 REGISTERS = 65536 // LANES  # of a multiprocessor, for each lane of its warps
 SHORTEST = 8  # steps that take as long as what a walk begins and ends with
 MOST = 64  # chunks
+IMAGE = 1.9  # times an image: what a few examples of it at once may take on their way back
+HIDDEN = 12  # warps of a multiprocessor whose work hides the latency of what they read
+READ = 3  # warps' work: reading from the second-level cache what one of them needs of its parents
 
 
 class Source(NamedTuple):
@@ -32,6 +36,7 @@ class Source(NamedTuple):
     shift: Tensor | None = None  # (D, J): a bias that all children share
     own_by_parent: Tensor | None = None  # (G, C, J, H): a bias of each group
     own_by_child: Tensor | None = None  # (J, C, G, H)
+    whole: int = 0  # elements of the image of which u is a few examples
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -99,6 +104,14 @@ class Source(NamedTuple):
     def room(self) -> int:
         """Elements that the chunks of one kernel may leave."""
         return (self.by_parent.numel() + (0 if self.u is None else self.u.numel())) // 2
+
+    @property
+    def chunks(self) -> int:
+        """Of the gradient of transforms, at most. All examples of an image add to the same, and it has what
+        `examples_at_once` leaves of the image's room."""
+        if self.whole:
+            return 1 + int((2 - IMAGE) * self.whole) // self.by_parent.numel()
+        return self.room // self.by_parent.numel()
 
 
 def stored(weight: Tensor) -> bool:
@@ -199,18 +212,38 @@ def walk_children(source: Source, registers: int) -> Walk:
     return Walk(rows, split, parents, steps, warps)
 
 
-def walk_batch(source: Source, registers: int, groups_each: int) -> Walk:
-    """Over the children of the batch in a group. Rows are groups, `groups_each` to a lane."""
+def walk_batch(source: Source, registers: int, groups_each: int, most: int) -> Walk:
+    """Over the children of the batch in a group, in `most` chunks at most. Rows are groups, `groups_each` to a lane."""
     b, i, j, r = source.sizes
-    groups, length = i // r, b * r
-    most, resident = warps_of(registers)
+    return _walk_batch(i // r, b * r, j, warps_of(registers).resident, groups_each, most)
+
+
+@cache
+def _walk_batch(groups: int, length: int, j: int, resident: int, groups_each: int, most: int) -> Walk:
+    """The rows, split and chunks that take a large GPU about the least time; of those the fewest chunks.
+
+    Groups of a program walk together and read the same parents, from the first-level cache but once. A step takes as
+    long as a multiprocessor has warps to issue, or all together have parents to read.
+    """
     parents = min(triton.next_power_of_2(j), LANES)
-    lanes = LANES // parents
-    rows = min(lanes * groups_each, triton.next_power_of_2(groups))
-    programs = triton.cdiv(groups, rows) * triton.cdiv(j, parents)
-    split = max(lanes // rows, 1)
-    while split < most and programs * split < MULTIPROCESSORS * resident and length >= 2 * split * SHORTEST:
-        split *= 2
+    lanes = LANES // parents  # a warp's rows, or split
+    least = min(lanes * groups_each, triton.next_power_of_2(groups))
+    choices: dict[tuple[int, int, int], float] = {}
+    for rows, split in product((1, 2, 4, 8), repeat=2):
+        rows, split = rows * least, split * max(lanes // least, 1)
+        warps = max(rows * split * parents // (LANES * groups_each), 1)
+        if (rows > least and rows > groups) or (split > lanes and split > length) or warps > min(resident, 8):
+            continue
+        slots, reads = MULTIPROCESSORS * (resident // warps), READ * least / rows
+        for chunks in range(1, max(min(most, MOST, length // split), 1) + 1):
+            programs = triton.cdiv(groups, rows) * triton.cdiv(j, parents) * chunks
+            waves, rest = divmod(programs, slots)
+            step = 0.0
+            for times, running in ((waves, slots), (1 if rest else 0, rest)):
+                issued, read = triton.cdiv(running, MULTIPROCESSORS), reads * running / MULTIPROCESSORS
+                step += times * max(warps * issued, warps * read, HIDDEN)
+            choices[rows, split, chunks] = step * (triton.cdiv(length, split * chunks) + SHORTEST)
+    enough = 1.03 * min(choices.values())
+    rows, split, chunks = min((c for c, time in choices.items() if time <= enough), key=lambda c: (c[2], c[0] * c[1]))
     warps = max(rows * split * parents // (LANES * groups_each), 1)
-    chunks = source.room // source.by_parent.numel()
-    return Walk(rows, split, parents, steps_of(programs, warps, resident, triton.cdiv(length, split), chunks), warps)
+    return Walk(rows, split, parents, triton.cdiv(length, split * chunks), warps)
