@@ -14,7 +14,8 @@ def place_at(b, OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.con
     """Address of place b = (example, row, column of the output) in an image: that of its patch's corner."""
     if OH * OW == 1:
         return b * SB
-    return b // (OH * OW) * SB + b // OW % OH * PY + b % OW * PX
+    p = b.to(tl.int32)  # divided in 32 bits, which is far less work; addresses have 64
+    return (p // (OH * OW)).to(tl.int64) * SB + (p // OW % OH * PY + p % OW * PX)
 
 
 @triton.jit
