@@ -32,6 +32,7 @@ from ._fit_lanes import (
     load_table,
     mahalanobis,
     merged,
+    pair_at,
     plus,
     pose_at,
     repeat,
@@ -208,13 +209,13 @@ def parent_gradients(
         g = tl.load(gate + at, mask=here, other=0.0)
         p, ga = 1.0 / J, 0.0
         if FIRST:
-            p = tl.load(first + i * J + j, mask=known, other=0.0)
+            p = tl.load(first + pair_at(i, j, J), mask=known, other=0.0)
         if DENSITY:
             z = tl.load(normaliser + at, mask=here, other=0.0)
             p = tl.where(live, coupling(f, constant, precision, z, p, D, DENSITY), 0.0)
             gw = benefit(k, f, a, q, D)
             if SCORE:
-                gw += score * tl.load(beta + i * J + j, mask=known, other=0.0)
+                gw += score * tl.load(beta + pair_at(i, j, J), mask=known, other=0.0)
             ga = g * (gw - tl.load(s + at, mask=here, other=0.0))
             if SHARED:
                 ga += tl.load(g_z + at, mask=here, other=0.0)
@@ -290,13 +291,13 @@ def weight_gradients(
         g = tl.load(gate + at, mask=now, other=0.0)
         p, ga, gw = 1.0 / J, 0.0, 0.0
         if FIRST:
-            p = tl.load(first + i * J + j, mask=live, other=0.0)
+            p = tl.load(first + pair_at(i, j, J), mask=live, other=0.0)
         if SCORE:
-            score = tl.load(g_score + b * J + j, mask=known, other=0.0)
+            score = tl.load(g_score + pair_at(b, j, J), mask=known, other=0.0)
         if DENSITY or (PAIR and FIRST):
             gw = benefit(tl.load(row + (1 if RUN > 1 else J), mask=known, other=0.0), f, a, q, D)
             if SCORE:
-                gw += score * tl.load(beta + i * J + j, mask=live, other=0.0)
+                gw += score * tl.load(beta + pair_at(i, j, J), mask=live, other=0.0)
         if DENSITY:
             z = tl.load(normaliser + at, mask=now, other=0.0)
             constant = tl.load(row, mask=known, other=0.0)

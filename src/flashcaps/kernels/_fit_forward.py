@@ -30,6 +30,7 @@ from ._fit_lanes import (
     load_table,
     mahalanobis,
     merged,
+    pair_at,
     pose_at,
     repeat,
     save,
@@ -195,11 +196,11 @@ def _moments(
             z = tl.load(normaliser + b * I + i, mask=here, other=0.0)
             use = use * tl.exp(tl.where(live, a - z, -3.0e38))
         elif FIRST:
-            use = use * tl.load(first + i * J + j, mask=known, other=0.0)
+            use = use * tl.load(first + pair_at(i, j, J), mask=known, other=0.0)
         else:
             use = use * (1.0 / J) + zero
         if SCORE:
-            score += use * tl.load(beta + i * J + j, mask=known, other=0.0)
+            score += use * tl.load(beta + pair_at(i, j, J), mask=known, other=0.0)
         total = n + use
         step = use / tl.where(total > 0, total, 1.0)
         keep = n * step

@@ -91,6 +91,13 @@ def pose_at(
 
 
 @triton.jit
+def pair_at(i, j, J: tl.constexpr):
+    """Of rows i and parents j, i J + j. Were it known to be contiguous, lanes would read it in another order than all
+    else, and all else would change lanes at every step."""
+    return tl.max_contiguous(i * J + j, [1, 1])
+
+
+@triton.jit
 def save(p, step, mask, x, N: tl.constexpr):
     for n in tl.static_range(N):
         tl.store(p + n * step, x[n].to(p.dtype.element_ty), mask=mask)
