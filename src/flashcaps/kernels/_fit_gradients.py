@@ -21,6 +21,7 @@ from ._fit_lanes import HEAD
 from ._fit_source import LANES, Source, walk_batch, walk_children
 
 GROUPS = 1  # of children a lane sums the weights' gradient for: they share what is read of a parent
+BOUND = 168  # registers, where a lane would take a few more: half as many warps again, for some that are put aside
 
 
 class Parents(NamedTuple):
@@ -154,7 +155,9 @@ def parent_gradients(x: Step, s: Tensor, g_z: Tensor | None) -> tuple[Tensor, Te
     d, device, one = x.source.dim, s.device, x.source.one
     if not (x.fitted.density or one):
         return None
-    walk = walk_children(x.source, registers=56 + 7 * d + (5 * k * h // 2 if one else 0))
+    registers = 56 + 7 * d + (5 * k * h // 2 if one else 0)
+    bound = BOUND < registers <= 1.25 * BOUND
+    walk = walk_children(x.source, BOUND if bound else registers)
     grid = walk.grid(b, j, i)
     parts = torch.empty(grid[2], b, 2 * d + 1, j, device=device) if x.fitted.density else s
     again = x.sums.weight is not None
@@ -164,6 +167,7 @@ def parent_gradients(x: Step, s: Tensor, g_z: Tensor | None) -> tuple[Tensor, Te
         *x.source.by_parents, *x.pointers(), s, s if g_z is None else g_z, parts,
         s if x.sums.weight is None else x.sums.weight, b, i, r, walk.steps,
         SHARED=g_z is not None, ONE=one, AGAIN=again, **walk.options, **x.options(), **x.source.where,
+        **({"maxnreg": BOUND} if bound else {}),
     )  # fmt: skip
     if x.fitted.below is None:
         return None
