@@ -103,6 +103,8 @@ CASES = [
     Case(2, 2, 3, 2, 2, 1, 9, betas="mixed", bias=True),
     Case(2, 3, 1, 2, 9, 2, 5, start=True, betas="ij", bias=True),
     Case(1, 1, 1, 1, 2, 2, 5, positions=True, betas="ij", bias=True),
+    Case(1, 2, 1, 4, 1, 5, 3),
+    Case(2, 1, 3, 3, 1, 6, 5, betas="j", bias=True),
 ]
 
 
