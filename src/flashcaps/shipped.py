@@ -76,9 +76,12 @@ def measure(model: Any, data: str | None) -> Evaluation:
     from .sources import open_sources
 
     recipe = make_recipe(model.config["recipe"])
-    held = open_sources(recipe, data, torch.device("cpu"), None).test
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    held = open_sources(recipe, data, device, None).test
     threshold = score_threshold(recipe.loss.kind)
-    return evaluate(model, held, batch=500, threshold=threshold, mirror=recipe.train.mirror)
+    found = evaluate(model.to(device), held, batch=500, threshold=threshold, mirror=recipe.train.mirror)
+    model.cpu()
+    return found
 
 
 def make_card(name: str, model: Any, config: dict[str, Any], file: str) -> str:
