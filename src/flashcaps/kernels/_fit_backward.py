@@ -38,6 +38,7 @@ from ._fit_lanes import (
     repeat,
     save,
     scaled,
+    step_at,
     vote_gradient,
 )
 
@@ -189,9 +190,7 @@ def parent_gradients(
         transform = load(w + j * H, J * H, there, K * H, H)
     lo = tl.program_id(2) * steps * SPLIT
     for t in tl.range(tl.minimum(steps, tl.cdiv(I - lo, SPLIT)), loop_unroll_factor=4 if D <= 4 else 1):
-        i = lo + t * SPLIT
-        if ROWS * SPLIT > 1:  # of one shape with what it addresses: no exchange between warps
-            i += x % SPLIT
+        i = step_at(lo, t, x, ROWS, SPLIT)
         here, known = (b < B) & (i < I), there & (i < I)
         live = here & there
         at = b * I + i
@@ -271,9 +270,7 @@ def weight_gradients(
     total, of_bias, of_beta, of_first = repeat(zero, K * H), repeat(zero, D if OWN else 0), zero, zero
     lo = tl.program_id(2) * steps * SPLIT
     for step in range(tl.minimum(steps, tl.cdiv(B * R - lo, SPLIT))):
-        t = lo + step * SPLIT
-        if ROWS * SPLIT > 1:  # of one shape with what it addresses: no exchange between warps
-            t += x % SPLIT
+        t = step_at(lo, step, x, ROWS, SPLIT)
         now, known = here & (t < B * R), there & (t < B * R)
         live = now & there
         b = (t // R).to(tl.int64)

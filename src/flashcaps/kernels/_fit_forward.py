@@ -34,6 +34,7 @@ from ._fit_lanes import (
     pose_at,
     repeat,
     save,
+    step_at,
 )
 from ._fit_source import LANES, Source, walk_children
 
@@ -174,9 +175,7 @@ def _moments(
         transform = load(w + j * H, J * H, there, K * H, H)
     lo = tl.program_id(2) * steps * SPLIT
     for t in tl.range(tl.minimum(steps, tl.cdiv(I - lo, SPLIT)), loop_unroll_factor=4 if D <= 4 else 1):
-        i = lo + t * SPLIT
-        if ROWS * SPLIT > 1:  # of one shape with what it addresses: no exchange between warps
-            i += x % SPLIT
+        i = step_at(lo, t, x, ROWS, SPLIT)
         here, known = (b < B) & (i < I), there & (i < I)
         live = here & there
         shift = none

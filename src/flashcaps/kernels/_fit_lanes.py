@@ -91,6 +91,16 @@ def pose_at(
 
 
 @triton.jit
+def step_at(lo, step, x, ROWS: tl.constexpr, SPLIT: tl.constexpr):
+    """Where the lanes x (ROWS * SPLIT, 1) of a walk from `lo` on are at a step: of one shape with what they address, so
+    that nothing changes lanes."""
+    at = lo + step * SPLIT
+    if ROWS * SPLIT > 1:
+        at += x % SPLIT
+    return at
+
+
+@triton.jit
 def pair_at(i, j, J: tl.constexpr):
     """Of rows i and parents j, i J + j. Were it known to be contiguous, lanes would read it in another order than all
     else, and all else would change lanes at every step."""

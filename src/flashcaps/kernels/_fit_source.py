@@ -228,7 +228,7 @@ def _walk_batch(groups: int, length: int, j: int, resident: int, groups_each: in
     parents = min(triton.next_power_of_2(j), LANES)
     lanes = LANES // parents  # a warp's rows, or split
     least = min(lanes * groups_each, triton.next_power_of_2(groups))
-    choices: dict[tuple[int, int, int], float] = {}
+    choices: list[tuple[float, int, Walk]] = []  # with the time and chunks of each
     for rows, split in product((1, 2, 4, 8), repeat=2):
         rows, split = rows * least, split * max(lanes // least, 1)
         warps = max(rows * split * parents // (LANES * groups_each), 1)
@@ -242,8 +242,7 @@ def _walk_batch(groups: int, length: int, j: int, resident: int, groups_each: in
             for times, running in ((waves, slots), (1 if rest else 0, rest)):
                 issued, read = triton.cdiv(running, MULTIPROCESSORS), reads * running / MULTIPROCESSORS
                 step += times * max(warps * issued, warps * read, HIDDEN)
-            choices[rows, split, chunks] = step * (triton.cdiv(length, split * chunks) + SHORTEST)
-    enough = 1.03 * min(choices.values())
-    rows, split, chunks = min((c for c, time in choices.items() if time <= enough), key=lambda c: (c[2], c[0] * c[1]))
-    warps = max(rows * split * parents // (LANES * groups_each), 1)
-    return Walk(rows, split, parents, triton.cdiv(length, split * chunks), warps)
+            steps = triton.cdiv(length, split * chunks)
+            choices.append((step * (steps + SHORTEST), chunks, Walk(rows, split, parents, steps, warps)))
+    enough = 1.03 * min(time for time, _, _ in choices)
+    return min((c for c in choices if c[0] <= enough), key=lambda c: (c[1], c[2].warps))[2]
