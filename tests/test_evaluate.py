@@ -16,8 +16,9 @@ from flashcaps.evaluate import (
     confusion_text,
     evaluate,
     is_right,
-    mirrored,
     score_threshold,
+    viewed,
+    views,
     wilson,
 )
 
@@ -134,11 +135,48 @@ def test_nothing_to_evaluate_on_is_an_error() -> None:
         evaluate(Echo(), empty)
 
 
+class Corner(nn.Module):
+    """Scores: the pixels of the first row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, images: Tensor) -> Scores:
+        return Scores(images[:, 0, 0] * self.weight)
+
+
+class Pictures(Listed):
+    """Rows of scores as images of one channel and two rows, the second blank."""
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        for b in super().batches(size):
+            yield b._replace(inputs=torch.stack([b.inputs, 0 * b.inputs], 1)[:, None])
+
+
 def test_mirrored_scores_are_the_mean_of_both_faces() -> None:
     """An image that is its own scores: [0.6, 0.5, 0] and its mirror image are [0.3, 0.5, 0.3] together."""
-    held = Listed([[0.6, 0.5, 0.0], [0.0, 0.1, 0.9]], [1, 1])
-    assert evaluate(Echo(), held).wrong == 2
-    assert evaluate(Echo(), held, mirror=True).wrong == 1
+    held = Pictures([[0.6, 0.5, 0.0], [0.0, 0.1, 0.9]], [1, 1])
+    assert evaluate(Corner(), held).wrong == 2
+    assert evaluate(Corner(), held, mirror=True).wrong == 1
     texts = Batch(torch.zeros(1, 3), torch.zeros(1), mask=torch.ones(1, 3))
-    with pytest.raises(ValueError, match=r"train\.mirror: expected images, got texts"):
-        mirrored(Echo(), texts)
+    for wanted in ({"mirror": True}, {"nudge": 1}):
+        with pytest.raises(ValueError, match=rf"train\.{next(iter(wanted))}: expected images, got texts"):
+            viewed(Echo(), texts, **wanted)
+
+
+def test_nudged_images_move_along_each_diagonal_and_lose_what_leaves() -> None:
+    image = torch.arange(1.0, 10).view(1, 1, 3, 3)
+    first, *moved = views(image, nudge=1)
+    assert torch.equal(first, image)
+    corners = [x[0, 0].tolist() for x in moved]
+    assert corners[0] == [[0, 0, 0], [0, 1, 2], [0, 4, 5]]  # down and right
+    assert corners[1] == [[0, 0, 0], [2, 3, 0], [5, 6, 0]]
+    assert corners[2] == [[0, 4, 5], [0, 7, 8], [0, 0, 0]]
+    assert corners[3] == [[5, 6, 0], [8, 9, 0], [0, 0, 0]]
+    both = views(image, mirror=True, nudge=1)
+    assert len(both) == 10
+    assert torch.equal(torch.cat(both[5:]), torch.cat(both[:5]).flip(-1))
+    assert [len(views(image)), len(views(image, mirror=True))] == [1, 2]
+    scores = viewed(Corner(), Batch(image, torch.zeros(1)), nudge=1)  # of rows 1 2 3, twice 0 0 0, 0 4 5 and 5 6 0
+    torch.testing.assert_close(scores, torch.tensor([[6.0, 12, 8]]) / 5)

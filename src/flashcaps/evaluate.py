@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .batches import Batch, Held
@@ -97,18 +98,33 @@ def forward(model: nn.Module, batch: Batch, chosen: Tensor | None = None) -> Any
     return model(batch.inputs) if chosen is None else model(batch.inputs, chosen=chosen)
 
 
-def mirrored(model: nn.Module, batch: Batch) -> Tensor:
-    """The mean of the scores of each image and of its mirror image, (B, K)."""
+def views(images: Tensor, mirror: bool = False, nudge: int = 0) -> list[Tensor]:
+    """Each image (B, C, H, W), the same moved by `nudge` pixels along each diagonal, and the mirror image of each."""
+    h, w = images.shape[2:]
+    wide, moves = F.pad(images, [nudge] * 4), (0, 2 * nudge)
+    seen = [images, *(wide[..., y : y + h, x : x + w] for y in moves for x in moves if nudge)]
+    return seen + [x.flip(-1) for x in seen if mirror]
+
+
+def viewed(model: nn.Module, batch: Batch, mirror: bool = False, nudge: int = 0) -> Tensor:
+    """The mean of the scores of all `views` of each image, (B, K)."""
     if batch.mask is not None:
-        raise ValueError("train.mirror: expected images, got texts; leave it out")
-    return (forward(model, batch).scores + forward(model, batch._replace(inputs=batch.inputs.flip(-1))).scores) / 2
+        raise ValueError(f"train.{'mirror' if mirror else 'nudge'}: expected images, got texts; leave it out")
+    seen = views(batch.inputs, mirror, nudge)
+    return torch.stack([forward(model, batch._replace(inputs=x)).scores for x in seen]).mean(0)
 
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, held: Held, *, batch: int = 500, threshold: float = 0.5, mirror: bool = False
+    model: nn.Module,
+    held: Held,
+    *,
+    batch: int = 500,
+    threshold: float = 0.5,
+    mirror: bool = False,
+    nudge: int = 0,
 ) -> Evaluation:
-    """All of `held`, in evaluation mode, counted on the device and read once. mirror: see `mirrored`."""
+    """All of `held`, in evaluation mode, counted on the device and read once. mirror, nudge: see `views`."""
     if len(held) == 0:
         raise ValueError("held: expected at least one example to evaluate on, got none")
     training, k = model.training, held.classes
@@ -118,7 +134,7 @@ def evaluate(
     model.eval()
     try:
         for b in held.batches(batch):
-            scores = mirrored(model, b) if mirror else forward(model, b).scores
+            scores = viewed(model, b, mirror, nudge) if mirror or nudge else forward(model, b).scores
             right += is_right(scores, b.targets, held.rule, threshold).sum()
             if held.rule == "top1":
                 cell = b.targets * k + scores.argmax(1)

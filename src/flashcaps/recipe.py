@@ -130,7 +130,7 @@ class Train:
     ema: decay of the averaged weights, 0 for none. evaluate_every: epochs. select: which weights are tested at the
     end: the last, the best on validation data, or (as some papers do) the best on the test data, evaluated all along.
     stop_error: end as soon as the error on validation data, in percent, is at most this. mirror: evaluation sees every
-    image and its mirror image, and adds their scores.
+    image and its mirror image, nudge: and moved by so many pixels along each diagonal, and takes their mean score.
     save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on one GPU.
     channels_last: the memory order of convolutions on a GPU. rollback: how often, after NaN or Inf, a run goes back
     to its last state and on with half the learning rate (at most 3; 0: it stops at once).
@@ -151,6 +151,7 @@ class Train:
     select: Literal["last", "validation", "test"] = "last"
     stop_error: float = 0.0
     mirror: bool = False
+    nudge: int = 0
     log_every: int = 50
     save_seconds: float = 120.0
     rollback: int = 0

@@ -78,8 +78,8 @@ def measure(model: Any, data: str | None) -> Evaluation:
     recipe = make_recipe(model.config["recipe"])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     held = open_sources(recipe, data, device, None).test
-    threshold = score_threshold(recipe.loss.kind)
-    found = evaluate(model.to(device), held, batch=500, threshold=threshold, mirror=recipe.train.mirror)
+    threshold, spec = score_threshold(recipe.loss.kind), recipe.train
+    found = evaluate(model.to(device), held, batch=500, threshold=threshold, mirror=spec.mirror, nudge=spec.nudge)
     model.cpu()
     return found
 

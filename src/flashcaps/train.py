@@ -233,7 +233,7 @@ def look(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) ->
 
 def measure(step: Step, model: nn.Module, held: Any) -> Evaluation:
     spec, threshold = step.recipe.train, score_threshold(step.recipe.loss.kind)
-    return evaluate(model, held, batch=spec.batch, threshold=threshold, mirror=spec.mirror)
+    return evaluate(model, held, batch=spec.batch, threshold=threshold, mirror=spec.mirror, nudge=spec.nudge)
 
 
 def finish(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) -> Outcome:

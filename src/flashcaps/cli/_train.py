@@ -232,6 +232,6 @@ def evaluate_model(
     held = {"test": sources.test, "validation": sources.validation}.get(split)
     if held is None:
         raise ValueError(f"--split: expected test, or validation where the recipe holds some out, got {split!r}")
-    threshold = score_threshold(recipe.loss.kind)
-    found = measure(model, held, batch=batch, threshold=threshold, mirror=recipe.train.mirror)
+    threshold, spec = score_threshold(recipe.loss.kind), recipe.train
+    found = measure(model, held, batch=batch, threshold=threshold, mirror=spec.mirror, nudge=spec.nudge)
     return found, sources.dataset.class_names
