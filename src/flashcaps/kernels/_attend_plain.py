@@ -33,11 +33,11 @@ def _poses_at(
     ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
     """The same in u, where it lies in an image, too."""
-    if OH * OW * K == 1 and SB == G * C * D:
-        return _capsules_at(r, n, rows, G, C, D)
-    place = place_at(r // C, OH, OW, SB, PY, PX) + r % C * D
-    child = child_at(n // D, K, ST, SY, SX) + n % D
-    return place[:, None] + child[None, :], (r < rows)[:, None] & (n < G * D)[None, :]
+    at, inside = _capsules_at(r, n, rows, G, C, D)
+    if OH * OW * K > 1 or SB != G * C * D:
+        place = place_at(r // C, OH, OW, SB, PY, PX) + r % C * D
+        at = place[:, None] + (child_at(n // D, K, ST, SY, SX) + n % D)[None, :]
+    return at, inside
 
 
 @triton.jit

@@ -12,10 +12,11 @@ import triton.language as tl
 @triton.jit
 def place_at(b, OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr):
     """Address of place b = (example, row, column of the output) in an image: that of its patch's corner."""
-    if OH * OW == 1:
-        return b * SB
-    p = b.to(tl.int32)  # divided in 32 bits, which is far less work; addresses have 64
-    return (p // (OH * OW)).to(tl.int64) * SB + (p // OW % OH * PY + p % OW * PX)
+    at = b * SB
+    if OH * OW > 1:
+        p = b.to(tl.int32)  # divided in 32 bits, which is far less work; addresses have 64
+        at = (p // (OH * OW)).to(tl.int64) * SB + (p // OW % OH * PY + p % OW * PX)
+    return at
 
 
 @triton.jit
