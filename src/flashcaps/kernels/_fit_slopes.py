@@ -20,10 +20,11 @@ ROWS = tl.constexpr(16)  # read before the first of them is written: a read wait
 
 @triton.jit
 def load_rows(p, mask, other, J: tl.constexpr, N: tl.constexpr):
-    """N rows of J, all under way at once."""
+    """At most ROWS of N rows of J, all under way at once."""
     x = ()
-    for n in tl.static_range(N):
-        x = x + (tl.load(p + n * J, mask=mask, other=other),)
+    for n in tl.static_range(ROWS):
+        if n < N:
+            x = x + (tl.load(p + n * J, mask=mask, other=other),)
     return x
 
 
@@ -62,15 +63,14 @@ def slopes(
         constant = log_sigmoid(tl.load(below + x, mask=live, other=0.0))
     for lo in tl.static_range(0, D, ROWS):
         at = (b * D + lo) * J + j
-        N: tl.constexpr = ROWS if D - lo > ROWS else D - lo
-        means, variances = load_rows(mean + at, live, 0.0, J, N), load_rows(variance + at, live, 1.0, J, N)
-        g_means = load_rows(g_mean + at, live, 0.0, J, N if MEAN else 0)
-        g_variances = load_rows(g_variance + at, live, 0.0, J, N if VARIANCE else 0)
-        centres = load_rows(centre + at, live, 0.0, J, N if DENSITY else 0)
-        spreads = load_rows(around + at, live, 1.0, J, N if DENSITY else 0)
-        shifts = load_rows(shift + lo * J + j, live, 0.0, J, N if SHIFT else 0)
-        g_shifts = load_rows(g_shift + at, live, 0.0, J, N if SHIFT and AGAIN else 0)
-        for d in tl.static_range(N):
+        means, variances = load_rows(mean + at, live, 0.0, J, D - lo), load_rows(variance + at, live, 1.0, J, D - lo)
+        g_means = load_rows(g_mean + at, live, 0.0, J, D - lo if MEAN else 0)
+        g_variances = load_rows(g_variance + at, live, 0.0, J, D - lo if VARIANCE else 0)
+        centres = load_rows(centre + at, live, 0.0, J, D - lo if DENSITY else 0)
+        spreads = load_rows(around + at, live, 1.0, J, D - lo if DENSITY else 0)
+        shifts = load_rows(shift + lo * J + j, live, 0.0, J, D - lo if SHIFT else 0)
+        g_shifts = load_rows(g_shift + at, live, 0.0, J, D - lo if SHIFT and AGAIN else 0)
+        for d in tl.static_range(ROWS if D - lo > ROWS else D - lo):
             p = out + (HEAD + (lo + d) // RUN * RUN) * J + (lo + d) % RUN
             m, own = means[d], variances[d]
             q = tl.full((BLOCK,), 0.0, tl.float32)
