@@ -34,10 +34,16 @@ Made by `flashcaps results` from the files under `runs/`; nothing here is typed 
 where several seeds were run, their mean, standard deviation and number, and otherwise the 95 % interval of the one.
 "Beside": the device was shared with other work meanwhile, so the time says little.
 """
+GOALS = """
+## Goals
+
+What `goals.toml` asks for, and every attempt at it: what it changed in its recipe, and what it did. Bold: reached.
+"""
 TRIALS = """
 ## Trials
 
-Tried on the way, from the files under `trials/`: percent wrong of images held out from training, which decided.
+Tried on the way, from the files under `trials/`: percent wrong of images held out from training, which decided; where
+images are composed without end, of those of the last 1,000 steps, each seen for the first time.
 
 | recipe | changed | held out | epochs | error |
 | --- | --- | --- | --- | --- |
@@ -162,7 +168,9 @@ def best_results(results: Path) -> dict[str, str]:
 
 
 def make_table(results: Path) -> str:
-    """results/README.md: one row per recipe and variant, papers in order."""
+    """results/README.md: one row per recipe and variant, papers in order; then goals and trials."""
+    from .goals import make_goals
+
     groups = _grouped(read_results(results))
     recipes = {name: read_recipe(name) for name in list_recipes()}
     rows = [*COLUMNS]
@@ -171,7 +179,8 @@ def make_table(results: Path) -> str:
     measured = {name for name, _ in groups}
     missing = [n for n, r in recipes.items() if n not in measured and r.claim.value is not None]
     tail = f"\nNot measured yet: {', '.join(f'`{n}`' for n in missing)}.\n" if missing else ""
-    return HEADER + "\n" + "\n".join(rows) + "\n" + tail + make_trials(results)
+    goals = make_goals(results, groups)
+    return HEADER + "\n" + "\n".join(rows) + "\n" + tail + (GOALS + goals if goals else "") + make_trials(results)
 
 
 def make_trials(results: Path) -> str:
@@ -179,12 +188,13 @@ def make_trials(results: Path) -> str:
     rows = []
     for path in (results / "trials").glob("*.json"):
         run = json.loads(path.read_text())
-        held = next((o.split("=")[1] for o in run.get("overrides", ()) if o.startswith("data.validation=")), None)
-        if held is None or not run["curve"]:
+        if not run.get("curve"):
             continue
-        changed = _changes(run, "data.validation", "evaluate_every", "epochs") or "nothing"
-        rows.append((run["recipe"], run["curve"][-1]["error"], changed, int(held), run["epochs"]))
-    lines = [f"| `{recipe}` | {changed} | {held:,} | {epochs:g} | {error:.2f} |"
+        held = next((o.split("=")[1] for o in run["overrides"] if o.startswith("data.validation=")), "")
+        changed = changes(run, "data.validation", "data.test", "evaluate_every", "epochs") or "nothing"
+        shown = f"{int(held):,}" if held else run["curve"][-1]["split"]
+        rows.append((run["recipe"], run["curve"][-1]["error"], changed, shown, run["epochs"]))
+    lines = [f"| `{recipe}` | {changed} | {held} | {epochs:.4g} | {error:.2f} |"
              for recipe, error, changed, held, epochs in sorted(rows)]  # fmt: skip
     return TRIALS + "\n".join(lines) + "\n" if rows else ""
 
@@ -224,7 +234,7 @@ def _grouped(runs: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[
     return groups
 
 
-def _changes(run: dict[str, Any], *but: str) -> str:
+def changes(run: dict[str, Any], *but: str) -> str:
     """What a run changed in its recipe, but the seed, which has a place of its own, and `but`."""
     return " ".join(o for o in run["overrides"] if o.split("=")[0] not in ("train.seed", "seed", *but))
 
@@ -263,7 +273,7 @@ def _row(name: str, kind: str, recipe: Recipe | None, runs: list[dict[str, Any]]
     claim = recipe.claim if recipe else None
     theirs = "" if claim is None or claim.value is None else f"{claim.value:g} % {word}"
     public = "" if claim is None or claim.public is None else f"{claim.public:g}"
-    shown = _changes(runs[0]) if re.search("-[0-9a-f]{8}$", kind) else kind.replace(",", " ")  # the first: cut short
+    shown = changes(runs[0]) if re.search("-[0-9a-f]{8}$", kind) else kind.replace(",", " ")  # the first: cut short
     label = f"`{name}`" if kind == "default" else f"`{name}` {shown}"
     seconds = statistics.fmean(r["wall_s"] for r in runs)
     hardware = ", ".join(sorted({r["hardware"] for r in runs}))
