@@ -36,11 +36,11 @@ def cpu() -> str:
 
 
 def gpu() -> str:
-    from benchmarks.table import NOTE, summary
+    from benchmarks.table import on_gpu
 
     records = [json.loads(path.read_text()) for path in sorted(BENCH.glob("*.json")) if not path.name.startswith("cpu")]
-    tables = [summary(record) for record in records if record.get("rows") and "workloads" in record]
-    return "\n\n".join([*tables, NOTE.rstrip()]) if tables else NOTHING
+    records = [record for record in records if record.get("rows") and "workloads" in record]
+    return on_gpu(records) if records else NOTHING
 
 
 SECTIONS: dict[str, Any] = {"reproduce.md": {"claims": claims}, "performance.md": {"cpu": cpu, "gpu": gpu}}

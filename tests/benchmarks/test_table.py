@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from benchmarks.table import ROOT, SOURCE, table
+from benchmarks.table import ROOT, SOURCE, cheaper, origin, table
 
 
 def test_readme_shows_the_stored_measurements():
@@ -26,3 +26,25 @@ def test_a_line_gives_the_ratios_of_its_rows():
     }
     last = table(record).splitlines()[-1]
     assert last == "| em, 9 -> 3, batch 5 | 8.00 s, 4,000 MiB | 4.00 s, 1,000 MiB | 2.00 s, 400 MiB | 4.0 x | 10% |"
+
+
+def test_what_discriminative_routing_saves_is_counted_from_its_rows():
+    times = {
+        ("discriminative_mnist", "triton", "tf32"): 0.05, ("dynamic_mnist", "triton", "tf32"): 0.2,
+        ("discriminative_step", "triton", "bf16"): 0.9, ("capsnet_mnist", "triton", "bf16"): 1.0,
+        ("capsnet_mnist", "no capsules", "bf16"): 0.8,
+    }  # fmt: skip
+    rows = [{"workload": w, "backend": b, "dtype": d, "time_ms": t} for (w, b, d), t in times.items()]
+    told = cheaper({"rows": rows})
+    assert "the layer takes 75% less time" in told
+    assert "in bf16 10% less" in told
+    assert told.endswith("50% less.")
+    assert cheaper({"rows": rows[1:]}) == ""
+
+
+def test_one_command_is_named_and_several_are_counted():
+    rows = [{"commit": "abc", "command": "x"}, {"commit": "abc", "command": "x"}, {"commit": "def", "command": "y"}]
+    record = {"hardware": "a GPU", "versions": {"torch": "2"}, "rows": rows[:2]}
+    assert origin(record) == "a GPU, torch 2, commit `abc`, made by `x`"
+    told = origin(record | {"rows": rows}).partition(", commit ")[2]
+    assert told == "`abc`, `def`, made by 2 runs of `python -m benchmarks`, whose commands the JSON has"
