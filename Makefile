@@ -38,6 +38,7 @@ faults: .venv/ready     ## ten kinds of faults survived, counted (about 20 minut
 docs: .venv/ready       ## the pages and tables that are made from code and results
 	$(PY) -m docs
 	$(PY) -m docs.scaling
+	$(PY) -m docs.curves
 
 fuzz: .venv/ready       ## 100,000 hostile calls of the public surface, recorded
 	$(PY) -m tests.fuzz --cases 100000 --save results/fuzz.json

@@ -1,0 +1,53 @@
+"""Draw how runs under results/ learned, from their logs: python -m docs.curves"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import statistics
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.ticker import FormatStrFormatter, LogLocator
+
+DOCS = Path(__file__).parent
+RUNS, PICTURE = DOCS.parent / "results" / "runs", DOCS / "images" / "convergence.png"
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#56B4E9", "#E69F00")  # colour-blind safe
+TABLE_II = {"dr": "dynamic", "l2": "l2", "l1": "l1", "l2_norec": "l2, no decoder", "l1_norec": "l1, no decoder"}
+PANELS = {  # title -> label -> log
+    title: {label: f"discriminative_{data}_{kind}/default-0.jsonl.gz" for kind, label in TABLE_II.items()}
+    for title, data in (("Fashion-MNIST", "fashion"), ("MNIST", "mnist"))
+}
+
+
+def by_epoch(log: Path) -> tuple[list[int], list[float]]:
+    """Epochs from 1, and the mean error of the training steps of each, in percent."""
+    points: dict[int, list[float]] = {}
+    for line in gzip.decompress(log.read_bytes()).decode().splitlines():
+        entry = json.loads(line)
+        if entry["kind"] == "train":
+            points.setdefault(entry["epoch"] + 1, []).append(entry["error"])
+    return sorted(points), [statistics.fmean(points[k]) for k in sorted(points)]
+
+
+def draw(runs: Path = RUNS, picture: Path = PICTURE) -> None:
+    plt.rcParams.update({"font.size": 11, "font.family": "DejaVu Sans"})
+    figure, axes = plt.subplots(1, len(PANELS), figsize=(11, 4), layout="constrained")
+    for axis, (title, logs) in zip(axes, PANELS.items(), strict=True):
+        for colour, (label, log) in zip(COLOURS, logs.items(), strict=True):
+            axis.plot(*by_epoch(runs / log), color=colour, lw=1.8, label=label)
+        axis.set(title=title, xlabel="epoch", ylabel="training error, %", yscale="log")
+        for which in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+            which(FormatStrFormatter("%g"))
+        axis.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axis.grid(alpha=0.3, which="both")
+    axes[0].legend()
+    figure.savefig(picture, dpi=90, facecolor="white")
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    draw()
