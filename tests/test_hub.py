@@ -13,7 +13,8 @@ import torch
 
 import flashcaps
 from flashcaps.checkpoint import save_weights
-from flashcaps.hub import SAFE, from_pretrained, model_card, push_to_hub, save_pretrained
+from flashcaps.evaluate import views
+from flashcaps.hub import SAFE, _views, from_pretrained, model_card, push_to_hub, save_pretrained
 from tests.fake_data import small_recipe
 
 RESULT = {
@@ -138,3 +139,22 @@ def test_the_real_package_takes_these_arguments() -> None:
     upload = inspect.signature(huggingface_hub.HfApi.upload_folder)
     upload.bind(None, repo_id="someone/tiny", folder_path="shared", commit_message="Weights, config and card")
     inspect.signature(huggingface_hub.snapshot_download).bind("someone/tiny", revision=None, allow_patterns=["*.json"])
+
+
+@pytest.mark.parametrize(
+    ("train", "told"),
+    [
+        ({}, ""),
+        ({"mirror": False, "nudge": 0}, ""),
+        ({"mirror": True}, "2 views of each image: itself, its mirror image."),
+        ({"nudge": 2}, "5 views of each image: itself, each moved by 2 along each diagonal."),
+        ({"mirror": True, "nudge": 1}, "10 views of each image: itself, its mirror image, each moved by 1 along each"),
+    ],
+)
+def test_a_card_tells_how_images_were_seen(train: dict[str, Any], told: str) -> None:
+    text = _views(train)
+    assert told in text
+    assert bool(text) == bool(told)
+    image = torch.zeros(1, 1, 3, 3)
+    count = len(views(image, bool(train.get("mirror")), train.get("nudge", 0)))
+    assert count == 1 or f"of {count} views" in text

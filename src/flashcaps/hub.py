@@ -166,7 +166,15 @@ def _data(recipe: dict[str, Any]) -> str:
     train, optimiser = recipe["train"], recipe["optimiser"]
     return (f"## Training\n\nData: {recipe['data']['name']}.{classes} Recipe `{recipe['name']}`: {recipe['about']}; "
             f"{recipe['loss']['kind']} loss, {optimiser['kind']} at {optimiser['lr']:g}, batch {train['batch']}, "
-            f"seed {train['seed']}. All of it is in `config.json`.")  # fmt: skip
+            f"seed {train['seed']}. All of it is in `config.json`.{_views(train)}")  # fmt: skip
+
+
+def _views(train: dict[str, Any]) -> str:
+    """Of each image, when it is tested; "" where that is the image alone."""
+    mirror, nudge = train.get("mirror", False), train.get("nudge", 0)
+    seen = ["itself"] + ["its mirror image"] * mirror + [f"each moved by {nudge} along each diagonal"] * bool(nudge)
+    count = (1 + mirror) * (5 if nudge else 1)
+    return f" Tested by the mean score of {count} views of each image: {', '.join(seen)}." if count > 1 else ""
 
 
 def _result(result: dict[str, Any]) -> str:
