@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from docs import curves
 from PIL import Image
 
@@ -27,7 +26,7 @@ def test_an_epoch_is_the_mean_of_its_steps(tmp_path: Path) -> None:
     assert curves.by_epoch(log) == ([1, 2], [3.0, 1.0])
 
 
-def test_the_picture_shows_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_shows_every_run(tmp_path: Path) -> None:
     for logs in curves.PANELS.values():
         for log in logs.values():
             assert (curves.RUNS / log).is_file()

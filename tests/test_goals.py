@@ -50,6 +50,13 @@ def test_ahead_of_the_best_rival_with_the_same_changes_or_none() -> None:
     assert found == {"default": (5, False), "a=1": (-5, False), "b=1": (11, True)}
 
 
+def test_ahead_is_less_error_and_of_nothing_where_a_rival_is_missing() -> None:
+    groups = grouped(run(3.0), run(5.0, recipe="pool"), run(4.5, recipe="mix"))
+    [attempt] = attempts(Goal("x", ("net",), at_least=1, against=("pool", "mix")), groups)
+    assert (attempt.value, attempt.reached) == (1.5, True)
+    assert attempts(Goal("x", ("net",), at_least=1, against=("pool", "none")), groups) == []
+
+
 def test_every_goal_has_a_table(tmp_path: Path) -> None:
     groups = grouped(run(0.3, beside="others"), run(0.2, variant="lr=1", overrides=["lr=1", "train.seed=0"]))
     assert make_goals(tmp_path, groups) == ""
@@ -83,6 +90,7 @@ Why.
         ('about = "x"\nrecipes = []\nat_most = 1\nat_least = 2', "got both"),
         ('about = "x"\nrecipes = []\nat_most = 1\nbelow = 2', "got .*below"),
         ("at_most = 1", "expected about, recipes"),
+        ("at_most = [", r"goals\.toml: not TOML"),
     ],
 )
 def test_wrong_goals_are_named(tmp_path: Path, text: str, why: str) -> None:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .batches import Batch, Held
+from .recipe import Recipe
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % point
 
@@ -148,6 +149,12 @@ def evaluate(
     n_right, n_digits, n_found = torch.stack([right, digits, found]).tolist()
     table = confusion.view(k, k).tolist() if held.rule == "top1" else []
     return Evaluation(len(held), len(held) - n_right, held.rule, tuple(tuple(row) for row in table), n_digits, n_found)
+
+
+def evaluate_as(recipe: Recipe, model: nn.Module, held: Held, batch: int = 500) -> Evaluation:
+    """As a recipe says: where presence begins with its loss, and its views of each image."""
+    threshold, spec = score_threshold(recipe.loss.kind), recipe.train
+    return evaluate(model, held, batch=batch, threshold=threshold, mirror=spec.mirror, nudge=spec.nudge)
 
 
 def confusion_text(evaluation: Evaluation, names: tuple[str, ...] = ()) -> str:

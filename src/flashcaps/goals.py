@@ -7,16 +7,18 @@
     seeds = 3                         # an attempt counts as their mean
 
 `within_s` bounds the training time, too, of a run that had the device to itself. `against` names recipes to beat: the
-number is then how far ahead a run is of the best of them, with the same changes where those were measured, else none.
+number is then how far ahead a run is of the best of them, with the same changes where those were measured, else none;
+where one was not measured at all, there is nothing to be ahead of yet.
 """
 
 from __future__ import annotations
 
-import statistics
-import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from .limits import read_toml
+from .results import changes, mean, took, word_of
 
 Groups = dict[tuple[str, str], list[dict[str, Any]]]  # (recipe, variant) -> its runs
 
@@ -59,7 +61,7 @@ def read_goals(results: Path) -> list[Goal]:
     if not path.is_file():
         return []
     known, goals = {f.name for f in fields(Goal)}, []
-    for entry in tomllib.loads(path.read_text()).get("goal", []):
+    for entry in read_toml(path).get("goal", []):
         unknown = sorted(set(entry) - known)
         if unknown or not {"about", "recipes"} <= set(entry):
             others = ", ".join(sorted(known))
@@ -71,26 +73,26 @@ def read_goals(results: Path) -> list[Goal]:
 
 def attempts(goal: Goal, groups: Groups) -> list[Attempt]:
     """All settings of the goal's recipes, the best first."""
-    found = [_attempt(goal, kind, groups) for kind in groups if kind[0] in goal.recipes]
+    found = []
+    for (recipe, variant), runs in groups.items():
+        rivals = [groups.get((name, variant)) or groups.get((name, "default")) or [] for name in goal.against]
+        if recipe in goal.recipes and all(rivals):
+            found.append(_attempt(goal, runs, rivals))
     return sorted(found, key=lambda a: (a.value if goal.at_least is None else -a.value, a.runs[0]["variant"]))
 
 
-def _attempt(goal: Goal, kind: tuple[str, str], groups: Groups) -> Attempt:
-    runs, limit = groups[kind], goal.at_least if goal.at_most is None else goal.at_most
-    assert limit is not None
-    value = _mean(runs)
-    if goal.against:
-        best = max if "accuracy" in runs[0]["metric"] else min
-        value -= best(_mean(groups.get((name, kind[1])) or groups[name, "default"]) for name in goal.against)
+def _attempt(goal: Goal, runs: list[dict[str, Any]], rivals: list[list[dict[str, Any]]]) -> Attempt:
+    value = mean(runs)
+    if rivals and word_of(runs) == "accuracy":
+        value -= max(map(mean, rivals))
+    elif rivals:
+        value = min(map(mean, rivals)) - value
     value = round(value, 2)
-    reached = len(runs) >= goal.seeds and (value >= limit if goal.at_most is None else value <= limit)
+    reached = value <= goal.at_most if goal.at_most is not None else value >= (goal.at_least or 0)
+    reached &= len(runs) >= goal.seeds
     if goal.within_s is not None:
         reached &= all(r["wall_s"] <= goal.within_s and not r.get("beside") for r in runs)
     return Attempt(runs, value, reached)
-
-
-def _mean(runs: list[dict[str, Any]]) -> float:
-    return statistics.fmean(r["value"] for r in runs)
 
 
 def make_goals(results: Path, groups: Groups) -> str:
@@ -99,8 +101,6 @@ def make_goals(results: Path, groups: Groups) -> str:
 
 
 def _section(goal: Goal, tried: list[Attempt]) -> str:
-    from .results import changes, duration
-
     reached = any(a.reached for a in tried)
     verdict = "reached" if reached else f"missed in {len(tried)} attempts" if tried else "not tried"
     lines = ["", f"### {goal}: {verdict}", ""]
@@ -108,9 +108,7 @@ def _section(goal: Goal, tried: list[Attempt]) -> str:
     number = "points ahead" if goal.against else "percent"
     lines += [f"| recipe | changed | seeds | images | {number} | training time |", "|" + " --- |" * 6]
     for a in tried:
-        first, seconds = a.runs[0], statistics.fmean(r["wall_s"] for r in a.runs)
-        beside = " (beside)" if any(r.get("beside") for r in a.runs) else ""
-        value = f"**{a.value:.2f}**" if a.reached else f"{a.value:.2f}"
+        first, value = a.runs[0], f"**{a.value:.2f}**" if a.reached else f"{a.value:.2f}"
         lines.append(f"| `{first['recipe']}` | {changes(first) or 'nothing'} | {len(a.runs)} | {first['images']:,} "
-                     f"| {value} | {duration(seconds)}{beside} |")  # fmt: skip
+                     f"| {value} | {took(a.runs)} |")  # fmt: skip
     return "\n".join(lines) + "\n"

@@ -54,7 +54,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "train.clip": (0, 1e9),
     "train.evaluate_every": (1, LARGEST),
     "train.stop_error": (0, 100),
-    "train.nudge": (0, 10**6),
+    "train.nudge": (0, 16),
     "train.log_every": (1, LARGEST),
     "train.save_seconds": (0, 1e9),
     "train.rollback": (0, 3),

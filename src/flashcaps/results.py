@@ -30,7 +30,7 @@ COLUMNS = ("| paper | recipe | the paper's | public code's | ours | reached | pa
 SECTION = "<!-- results -->", "<!-- /results -->"
 HEADER = """# Results
 
-Made by `flashcaps results` from the files under `runs/`; nothing here is typed by hand. Percent on the test set;
+Made by `flashcaps results` from the files under `runs/`; no number is typed by hand. Percent on the test set;
 where several seeds were run, their mean, standard deviation and number, and otherwise the 95 % interval of the one.
 "Beside": the device was shared with other work meanwhile, so the time says little.
 """
@@ -160,7 +160,7 @@ def best_results(results: Path) -> dict[str, str]:
     """For every recipe, its best row of the table in words: "0.31 % error"."""
     best: dict[str, tuple[float, str]] = {}
     for (recipe, _), runs in _grouped(read_results(results)).items():
-        value, word = _mean(runs), _word(runs)
+        value, word = mean(runs), word_of(runs)
         key = value if word == "error" else -value
         if recipe not in best or key < best[recipe][0]:
             best[recipe] = (key, f"{value:.2f} % {word}")
@@ -207,7 +207,7 @@ def make_summary(results: Path) -> str:
         recipe = read_recipe(name) if name in list_recipes() else None
         if recipe is None or recipe.claim.value is None:
             continue
-        key = _mean(runs) * (-1 if _word(runs) == "accuracy" else 1)
+        key = mean(runs) * (-1 if word_of(runs) == "accuracy" else 1)
         if name not in best or key < best[name][0]:
             best[name] = key, _row(name, kind, recipe, runs), recipe
     rows += [row for name, (_, row, recipe) in sorted(best.items(), key=lambda b: (_paper(b[1][2]), b[0]))]
@@ -245,11 +245,11 @@ def _paper(recipe: Recipe | None) -> tuple[int, str]:
     return (PAPERS.index(first) if first in PAPERS else len(PAPERS), paper)
 
 
-def _word(runs: list[dict[str, Any]]) -> str:
+def word_of(runs: list[dict[str, Any]]) -> str:
     return "accuracy" if "accuracy" in runs[0]["metric"] else "error"
 
 
-def _mean(runs: list[dict[str, Any]]) -> float:
+def mean(runs: list[dict[str, Any]]) -> float:
     return statistics.fmean(r["value"] for r in runs)
 
 
@@ -257,12 +257,12 @@ def _reached(claim: Claim | None, runs: list[dict[str, Any]]) -> str:
     """Whether the mean, as printed, is as good as the paper's number."""
     if claim is None or claim.value is None:
         return ""
-    ours = round(_mean(runs), 2)
-    return "yes" if (ours >= claim.value if _word(runs) == "accuracy" else ours <= claim.value) else "no"
+    ours = round(mean(runs), 2)
+    return "yes" if (ours >= claim.value if word_of(runs) == "accuracy" else ours <= claim.value) else "no"
 
 
 def _row(name: str, kind: str, recipe: Recipe | None, runs: list[dict[str, Any]]) -> str:
-    values, word = [r["value"] for r in runs], _word(runs)
+    values, word = [r["value"] for r in runs], word_of(runs)
     if len(values) > 1:
         ours = f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f} ({len(values)} seeds)"
     else:
@@ -275,11 +275,15 @@ def _row(name: str, kind: str, recipe: Recipe | None, runs: list[dict[str, Any]]
     public = "" if claim is None or claim.public is None else f"{claim.public:g}"
     shown = changes(runs[0]) if re.search("-[0-9a-f]{8}$", kind) else kind.replace(",", " ")  # the first: cut short
     label = f"`{name}`" if kind == "default" else f"`{name}` {shown}"
-    seconds = statistics.fmean(r["wall_s"] for r in runs)
     hardware = ", ".join(sorted({r["hardware"] for r in runs}))
-    shared = " (beside)" if any(r.get("beside") for r in runs) else ""
     return (f"| {claim.paper if claim else ''} | {label} | {theirs} | {public} | {ours} | {_reached(claim, runs)} "
-            f"| {runs[0]['parameters']:,} | {duration(seconds)}{shared} | {hardware} |")
+            f"| {runs[0]['parameters']:,} | {took(runs)} | {hardware} |")
+
+
+def took(runs: list[dict[str, Any]]) -> str:
+    """The mean training time, and whether the device was shared."""
+    shared = " (beside)" if any(r.get("beside") for r in runs) else ""
+    return duration(statistics.fmean(r["wall_s"] for r in runs)) + shared
 
 
 def duration(seconds: float) -> str:

@@ -18,7 +18,7 @@ import torch
 
 from .checkpoint import load, shipped_files, weights_bytes, write_atomic
 from .compressed import SUFFIX, compress
-from .evaluate import Evaluation, evaluate, score_threshold
+from .evaluate import Evaluation, evaluate_as
 from .recipe import make_recipe
 from .results import plain_command
 
@@ -78,8 +78,7 @@ def measure(model: Any, data: str | None) -> Evaluation:
     recipe = make_recipe(model.config["recipe"])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     held = open_sources(recipe, data, device, None).test
-    threshold, spec = score_threshold(recipe.loss.kind), recipe.train
-    found = evaluate(model.to(device), held, batch=500, threshold=threshold, mirror=spec.mirror, nudge=spec.nudge)
+    found = evaluate_as(recipe, model.to(device), held)
     model.cpu()
     return found
 

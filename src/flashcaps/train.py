@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .analysis.routing_logits import applies, probe, probe_due
 from .batches import Share
-from .evaluate import Evaluation, evaluate, score_threshold
+from .evaluate import Evaluation, evaluate_as
 from .guard import NonFinite, first_bad, raise_non_finite
 from .memory import batch_that_fits
 from .models import create_model
@@ -232,8 +232,7 @@ def look(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) ->
 
 
 def measure(step: Step, model: nn.Module, held: Any) -> Evaluation:
-    spec, threshold = step.recipe.train, score_threshold(step.recipe.loss.kind)
-    return evaluate(model, held, batch=spec.batch, threshold=threshold, mirror=spec.mirror, nudge=spec.nudge)
+    return evaluate_as(step.recipe, model, held, step.recipe.train.batch)
 
 
 def finish(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) -> Outcome:

@@ -18,8 +18,7 @@ from rich.table import Table
 from .. import train as training
 from ..checkpoint import load
 from ..ensemble import ensemble_result, keep_ensemble, open_ensemble
-from ..evaluate import Evaluation, confusion_text, score_threshold
-from ..evaluate import evaluate as measure
+from ..evaluate import Evaluation, confusion_text, evaluate_as
 from ..recipe import Recipe, make_recipe, read_recipe
 from ..results import duration
 from ..sources import open_sources
@@ -232,6 +231,4 @@ def evaluate_model(
     held = {"test": sources.test, "validation": sources.validation}.get(split)
     if held is None:
         raise ValueError(f"--split: expected test, or validation where the recipe holds some out, got {split!r}")
-    threshold, spec = score_threshold(recipe.loss.kind), recipe.train
-    found = measure(model, held, batch=batch, threshold=threshold, mirror=spec.mirror, nudge=spec.nudge)
-    return found, sources.dataset.class_names
+    return evaluate_as(recipe, model, held, batch), sources.dataset.class_names
