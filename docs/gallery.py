@@ -54,6 +54,7 @@ Everything below was drawn by `flashcaps figures` from small models that train o
 make each picture yourself; the page is made by `python -m docs.gallery`. With the papers' recipes in place of `tiny`
 the commands are the same. Captions are what the commands wrote for these small models on a busy two-core machine:
 examples of output, not results, which are files under `results/` and nowhere else.
+{from_results} draw those.
 
     flashcaps figures                      # the list
     flashcaps figures runs/tiny-0          # all that apply: report.html, PNG and SVG, light and dark, in its figures/
@@ -87,7 +88,8 @@ def head() -> str:
     lines = [textwrap.fill(train_command(folder), 112, initial_indent="    ", subsequent_indent="        ",
                            break_long_words=False, break_on_hyphens=False).replace("\n", " \\\n").replace(NO_BREAK, " ")
              for folder in MODELS]  # fmt: skip
-    return HEAD.format(models="\n".join(lines))
+    *names, last = (f"`{name}`" for name in FROM_RESULTS)
+    return HEAD.format(models="\n".join(lines), from_results=f"{', '.join(names)} and {last}")
 
 
 def needed(names: list[str]) -> list[str]:

@@ -110,6 +110,7 @@ def test_texts_that_another_run_holds_are_not_computed_again() -> None:
     first = pack(TEXTS, letters, 8, "fp32")
     read = letters.read
     assert pack(TEXTS[2:4], letters, 8, "fp32") is first
+    assert pack(TEXTS, Letters(device="cpu:0"), 8, "fp32") is first  # type: ignore[arg-type]
     assert letters.read == read
     assert pack((*TEXTS, "new"), letters, 8, "fp32") is not first
     for other in (pack(TEXTS, letters, 7, "fp32"), pack(TEXTS, letters, 8, "bf16"),

@@ -33,7 +33,7 @@ class PackedStates:
     """
 
     def __init__(self, texts: Sequence[str], transformer: Transformer, tokens: int, keep: str) -> None:
-        self.made_of = transformer.name, str(transformer.device), tokens, keep
+        self.made_of = _made_of(transformer, tokens, keep)
         self.number = {text: k for k, text in enumerate(dict.fromkeys(texts))}
         self.ids, mask = transformer.encode(list(self.number), tokens)
         self.length = mask.sum(1)
@@ -60,13 +60,18 @@ class PackedStates:
 
 def pack(texts: Sequence[str], transformer: Transformer, tokens: int, keep: str) -> PackedStates:
     """The states of these texts: those another run in this process holds, where they have all of them, or new ones."""
-    made_of = transformer.name, str(transformer.device), tokens, keep
+    made_of = _made_of(transformer, tokens, keep)
     for states in _alive:
         if states.made_of == made_of and all(text in states.number for text in texts):
             return states
     states = PackedStates(texts, transformer, tokens, keep)
     _alive.add(states)
     return states
+
+
+def _made_of(transformer: Transformer, tokens: int, keep: str) -> tuple[str, torch.device, int, str]:
+    place = torch.empty(0, device=transformer.device).device  # "cuda" and "cuda:0" are one
+    return transformer.name, place, tokens, keep
 
 
 def parts_of_like_length(length: Tensor) -> Iterator[tuple[Tensor, int]]:
