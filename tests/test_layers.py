@@ -197,6 +197,18 @@ def test_start_of_the_transforms() -> None:
     assert weight("heinsen", pose="matrix").std().item() == pytest.approx(1 / 4, rel=0.02)
     conv = ConvCapsules("attention", in_types=16, in_dim=16, out_types=32, out_dim=16, kernel=3, pose="matrix")
     assert conv.weight.std().item() == pytest.approx(math.sqrt(32 / (4 * 16 * 9)), rel=0.02)
+    assert weight("em", out_dim=9).std().item() == pytest.approx(1 / 4, rel=0.02)  # no identity from 16 to 9
+    turned = weight("em", pose="matrix").detach() - torch.eye(4)[:, None]
+    assert turned.mean().item() == pytest.approx(0, abs=0.01)
+    assert turned.std().item() == pytest.approx(0.1, rel=0.02)
+
+
+def test_em_passes_on_what_its_children_agree_on_from_the_start() -> None:
+    torch.manual_seed(0)
+    layer = DenseCapsules("em", in_capsules=200, in_dim=16, out_capsules=10, out_dim=16)
+    pose = torch.randn(3, 1, 16)
+    parents = layer(pose.expand(3, 200, 16), torch.ones(3, 200)).pose
+    torch.testing.assert_close(parents, pose.expand_as(parents), rtol=0, atol=0.15)
 
 
 # ---- dense capsules

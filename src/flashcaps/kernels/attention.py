@@ -52,6 +52,16 @@ def attention_routing(
     c = history[-1].coupling if record else attend.couplings(query) if coupling else None
     a = variance = None
     if beta_u is not None and beta_a is not None:
-        total, variance = spread_of_attended(votes, query, softmax, eps=1e-8)
+        total, variance = _spread_of(votes, query, softmax, triton)
         a = activation_logit(total, variance, beta_u, beta_a, 1.0).sigmoid()
     return Routed(p, a, c, variance, tuple(history) if record else None)
+
+
+def _spread_of(votes: Votes, query: Tensor | None, softmax: Softmax, triton: bool) -> tuple[Tensor, Tensor]:
+    """Total coupling (B, J) and variance (B, J, D), for the activation."""
+    if triton:
+        from ._spread import takes, variance_of_attended
+
+        if takes(votes):
+            return variance_of_attended(votes, query, eps=1e-8)
+    return spread_of_attended(votes, query, softmax, eps=1e-8)

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ._checks import (
     check_devices,
@@ -136,6 +137,20 @@ class EM(Routing):
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         beta = Learned((sizes.parents,), parents=0)
         return {"beta_u": beta, "beta_a": beta}
+
+    def start(self, weight: Tensor, sizes: Sizes) -> None:
+        """Near the identity, where poses keep their size: a vote is the child's own pose, a little turned.
+
+        Votes turned at random average to a pose smaller by the root of their number, layer upon layer; variances are
+        then small, costs far below 0, and the activations of all classes near 1, where they have hardly a gradient.
+        """
+        _, d, _, h = weight.shape
+        if d == h:
+            nn.init.normal_(weight, std=0.2 * d**-0.5)
+            with torch.no_grad():
+                weight += torch.eye(d, dtype=weight.dtype, device=weight.device)[:, None]
+        else:
+            super().start(weight, sizes)
 
     def run(
         self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
