@@ -96,6 +96,14 @@ def test_files_lie_where_they_are_looked_for(folder: Path) -> None:
                      "runs/capsnet_mnist/default-1.json", "runs/capsnet_mnist/epochs=3,ema=0-0.json"]  # fmt: skip
 
 
+@pytest.mark.parametrize(("data", "reached"), [("synthetic_norb", ""), ("smallnorb", "yes")])
+def test_a_number_on_other_data_is_told_and_not_compared_with(tmp_path: Path, data: str, reached: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(result("em_views_azimuth", 12.0, data=data)))
+    add_result(path, tmp_path / "results")
+    assert f"| 13.5 % error on smallNORB |  | 12.00 (11.90 to 12.10) | {reached} |" in make_table(tmp_path / "results")
+
+
 def test_a_shared_device_is_told(folder: Path) -> None:
     path = folder / "runs" / "attention_simple_cifar10" / "default-0.json"
     before = make_table(folder)

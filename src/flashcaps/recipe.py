@@ -161,11 +161,12 @@ class Train:
 class Claim:
     """What the paper reports: a place, one number, and how many runs it is the mean of.
 
-    public: the best that public code is known to reach with the same network. accuracy: what is told of a run where
-    no paper has a number.
+    on: the data it was measured on, where the recipe has a stand-in. public: the best that public code is known to
+    reach with the same network. accuracy: what is told of a run where no paper has a number.
     """
 
     paper: str = ""
+    on: str = ""
     test_error_percent: float | None = None
     test_accuracy_percent: float | None = None
     public: float | None = None
@@ -183,7 +184,8 @@ class Claim:
         return getattr(self, self.metric)
 
     def __str__(self) -> str:
-        return "" if self.value is None else f"{self.value:g} % {self.metric.split('_')[1]}"
+        where = f" on {self.on}" if self.on else ""
+        return "" if self.value is None else f"{self.value:g} % {self.metric.split('_')[1]}{where}"
 
 
 @dataclass(frozen=True)

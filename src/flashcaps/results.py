@@ -254,15 +254,15 @@ def mean(runs: list[dict[str, Any]]) -> float:
 
 
 def _reached(claim: Claim | None, runs: list[dict[str, Any]]) -> str:
-    """Whether the mean, as printed, is as good as the paper's number."""
-    if claim is None or claim.value is None:
+    """Whether the mean, as printed, is as good as the paper's number; of other data there is none to compare with."""
+    if claim is None or claim.value is None or claim.on.lower() not in ("", runs[0].get("data")):
         return ""
     ours = round(mean(runs), 2)
     return "yes" if (ours >= claim.value if word_of(runs) == "accuracy" else ours <= claim.value) else "no"
 
 
 def _row(name: str, kind: str, recipe: Recipe | None, runs: list[dict[str, Any]]) -> str:
-    values, word = [r["value"] for r in runs], word_of(runs)
+    values = [r["value"] for r in runs]
     if len(values) > 1:
         ours = f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f} ({len(values)} seeds)"
     else:
@@ -271,7 +271,7 @@ def _row(name: str, kind: str, recipe: Recipe | None, runs: list[dict[str, Any]]
     if runs[0]["split"] != "test":
         ours += ", best test epoch"
     claim = recipe.claim if recipe else None
-    theirs = "" if claim is None or claim.value is None else f"{claim.value:g} % {word}"
+    theirs = "" if claim is None else str(claim)
     public = "" if claim is None or claim.public is None else f"{claim.public:g}"
     shown = changes(runs[0]) if re.search("-[0-9a-f]{8}$", kind) else kind.replace(",", " ")  # the first: cut short
     label = f"`{name}`" if kind == "default" else f"`{name}` {shown}"
