@@ -77,11 +77,7 @@ def main() -> None:
     for name, workload in known.items():
         if given.names and not name.startswith(tuple(given.names)):
             continue
-        try:
-            most, own = peak(workload)
-        except ValueError as error:
-            print(f"{name:<24} {str(error)[:90]}")
-            continue
+        most, own = peak(workload)
         print(f"{name:<24} {most / MIB:8.2f} MiB, {most / own:.2f} x its bytes", flush=True)
 
 

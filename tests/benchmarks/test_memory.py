@@ -13,14 +13,9 @@ from flashcaps.routing import ROUTING
 def test_within_twice_its_bytes_at_every_size_of_the_sweep(routing: str) -> None:
     measured = {}
     for name, workload in memory.layers().items():
-        if not name.startswith(routing):
-            continue
-        try:
+        if name.startswith(routing):
             most, own = memory.peak(workload)
-        except ValueError as error:
-            assert "what the Triton kernels can route" in str(error)  # noqa: PT017
-            continue
-        measured[name] = round(most / own, 3)
+            measured[name] = round(most / own, 3)
     assert len(measured) > 15
     assert {name: share for name, share in measured.items() if share > 2} == {}
 

@@ -90,6 +90,8 @@ def routed(compiler: Compiler) -> None:
     from flashcaps.kernels._fit_triton import TritonFit
 
     from ..layer_cases import cases, run_layer
+    from .test_fit_parts import LAYERS as WIDE_LAYERS
+    from .test_fit_parts import WIDE
     from .test_fit_triton import CASES, names, run
 
     forms = ("dense", "dense, rectangular", "shared", "any", "conv", "conv, positions", "conv, point")
@@ -102,7 +104,7 @@ def routed(compiler: Compiler) -> None:
             except ValueError as error:  # what the kernels say they do not take
                 if "the Triton kernel cannot run" not in str(error):
                     raise
-    for fit in CASES:
+    for fit in CASES + WIDE + WIDE_LAYERS:
         compiler.where = names(fit)
         run(TritonFit, fit, fit.draw("cpu"), torch.float32)
 

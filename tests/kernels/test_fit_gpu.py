@@ -11,6 +11,8 @@ from flashcaps.votes import Votes
 
 from ..conftest import TOLERANCE, assert_near
 from .capture import assert_right_when_replayed
+from .test_fit_parts import LAYERS as WIDE_LAYERS
+from .test_fit_parts import WIDE
 from .test_fit_triton import CASES, EPS, Case, assert_twin, names, run, run_image
 
 pytestmark = pytest.mark.gpu
@@ -27,11 +29,12 @@ LAYERS = [
     Case(3, 37, 1, 1, 8, 16, 33),
     Case(64, 800, 1, 4, 4, 4, 32, betas="ij", bias=True),
     Case(3, 8, 9, 4, 4, 4, 33, betas="ij", bias=True),
+    *WIDE_LAYERS,
 ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("case", CASES + LAYERS, ids=names)
+@pytest.mark.parametrize("case", CASES + WIDE + LAYERS, ids=names)
 def test_outputs_and_gradients(case: Case, dtype: torch.dtype) -> None:
     assert_twin(case, dtype, "cuda")
 
@@ -57,9 +60,9 @@ def test_children_in_an_image(over: str) -> None:
         assert_near(a, e, TOLERANCE[torch.float32].gradient)
 
 
-def test_replays_from_a_graph() -> None:
+@pytest.mark.parametrize("case", [Case(3, 16, 1, 2, 2, 2, 8), Case(7, 64, 1, 8, 8, 8, 32)], ids=names)
+def test_replays_from_a_graph(case: Case) -> None:
     """Captured once, right for other inputs: nothing waits for the host, nothing is fixed at capture."""
-    case = Case(3, 16, 1, 2, 2, 2, 8)
     x = case.draw("cuda")
     u, weight, gate = x["u"].requires_grad_(), x["weight"].requires_grad_(), x["gate"]
 

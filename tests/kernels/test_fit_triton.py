@@ -366,7 +366,9 @@ def test_says_what_it_cannot_do() -> None:
     assert "float64" in str(supported(votes(dtype=torch.float64)))
     assert "softmax" in str(supported(votes(), masked(over_parents, torch.ones(3, 9, dtype=torch.bool))))
     assert "65" in str(supported(votes(h=65)))
-    assert "multiply-adds" in str(supported(votes(d=20, h=20)))
+    assert supported(votes(c=8, d=8, h=8)) is None
+    assert supported(votes(c=1, d=512, h=64)) is None
+    assert "patches" in str(supported(Windows(torch.zeros(1, 3, 1, 1, 36), torch.zeros(9, 6, 3, 6), 6, 1, 1)))
     assert "empty" in str(supported(votes(j=0)))
     with pytest.raises(ValueError, match="backend='matrix'"):
         TritonFit(votes(h=65), torch.ones(1, 3))

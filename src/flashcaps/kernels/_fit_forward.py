@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from . import _fit_tiles as tiles
 from ._fit_lanes import (
     AHEAD,
     HEAD,
@@ -36,7 +37,7 @@ from ._fit_lanes import (
     save,
     step_at,
 )
-from ._fit_source import LANES, Source, walk_children
+from ._fit_source import LANES, Source, walk_children, walk_tiles
 
 CHILDREN = {"normaliser": 1, "child_sums": 1, "child_gradients": 1}  # a lane: they share what is read of a parent
 
@@ -283,15 +284,19 @@ def moments(
     b, i, j, r = source.sizes
     d = source.dim
     table, z, first = parents
-    walk = walk_children(source, registers=32 + (6 if source.own_by_parent is None else 8) * d)
+    registers = 32 + (6 if source.own_by_parent is None else 8) * d
+    walk = walk_tiles(source, 6) if source.tiled else walk_children(source, registers)
     grid = walk.grid(b, j, i)
     parts = torch.empty(grid[2], b, 2 * d + 2, j, device=gate.device)
     none = gate
-    _moments[grid](
-        *source.by_parents, _or(table, none), _or(first, none), _or(z, none), gate, _or(beta, none), parts,
-        b, i, r, walk.steps, **walk.options, **source.options, **source.where,
-        DENSITY=table is not None, FIRST=first is not None, SCORE=beta is not None, ONE=source.one,
-    )  # fmt: skip
+    given = (*(_or(x, none) for x in (table, first, z, gate, beta)), parts, b, i, r, walk.steps)
+    known = {"DENSITY": table is not None, "FIRST": first is not None, "SCORE": beta is not None}
+    if source.tiled:
+        tiles.wide_moments[grid](source.by_parent, *given, **source.options, **known)
+    else:
+        _moments[grid](
+            *source.by_parents, *given, **walk.options, **source.options, **source.where, **known, ONE=source.one
+        )
     score = torch.empty(b, j, device=gate.device)
     _finish[(triton.cdiv(b * d * j, 64),)](
         parts, _or(source.shift, parts), out.weight, score, out.mean, out.variance, eps, b * d * j, grid[2], J=j, D=d,
@@ -318,6 +323,9 @@ def describe(
 def normaliser(source: Source, table: Tensor, out: Tensor) -> Tensor:
     """Z_i = log sum_j exp a_ij, (B, I)."""
     b, i, _, r = source.sizes
+    if source.tiled:
+        tiles.wide_normaliser[(b * i,)](source.by_parent, table, out, b, i, r, **source.options)
+        return out
     lanes = child_lanes(source, "normaliser")
     _normaliser[(b, triton.cdiv(i, lanes))](
         *source.by_children, table, out, i, r, G=source.groups, BLOCK=lanes, **source.options, **source.where,

@@ -16,9 +16,10 @@ from torch import Tensor
 from . import _fit_backward as kernels
 from . import _fit_pairs as pairs
 from . import _fit_slopes as ends
+from . import _fit_tiles_back as tiles
 from ._fit_forward import Found, Rule, child_lanes
 from ._fit_lanes import HEAD
-from ._fit_source import LANES, Source, walk_batch, walk_children
+from ._fit_source import LANES, Source, walk_batch, walk_children, walk_tiles
 
 GROUPS = 1  # of children a lane sums the weights' gradient for: they share what is read of a parent
 BOUND = 168  # registers, where a lane would take a few more: half as many warps again, for some that are put aside
@@ -106,12 +107,19 @@ def begin(
         rule.slope, source.shift, given.logit, g_prior, given.mean, given.variance
     )]  # fmt: skip
     out = [table if x is None else x for x in (sums.offset, sums.slope, sums.shift)]
-    ends.slopes[(triton.cdiv(b * j, 64),)](
-        above.logit, above.weight, above.mean, above.variance, below.logit, below.mean, below.variance, *none,
-        g_score, *out, table, fitted.scale, fitted.eps, b * j, J=j, D=d, RUN=source.run, DENSITY=fitted.density,
-        **rule.options, SHIFT=source.shift is not None, GIVEN=given.logit is not None, PRIOR=again,
-        MEAN=given.mean is not None, VARIANCE=given.variance is not None, AGAIN=again, BLOCK=64, num_warps=2,
+    tensors = (
+        above.logit, above.weight, above.mean, above.variance, below.logit, below.mean, below.variance, *none, g_score,
+        *out, table, fitted.scale, fitted.eps,
     )  # fmt: skip
+    known = {
+        "DENSITY": fitted.density, **rule.options, "SHIFT": source.shift is not None, "GIVEN": given.logit is not None,
+        "PRIOR": again, "MEAN": given.mean is not None, "VARIANCE": given.variance is not None, "AGAIN": again,
+    }  # fmt: skip
+    if source.tiled:
+        tiles.wide_slopes[(b, source.blocks)](*tensors, **source.options, **known)
+    else:
+        size = {"J": j, "D": d, "RUN": source.run, "BLOCK": 64, "num_warps": 2}
+        ends.slopes[(triton.cdiv(b * j, 64),)](*tensors, b * j, **size, **known)
     return Step(source, fitted, table, g_score, sums)
 
 
@@ -125,6 +133,9 @@ def new_table(source: Source, *more: int) -> Tensor:
 def child_sums(x: Step, s: Tensor) -> None:
     """s_i = sum_j p_ij dL/dw_ij, (B, I)."""
     b, i, _, r = x.source.sizes
+    if x.source.tiled:
+        tiles.wide_child_sums[(b * i,)](x.source.by_parent, *x.pointers(), s, b, i, r, **x.options())
+        return
     lanes = child_lanes(x.source, "child_sums")
     kernels.child_sums[(b, triton.cdiv(i, lanes))](
         *x.source.by_children, *x.pointers(), s, i, r, G=x.source.groups, BLOCK=lanes, **x.options(), **x.source.where,
@@ -157,18 +168,23 @@ def parent_gradients(x: Step, s: Tensor, g_z: Tensor | None) -> tuple[Tensor, Te
         return None
     registers = 56 + 7 * d + (5 * k * h // 2 if one else 0)
     bound = BOUND < registers <= 1.25 * BOUND
-    walk = walk_children(x.source, BOUND if bound else registers)
+    walk = walk_tiles(x.source, 8) if x.source.tiled else walk_children(x.source, BOUND if bound else registers)
     grid = walk.grid(b, j, i)
     parts = torch.empty(grid[2], b, 2 * d + 1, j, device=device) if x.fitted.density else s
     again = x.sums.weight is not None
     if one and x.sums.weight is None:
         x.sums.weight = torch.empty(grid[2] * b, j, k, h, device=device)
-    kernels.parent_gradients[grid](
-        *x.source.by_parents, *x.pointers(), s, s if g_z is None else g_z, parts,
-        s if x.sums.weight is None else x.sums.weight, b, i, r, walk.steps,
-        SHARED=g_z is not None, ONE=one, AGAIN=again, **walk.options, **x.options(), **x.source.where,
-        **({"maxnreg": BOUND} if bound else {}),
-    )  # fmt: skip
+    given = (*x.pointers(), s, s if g_z is None else g_z, parts)
+    if x.source.tiled:
+        tiles.wide_parent_gradients[grid](
+            x.source.by_parent, *given, b, i, r, walk.steps, SHARED=g_z is not None, **x.options()
+        )
+    else:
+        kernels.parent_gradients[grid](
+            *x.source.by_parents, *given, s if x.sums.weight is None else x.sums.weight, b, i, r, walk.steps,
+            SHARED=g_z is not None, ONE=one, AGAIN=again, **walk.options, **x.options(), **x.source.where,
+            **({"maxnreg": BOUND} if bound else {}),
+        )  # fmt: skip
     if x.fitted.below is None:
         return None
     g_prior = torch.empty(b, j, device=device)
@@ -215,11 +231,14 @@ def pair_gradients(x: Step) -> None:
         sums.beta = torch.empty(1, i, j, device=x.table.device)
     if f.first is not None:
         sums.first = torch.empty(1, i, j, device=x.table.device)
+    given = (*x.pointers(), *(x.table if y is None else y for y in (sums.beta, sums.first)), b, i, r)
+    if x.source.tiled:
+        tiles.wide_pair_gradients[(i, x.source.blocks)](x.source.by_parent, *given, AGAIN=again, **x.options())
+        return
     parents = min(triton.next_power_of_2(j), LANES)
     pairs.pair_gradients[(i, triton.cdiv(j, parents))](
-        *x.source.by_parents, *x.pointers(), *(x.table if y is None else y for y in (sums.beta, sums.first)),
-        b, i, r, PARENTS=parents, AGAIN=again, **x.options(), num_warps=1,
-    )  # fmt: skip
+        *x.source.by_parents, *given, PARENTS=parents, AGAIN=again, **x.options(), num_warps=1
+    )
 
 
 def summed(parts: Tensor) -> Tensor:

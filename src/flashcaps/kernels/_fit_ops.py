@@ -2,7 +2,8 @@
 
 One operator, not one for each iteration, because gradients of poses and transforms are then summed in place, and the
 arithmetic between iterations is part of kernels that run anyway. Kept from forward to backward: each iteration's
-parents and Z, nothing else; layouts of W, shares and stored votes are made again.
+parents and Z, nothing else; layouts of W, shares and stored votes are made again. Wide poses go a few examples at a
+time both ways (`_fit_parts`).
 
 A convolutional layer's children are read where they lie in the image, and go backward a few examples at a time: as
 patches, their gradients would be kernel^2 / stride^2 times the image.
@@ -18,8 +19,9 @@ from torch import Tensor
 
 from ._fit_forward import Found, Rule, describe, moments, normaliser
 from ._fit_gradients import Parents
+from ._fit_parts import gradients_in_parts, grouped, is_wide, parts_of
 from ._fit_return import Given, Inputs, Options, gradients_of
-from ._fit_source import source_of
+from ._fit_source import Source
 
 INPUTS = len(Inputs._fields)
 
@@ -34,6 +36,9 @@ class Outputs(NamedTuple):
     def of(cls, flat: list[Tensor]) -> Outputs:
         steps = len(flat) // 4
         return cls([Found(*flat[t : 4 * steps : steps]) for t in range(steps)], flat[-1])
+
+    def rows(self, rows: slice) -> Outputs:
+        return Outputs([Found(*(y[rows] for y in x)) for x in self.found], self.normalisers[:, rows])
 
 
 def _shapes(u: Tensor, weight: Tensor, steps: int, window: list[int]) -> list[tuple[int, ...]]:
@@ -56,18 +61,24 @@ def fit_routing(
     """Mean and variance (B, D, J) and logit (B, J) of the parents after each iteration, T of each in turn; then what
     backward needs: their weight (B, J), T of them, and Z (T - 1, B, I)."""
     out = [torch.empty(shape, device=gate.device) for shape in _shapes(u, weight, len(scales), window)]
-    o = Options(scales, spread, grid, window, eps, False)
-    source, rule, last = source_of(u, weight, bias, o.window_of(u)), Rule(offset, slope, spread), len(scales) - 1
-    found, normalisers = Outputs.of(out)
-    gate, table, z = o.gate_of(gate), None, None
-    for t, scale in enumerate(scales):
-        weighted = o.weighted(gate, share, z)
-        benefit = moments(source, (table, z, None if t else first), weighted, beta, eps, found[t])
-        del weighted, table
-        table = describe(source, rule, found[t], benefit, scale, t == last)
-        if table is not None:
-            z = normaliser(source, table, normalisers[t])
+    x, o = Inputs(u, weight, bias, gate, share, first, beta, offset, slope), Options(scales, spread, grid, window, eps)
+    for rows, part, source in parts_of(x, o, grouped(weight) if is_wide(x, o) else None):
+        _route(source, part, o, Outputs.of(out).rows(rows))
+        del source, part
     return out
+
+
+def _route(source: Source, x: Inputs, o: Options, out: Outputs) -> None:
+    """All iterations forward."""
+    rule, last = Rule(x.offset, x.slope, o.spread), len(o.scales) - 1
+    gate, table, z = o.gate_of(x.gate), None, None
+    for t, scale in enumerate(o.scales):
+        weighted = o.weighted(gate, x.share, z)
+        benefit = moments(source, (table, z, None if t else x.first), weighted, x.beta, o.eps, out.found[t])
+        del weighted, table
+        table = describe(source, rule, out.found[t], benefit, scale, t == last)
+        if table is not None:
+            z = normaliser(source, table, out.normalisers[t])
 
 
 @fit_routing.register_fake
@@ -93,7 +104,8 @@ def fit_routing_backward(
     steps = len(scales)
     given = [Parents(*gradients[t::steps]) for t in range(steps)]
     x = Inputs(u, weight, bias, gate, share, first, beta, offset, slope)
-    found = gradients_of(x, Options(scales, spread, grid, window, eps, gated), Given(*Outputs.of(outputs), given))
+    o, past = Options(scales, spread, grid, window, eps, gated), Given(*Outputs.of(outputs), given)
+    found = gradients_in_parts(x, o, past) if is_wide(x, o) else gradients_of(x, o, past)
     return [y for y in found if y is not None]
 
 

@@ -32,6 +32,11 @@ class Inputs(NamedTuple):
     offset: Tensor | None  # (B, J)
     slope: Tensor | None  # (J,)
 
+    def rows(self, rows: slice) -> Inputs:
+        """What is given of some rows, where they are not in an image."""
+        share, offset = (None if x is None else x[rows] for x in (self.share, self.offset))
+        return self._replace(u=self.u[rows], gate=self.gate[rows], share=share, offset=offset)
+
 
 class Options(NamedTuple):
     """window: kernel and stride of an image, or empty. grid: of a softmax over positions, or empty."""
@@ -41,7 +46,7 @@ class Options(NamedTuple):
     grid: list[int]
     window: list[int]
     eps: float
-    gated: bool  # whether the gate's gradient is asked for
+    gated: bool = False  # whether the gate's gradient is asked for
 
     def window_of(self, u: Tensor) -> Window | None:
         return windowed(u, *self.window)[1] if self.window else None
@@ -92,7 +97,7 @@ def gradients_of(x: Inputs, o: Options, given: Given) -> list[Tensor | None]:
     if o.window:
         return _by_examples(x, o, given)
     source, sums = source_of(x.u, x.weight, x.bias), Sums()
-    trail = _walk_back(source, x, o, given, sums)
+    trail = walk_back(source, x, o, given, sums)
     g_u, g_bias = sums.u, sums.own
     if source.u is None:
         own = source.shift is None
@@ -110,7 +115,7 @@ def gradients_of(x: Inputs, o: Options, given: Given) -> list[Tensor | None]:
     return [g_u, g_weight, g_bias, g_gate, sums.share, first, beta, sums.offset, g_slope]
 
 
-def _walk_back(source: Source, x: Inputs, o: Options, given: Given, sums: Sums) -> Trail:
+def walk_back(source: Source, x: Inputs, o: Options, given: Given, sums: Sums) -> Trail:
     """All iterations; what they share is added to `sums`."""
     rule, steps, prior = Rule(x.offset, x.slope, o.spread), len(o.scales), None
     trail, wanted = _trail(source, steps, o.grid), list(given.gradients)
@@ -143,7 +148,7 @@ def _walk_back(source: Source, x: Inputs, o: Options, given: Given, sums: Sums) 
         if below_them is not None:
             prior, g_mean, g_variance = below_them
             mean, variance, logit = wanted[-1]
-            wanted[-1] = Parents(_both(mean, g_mean), _both(variance, g_variance), logit)
+            wanted[-1] = Parents(added(mean, g_mean), added(variance, g_variance), logit)
             del below_them, g_mean, g_variance
     return trail
 
@@ -177,8 +182,9 @@ def _of_gate(sums: Sums, x: Inputs, o: Options, s: Tensor) -> None:
         sums.gate = own.clone() if sums.gate is None else sums.gate.add_(own)
 
 
-def _both(x: Tensor | None, y: Tensor) -> Tensor:
-    return y if x is None else x + y
+def added(x: Tensor | None, y: Tensor | None) -> Tensor | None:
+    """x + y; None: zero."""
+    return y if x is None else x if y is None else x + y
 
 
 def _of_weight(sums: Tensor | None, weight: Tensor) -> Tensor:
@@ -213,7 +219,7 @@ def _by_examples(x: Inputs, o: Options, given: Given) -> list[Tensor | None]:
         offset = None if x.offset is None else x.offset[rows]
         part = x._replace(u=x.u[examples], gate=o.gate_of(x.gate[examples]), offset=offset)
         sums = Sums(weight=weight)
-        _walk_back(source._replace(u=part.u, whole=x.u.numel()), part, o, given.rows(rows), sums)
+        walk_back(source._replace(u=part.u, whole=x.u.numel()), part, o, given.rows(rows), sums)
         assert sums.u is not None
         fold(sums.u, g_u[examples], window)
         if sums.gate is not None:
@@ -245,7 +251,7 @@ def _of_stored_votes(
         g_u[lo : lo + some] = (by_row @ by_group.mT).view(g, -1, r, c, k).transpose(0, 1)
         g_weight.baddbmm_(u.float().transpose(0, 1).reshape(g, -1, k).mT, by_row)
         if own and x.bias is not None:
-            g_bias = _both(g_bias, v.sum((0, 2)).permute(1, 2, 0, 3))
+            g_bias = added(g_bias, v.sum((0, 2)).permute(1, 2, 0, 3))
         del v, by_row
     g_weight = g_weight.view(g, k, j, h).permute(2, 1, 0, 3).to(x.weight.dtype).contiguous()
     return g_u, g_weight, None if g_bias is None else g_bias[None]

@@ -23,15 +23,19 @@ SHORTEST = 8  # steps that take as long as what a walk begins and ends with
 MOST = 64  # chunks
 IMAGE = 1.9  # times an image: what a few examples of it at once may take on their way back
 HIDDEN = 12  # warps of a multiprocessor whose work hides the latency of what they read
+CHUNKED = 1 / 12  # of stored wide votes: what the chunks of one kernel may leave
+TILE, EACH = 2048, 8  # elements of a tile of votes, at most, and of those a lane has
+UNROLLED = 128  # multiply-adds of one vote that kernels unroll; at 256 their compiler takes minutes
+NARROW = 16  # elements of a stored vote that a lane takes alone
 READ = 3  # warps' work: reading from the second-level cache what one of them needs of its parents
 
 
 class Source(NamedTuple):
-    """Votes in two layouts; u None: the votes themselves, stored."""
+    """Votes in two layouts; u None: the votes themselves, stored, those of wide poses as a product leaves them."""
 
     u: Tensor | None  # (B, G, R, C, K), or with a window the image (examples, types, height, width, C K)
-    by_parent: Tensor  # (G, K, J, H), or votes (B, I, J, D)
-    by_child: Tensor  # (J, K, G, H), or votes (B, I, J, D)
+    by_parent: Tensor  # (G, K, J, H), or votes (B, I, J, D), or (G, B, R, C, J, H)
+    by_child: Tensor  # (J, K, G, H), or the same votes
     window: Window | None = None
     shift: Tensor | None = None  # (D, J): a bias that all children share
     own_by_parent: Tensor | None = None  # (G, C, J, H): a bias of each group
@@ -41,6 +45,9 @@ class Source(NamedTuple):
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """B, I, J, R"""
+        if self.tiled:
+            g, b, r, _, j, _ = self.by_parent.shape
+            return b, g * r, j, r
         if self.u is None:
             b, i, j, _ = self.by_parent.shape
             return b, i, j, 1
@@ -51,11 +58,30 @@ class Source(NamedTuple):
 
     @property
     def pose(self) -> tuple[int, int, int]:
-        """C, K, H; K = 0 for stored votes, whose D is H."""
+        """C, K, H; K = 0 for stored votes, whose D is H unless they are wide."""
+        if self.tiled:
+            return self.by_parent.shape[3], 0, self.by_parent.shape[5]
         if self.u is None:
             return 1, 0, self.by_parent.shape[3]
         _, k, _, h = self.by_parent.shape
         return self.u.shape[4] // k if self.window is not None else self.u.shape[3], k, h
+
+    @property
+    def tiled(self) -> bool:
+        """Whether the kernels of `_fit_tiles` take these votes."""
+        return self.by_parent.ndim == 6
+
+    @property
+    def tile(self) -> dict[str, int]:
+        """Parents, elements and warps."""
+        width = triton.next_power_of_2(self.dim)
+        parents = max(min(triton.next_power_of_2(self.sizes[2]), TILE // width), 1)
+        return {"PARENTS": parents, "WIDTH": width, "num_warps": max(parents * width // (EACH * LANES), 1)}
+
+    @property
+    def blocks(self) -> int:
+        """Tiles that hold all parents."""
+        return triton.cdiv(self.sizes[2], self.tile["PARENTS"])
 
     @property
     def dim(self) -> int:
@@ -66,6 +92,8 @@ class Source(NamedTuple):
     def options(self) -> dict[str, int]:
         """What kernels are compiled for."""
         c, k, h = self.pose
+        if self.tiled:
+            return {"J": self.sizes[2], "C": c, "H": h, "RUN": self.run, **self.tile}
         own = self.own_by_child is not None
         return {"J": self.sizes[2], "C": c, "K": k, "H": h, "RUN": self.run, "OWN": own}
 
@@ -103,6 +131,8 @@ class Source(NamedTuple):
     @property
     def room(self) -> int:
         """Elements that the chunks of one kernel may leave."""
+        if self.tiled:
+            return int(CHUNKED * self.by_parent.numel())
         return (self.by_parent.numel() + (0 if self.u is None else self.u.numel())) // 2
 
     @property
@@ -118,6 +148,11 @@ def stored(weight: Tensor) -> bool:
     """Whether votes, being few, are stored. weight (J, d, G, h)"""
     j, d, _, h = weight.shape
     return j * h <= 4 * d
+
+
+def wide(weight: Tensor, dim: int) -> bool:
+    """Whether votes of `dim` elements are made by a matrix product, a few examples at a time, and read as tiles."""
+    return dim * weight.shape[1] > UNROLLED and (dim > NARROW or not stored(weight))
 
 
 def source_of(u: Tensor, weight: Tensor, bias: Tensor | None, window: Window | None = None) -> Source:
@@ -145,6 +180,22 @@ def votes_of(u: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if bias is not None:
         v += bias.float().permute(2, 0, 1, 3)[None, :, None]
     return v.reshape(b, g * r, j, c * h).contiguous()
+
+
+def wide_votes(u: Tensor, by_group: Tensor, bias: Tensor | None) -> Source:
+    """The source of u (B, G, R, C, K), of transforms by_group (G, K, J, H) and bias (J, C, G, H): nothing is copied
+    but u."""
+    (b, g, r, c, k), (_, _, j, h) = u.shape, by_group.shape
+    votes = (by_rows(u) @ by_group.view(g, k, j * h)).view(g, b, r, c, j, h)
+    shift = bias.float().view(j, -1).t().contiguous() if bias is not None and g == 1 else None
+    if bias is not None and shift is None:
+        votes += bias.float().permute(2, 1, 0, 3)[:, None, None]
+    return Source(None, votes, votes, None, shift)
+
+
+def by_rows(u: Tensor) -> Tensor:
+    """Poses (B, G, R, C, K) -> (G, B R C, K) in fp32: what transforms are multiplied with."""
+    return u.float().transpose(0, 1).reshape(u.shape[1], -1, u.shape[4])
 
 
 class Walk(NamedTuple):
@@ -210,6 +261,16 @@ def walk_children(source: Source, registers: int) -> Walk:
     chunks = source.room // (b * (2 * source.dim + 2) * j)
     steps = steps_of(triton.cdiv(programs, rows), warps, resident, triton.cdiv(i, split), chunks)
     return Walk(rows, split, parents, steps, warps)
+
+
+def walk_tiles(source: Source, tiles: int) -> Walk:
+    """Over children, of which a program takes the votes for some parents one after the other. tiles: that it holds."""
+    b, i, j, _ = source.sizes
+    parents, warps = source.tile["PARENTS"], source.tile["num_warps"]
+    chunks = source.room // (b * (2 * source.dim + 2) * j)
+    resident = min(REGISTERS // (48 + EACH * tiles), 32)
+    steps = steps_of(b * triton.cdiv(j, parents), warps, resident, i, chunks)
+    return Walk(1, 1, parents, steps, warps)
 
 
 def walk_batch(source: Source, registers: int, groups_each: int, most: int) -> Walk:

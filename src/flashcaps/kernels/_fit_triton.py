@@ -5,7 +5,8 @@ vote nor a coupling. A softmax over positions is one over parents times the shar
 gets, which depends on Z alone:  r_ij = exp(a_ij - Z_i) q_i,  q = softmax of Z over the rows that see the child.
 
 Poses much wider than all the votes made of them (J h <= 4 d) are transformed by a matrix product, and their votes
-stored while they are needed: less to read at every iteration, and of the size of the poses.
+stored while they are needed: less to read at every iteration, and of the size of the poses. So are wide poses, whose
+transforms would take many multiply-adds, a few examples at a time (`_fit_parts`).
 """
 
 from __future__ import annotations
@@ -20,17 +21,16 @@ from ..votes import Votes, Windows, add_bias
 from ._fit import Fit, Fitted, Rule
 from ._fit_ops import fit_routing
 from ._fit_share import listed, share_of
-from ._fit_source import stored
+from ._fit_source import stored, wide
 from ._patches import windowed
 
-UNROLLED = 128  # multiply-adds of one vote that kernels unroll; at 256 their compiler takes minutes
-WIDEST = 64  # pose elements held in registers
+WIDEST = 64  # pose elements that kernels hold, or walk over, unrolled
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def supported(votes: Votes | Windows, softmax: Softmax = over_parents) -> str | None:
     """None where `TritonFit` can run, else the reason why not."""
-    (b, i, j, dim), (_, d, _, h) = votes.shape, votes.weight.shape
+    b, i, j, dim = votes.shape
     u = votes.image if isinstance(votes, Windows) else votes.u
     if u.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"votes on {u.device}: the kernels run on CUDA devices"
@@ -38,14 +38,12 @@ def supported(votes: Votes | Windows, softmax: Softmax = over_parents) -> str | 
         return f"{u.dtype}: the kernels compute in float32"
     if softmax is not over_parents and not (isinstance(softmax, OverPositions) and softmax.grid):
         return "softmax: only over parents, or parents and the positions of a grid"
-    if min(b, i, j, dim, d) == 0:
+    if min(b, i, j, dim, votes.weight.shape[1]) == 0:
         return "empty votes"
     if dim > WIDEST:
         return f"votes of {dim} elements: at most {WIDEST} fit the registers"
-    if isinstance(votes, Windows) and stored(votes.weight):
-        return "an image: votes this few are stored, of patches"
-    if not stored(votes.weight) and dim * d > UNROLLED:
-        return f"transforms of {dim // h} x {d} by {d} x {h}: more than {UNROLLED} multiply-adds a vote"
+    if isinstance(votes, Windows) and (stored(votes.weight) or wide(votes.weight, dim)):
+        return "an image: votes this few or this wide are stored, of patches"
     return None
 
 
