@@ -142,15 +142,13 @@ def meta(b: int, g: int, r: int, rows: int, j: int, grid: tuple[int, ...] = ()) 
 
 @pytest.mark.parametrize("rows", [6, 8])
 def test_as_many_examples_as_have_room(rows: int) -> None:
-    """Within what poses, transforms and gradients leave; children that share a transform leave less."""
+    """Within what poses, transforms and gradients leave."""
     x, o = meta(64, 800, 1, rows, 32)
     some = rows_at_once(x, o)
     votes = 800 * 32 * rows**2
     assert some == 3
     assert some * votes < 2 * x.u.numel() + x.weight.numel()
-    many = rows_at_once(*meta(512, 800, 1, rows, 32))
-    assert many > 4 * some
-    assert rows_at_once(*meta(512, 1, 800, rows, 32)) < many
+    assert rows_at_once(*meta(512, 800, 1, rows, 32)) > 4 * some
 
 
 def test_one_example_is_the_least_and_a_megabyte_is_little() -> None:
