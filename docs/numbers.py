@@ -1,4 +1,4 @@
-"""The parts of pages that are made from files: claims from the recipes, times from results/bench. python -m docs"""
+"""The parts of pages that are made from files: claims from the recipes, numbers from results. python -m docs"""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from flashcaps.recipe import list_recipes, read_recipe
-from flashcaps.results import PAPERS
+from flashcaps.results import PAPERS, mean, read_results
 
 DOCS = Path(__file__).parent
-BENCH = DOCS.parent / "results" / "bench"
+RESULTS = DOCS.parent / "results"
+BENCH = RESULTS / "bench"
 NOTHING = "Not measured yet: `flashcaps bench` writes its file under `results/bench`, and `python -m docs` this table."
 
 
@@ -22,6 +23,33 @@ def claims() -> str:
     for recipe in sorted(recipes, key=lambda r: (_place(r.claim.paper), r.claim.paper, r.name)):
         rows.append(f"| {recipe.claim.paper} | `{recipe.name}` | {recipe.about} | {recipe.claim} |")
     return "\n".join(rows)
+
+
+NETWORKS = ("attention_simple", "dynamic_simple", "em_simple", "cnn", "attention_resnet", "dynamic_resnet",
+            "em_resnet", "resnet18")  # rows of the attention paper's Table 1
+SHORT = "epochs=8"
+
+
+def table_1() -> str:
+    """Accuracy of its rows: the paper's, after 8 epochs, and the best after 35."""
+    columns = ["parameters", "{}: the paper's", "8 epochs", "35 epochs"]
+    names = [column.format(data) for data in ("CIFAR-10", "CIFAR-100") for column in columns]
+    rows = [f"| network | {' | '.join(names)} |", "|" + " --- |" * (1 + len(names))]
+    runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for run in read_results(RESULTS):
+        runs.setdefault(run["recipe"], {}).setdefault(run["variant"], []).append(run)
+    for network in NETWORKS:
+        cells = [cell for data in ("cifar10", "cifar100") for cell in _cells(f"{network}_{data}", runs)]
+        rows.append(f"| `{network}` | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _cells(recipe: str, runs: dict[str, dict[str, list[dict[str, Any]]]]) -> list[str]:
+    """Of one recipe and its quick twin of 35 epochs."""
+    short = [group for group in runs.get(recipe, {}).values() if SHORT in group[0]["overrides"]]
+    best = [f"{max(map(mean, x)):.2f}" if x else "" for x in (short, [*runs.get(f"{recipe}_fast", {}).values()])]
+    size = f"{short[0][0]['parameters']:,}" if short else ""
+    return [size, f"{read_recipe(recipe).claim.value:g}", *best]
 
 
 def _place(paper: str) -> int:
@@ -43,7 +71,10 @@ def gpu() -> str:
     return on_gpu(records) if records else NOTHING
 
 
-SECTIONS: dict[str, Any] = {"reproduce.md": {"claims": claims}, "performance.md": {"cpu": cpu, "gpu": gpu}}
+SECTIONS: dict[str, Any] = {
+    "reproduce.md": {"claims": claims, "table 1": table_1},
+    "performance.md": {"cpu": cpu, "gpu": gpu},
+}
 
 
 def filled(name: str) -> str:
