@@ -12,6 +12,7 @@ import os
 import pkgutil
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 os.environ.pop("TRITON_INTERPRET", None)  # kernels are to be defined as for a GPU
@@ -90,6 +91,8 @@ def routed(compiler: Compiler) -> None:
     from flashcaps.kernels._fit_triton import TritonFit
 
     from ..layer_cases import cases, run_layer
+    from .test_attend_triton import GIVEN, draw, fused, with_gradients
+    from .test_attend_votes import WIDE as WIDE_POSES
     from .test_fit_parts import LAYERS as WIDE_LAYERS
     from .test_fit_parts import WIDE
     from .test_fit_triton import CASES, names, run
@@ -107,6 +110,10 @@ def routed(compiler: Compiler) -> None:
     for fit in CASES + WIDE + WIDE_LAYERS:
         compiler.where = names(fit)
         run(TritonFit, fit, fit.draw("cpu"), torch.float32)
+    for shape, given, leaky in product(WIDE_POSES, GIVEN, (False, True)):
+        compiler.where = f"attend of {shape}, {given}"
+        b, _, j, c, _, h = shape
+        with_gradients(fused, draw(shape, given, torch.float32), torch.ones(b, j, c * h), leaky)
 
 
 def around(compiler: Compiler) -> None:

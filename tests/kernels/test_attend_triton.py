@@ -318,7 +318,7 @@ class TestInterpreted:
         places = OverPositions(covered(3, 3, 2, 1), 9)
         assert "softmax" in str(supported(Votes(u, weight), places))
         assert "softmax" in str(supported(Votes(u, weight), masked(over_parents, torch.ones(3, 5).bool())))
-        assert "at most" in str(supported(Votes(torch.randn(1, 1, 1, 1, 33), torch.randn(1, 33, 1, 2))))
+        assert supported(Votes(torch.randn(1, 1, 1, 1, 33), torch.randn(1, 33, 1, 2))) is None
         huge = Votes(
             torch.empty(1 << 16, 1 << 13, 1, 1, 8, device="meta"), torch.empty(2, 8, 1 << 13, 2, device="meta")
         )

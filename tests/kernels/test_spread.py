@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashcaps.kernels import _spread
-from flashcaps.kernels._spread import takes, variance_of_attended
+from flashcaps.kernels import _voted
+from flashcaps.kernels._spread import variance_of_attended
+from flashcaps.kernels._voted import takes
 from flashcaps.routing._gaussian import weighted_moments
 from flashcaps.votes import Votes
 
@@ -66,7 +67,7 @@ MANY = [shape for shape in SHAPES if shape[1] > 1]  # of one vote alone the spre
 def test_agrees_with_explicit_votes(
     shape: tuple[int, ...], given: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_spread, "BLOCK", block)
+    monkeypatch.setattr(_voted, "SIZE", block)
     assert max(errors(shape, given, torch.float32)) < 2e-5
 
 

@@ -30,6 +30,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..votes import Votes, Windows
+
 MULTIPROCESSORS = 132  # of a large GPU
 FULL = {"weighted_sum": 264, "parent_gradient": 396}  # programs that it holds at a time
 # Of a layer's own elements, what its partial sums may have. Of 4 (they and their gradients, twice) 1 are given, 1 more
@@ -80,6 +82,7 @@ MANY = {
     "plain_weight_gradient": Plain(32, 128, 128, 8, 3, 2),
 }
 ROWS = 4096  # from which on they are many
+ROWS_HELD, COLUMNS_HELD, OUT_HELD = 16, 32, 64  # of a pose, at most: its rows, columns in and columns out
 
 
 class Sizes(NamedTuple):
@@ -143,10 +146,17 @@ def power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+def wide(votes: Votes | Windows) -> bool:
+    """Whether a tile of these poses would not fit a program's registers."""
+    rows = votes.rows if isinstance(votes, Windows) else votes.u.shape[3]
+    return rows > ROWS_HELD or votes.weight.shape[1] > COLUMNS_HELD or votes.weight.shape[3] > OUT_HELD
+
+
 def too_large(n: Sizes) -> str | None:
-    """Why a tile of these poses would not fit a program's registers, or None."""
-    if n.d > 32 or n.h > 64 or n.c > 16:
-        return f"poses of {n.c} rows, {n.d} columns in and {n.h} out; the kernel takes at most 16, 32 and 64"
+    """Why kernels that form votes in registers would not take these, or None."""
+    if n.c > ROWS_HELD or n.d > COLUMNS_HELD or n.h > OUT_HELD:
+        most = f"{ROWS_HELD}, {COLUMNS_HELD} and {OUT_HELD}"
+        return f"poses of {n.c} rows, {n.d} columns in and {n.h} out; the kernel takes at most {most}"
     elements = max(n.b * n.g * n.c * n.d, n.j * n.d * n.g * n.h, n.b * n.j * n.c * n.h)
     return f"a tensor of {elements} elements; the kernel's addresses take 2**31" if elements >= 1 << 31 else None
 

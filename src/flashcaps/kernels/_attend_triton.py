@@ -1,4 +1,5 @@
-"""`Attend` on a CUDA device: the same step in four Triton kernels, no vote and no coupling in memory.
+"""`Attend` on a CUDA device: the same step in four Triton kernels, no vote and no coupling in memory; of wide poses
+votes are formed a block of children at a time (`_attend_votes`).
 
 Saved for the backward pass: poses, weights, query, logits, and one log-sum-exp per child. Results and gradients are
 bitwise reproducible.
@@ -14,12 +15,14 @@ from torch import Tensor
 
 from ..routing._math import Softmax, over_parents
 from ..votes import Votes, Windows
-from ._attend import project
+from ._attend import project, uniform
 from ._attend_attention import route_attention
 from ._attend_dynamic import route_dynamic
 from ._attend_launch import sizes
 from ._attend_ops import attend
-from ._attend_plan import too_large
+from ._attend_plan import too_large, wide
+from ._attend_votes import attend_votes
+from ._voted import takes
 
 TRITON = importlib.util.find_spec("triton") is not None  # asked once: torch.compile cannot trace the question
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -38,7 +41,8 @@ def supported(votes: Votes | Windows, softmax: Softmax = over_parents) -> str | 
         return "a softmax other than the one over a child's parents"
     if not window and u.shape[2] != 1:
         return f"{u.shape[2]} children share each transform; the kernel takes one child each"
-    return too_large(sizes(u, weight, window))
+    reason = too_large(sizes(u, weight, window))
+    return None if isinstance(votes, Votes) and wide(votes) and takes(votes) else reason
 
 
 def _check(votes: Votes | Windows, softmax: Softmax) -> None:
@@ -102,7 +106,11 @@ class TritonAttend:
     def __call__(self, query: Tensor | None) -> Tensor:
         """s (B, J, D). query None: couplings of the logits alone."""
         query = None if query is None else query.to(self.votes.u.dtype)
-        return attend(*self.votes, query, self.logits, self.leaky, self.detach)[0]
+        if not wide(self.votes):
+            return attend(*self.votes, query, self.logits, self.leaky, self.detach)[0]
+        if query is None and self.logits is None and not self.leaky:
+            return uniform(*self.votes)
+        return attend_votes(*self.votes, query, self.logits, self.leaky, self.detach)
 
     def couplings(self, query: Tensor | None) -> Tensor:
         """c (B, I, J), for those who ask."""

@@ -1,6 +1,4 @@
-r"""Kernels of `_spread`: a program has one example's parents in registers and walks through a block of children.
-
-A vote is (C, J, H), the rows and columns of its pose around the parents. Forward is Welford's, child by child:
+r"""Kernels of `_spread`. Forward is Welford's, child by child:
 
     n_j += r_ij,   e = v_ij - mean_j,   mean_j += e r_ij / n_j,   m_j += r_ij e (v_ij - mean_j)
 
@@ -14,30 +12,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _within(C: tl.constexpr, J, H: tl.constexpr, CP: tl.constexpr, JP: tl.constexpr, HP: tl.constexpr):
-    """Where the elements of a vote lie among votes (C, J, H) and among parents (J, C H), and which there are."""
-    c, j, h = tl.arange(0, CP)[:, None, None], tl.arange(0, JP)[None, :, None], tl.arange(0, HP)[None, None, :]
-    return (c * J + j) * H + h, (j * C + c) * H + h, (c < C) & (j < J) & (h < H)
-
-
-@triton.jit
-def _over_pose(x):
-    """(C, J, H) -> (J,)"""
-    return tl.sum(tl.sum(x, axis=2), axis=0)
+from ._voted_triton import over_parents, over_pose, within
 
 
 @triton.jit
 def _coupling(v, q, J, JP: tl.constexpr, ASKED: tl.constexpr):
-    """softmax over parents of v . q, or one for all."""
-    there = tl.arange(0, JP) < J
+    a = tl.full((JP,), 0.0, tl.float32)
     if ASKED:
-        a = tl.where(there, _over_pose(v * q), float("-inf"))
-        e = tl.exp(a - tl.max(a, axis=0))
-    else:
-        e = tl.where(there, 1.0, 0.0)
-    return e / tl.sum(e, axis=0)
+        a += over_pose(v * q)
+    return over_parents(a, J, JP, False)
 
 
 @triton.jit
@@ -47,7 +30,7 @@ def spread(
 ):  # fmt: skip
     """again: go on from what an earlier block of children left."""
     b = tl.program_id(0).to(tl.int64)
-    among_votes, among_parents, live = _within(C, J, H, CP, JP, HP)
+    among_votes, among_parents, live = within(C, J, H, CP, JP, HP)
     j = tl.arange(0, JP)
     mine = b * (J * C * H) + among_parents
     total = tl.load(n + b * J + j, mask=(j < J) & (again > 0), other=0.0)
@@ -76,7 +59,7 @@ def spread_backward(
 ):  # fmt: skip
     """Votes give way to their gradients; gq adds up over blocks."""
     b = tl.program_id(0).to(tl.int64)
-    among_votes, among_parents, live = _within(C, J, H, CP, JP, HP)
+    among_votes, among_parents, live = within(C, J, H, CP, JP, HP)
     j = tl.arange(0, JP)
     mine = b * (J * C * H) + among_parents
     centre = tl.load(mean + mine, mask=live, other=0.0)
@@ -93,7 +76,7 @@ def spread_backward(
         e = v - centre
         gv = 2 * r[None, :, None] * e * g
         if ASKED:
-            rho = k + _over_pose(g * e * e)
+            rho = k + over_pose(g * e * e)
             alpha = (r * (rho - tl.sum(r * rho, axis=0)))[None, :, None]
             gv += alpha * q
             of_query += alpha * v

@@ -12,6 +12,7 @@ from ..routing._checks import check_iterations
 from ..routing._math import Softmax, length, over_parents, squash
 from ..routing._types import Routed, Step
 from ..votes import Votes
+from ._attend_plan import wide
 from ._steps import attend_step
 
 
@@ -31,7 +32,7 @@ def dynamic_routing(
     """The routing file's `dynamic_routing` on votes that stay u and W."""
     check_iterations(iterations)
     attend_with = attend_step(triton)
-    if triton and not (record or coupling):
+    if triton and not (record or coupling or wide(votes)):
         from ._attend_triton import dynamic_poses  # all iterations in one operator
 
         v = dynamic_poses(votes, iterations, logits, bias, leaky, detach)
