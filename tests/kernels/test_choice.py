@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
 from flashcaps.kernels import MATRIX, TRITON, _choice
-from flashcaps.kernels import _fit_triton as _  # its kernels are to be defined for the interpreter, as for all tests
 from flashcaps.kernels._choice import pick_form
 from flashcaps.routing._math import OverPositions, over_parents
 from flashcaps.votes import Votes
@@ -21,6 +22,7 @@ def votes(device: str, dtype: torch.dtype = torch.float32, dim: int = 8, shared:
 
 @pytest.fixture(autouse=True)
 def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    importlib.import_module("flashcaps.kernels._fit_triton")  # its kernels are interpreted in all other tests
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
