@@ -35,7 +35,15 @@ def test_by_device(routing: str) -> None:
 @pytest.mark.parametrize("routing", TRITON)
 def test_what_the_kernels_cannot_take(routing: str) -> None:
     assert pick_form(routing, votes("cuda", torch.float64), over_parents) == "matrix"
-    assert pick_form(routing, votes("cuda", dim=400), over_parents) == "triton"  # wide: votes are formed in parts
+    wide = votes("cuda", dim=400)  # their kernels are there to be asked for, but em's few votes of it are stored
+    assert pick_form(routing, wide, over_parents) == ("triton" if routing in ("em", "heinsen") else "matrix")
+
+
+@pytest.mark.parametrize("routing", ["em", "heinsen"])
+def test_wide_votes_are_to_be_asked_for(routing: str) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        u, weight = torch.empty(2, 6, 1, 8, 8, device="cuda"), torch.empty(32, 8, 6, 8, device="cuda")
+        assert pick_form(routing, Votes(u, weight), over_parents) == "matrix"
 
 
 def test_sharing_and_positions() -> None:

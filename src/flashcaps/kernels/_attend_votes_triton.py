@@ -8,20 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._voted_triton import over_parents, over_pose, within
-
-
-@triton.jit
-def _coupling(
-    v, q, logits, i, J, JP: tl.constexpr, ASKED: tl.constexpr, PRIOR: tl.constexpr, LEAKY: tl.constexpr
-):  # fmt: skip
-    j = tl.arange(0, JP)
-    a = tl.full((JP,), 0.0, tl.float32)
-    if PRIOR:
-        a += tl.load(logits + i * J + j, mask=j < J, other=0.0)
-    if ASKED:
-        a += over_pose(v * q)
-    return over_parents(a, J, JP, LEAKY)
+from ._voted_triton import coupling, over_pose, within
 
 
 @triton.jit
@@ -39,7 +26,7 @@ def attend_votes(
         q = tl.load(query + mine, mask=live, other=0.0).to(tl.float32)
     for i in range(children):
         v = tl.load(votes + (i * B + b) * (J * C * H) + among_votes, mask=live, other=0.0)
-        total += _coupling(v, q, logits, first + i, J, JP, ASKED, PRIOR, LEAKY)[None, :, None] * v
+        total += coupling(v, q, logits, first + i, J, JP, ASKED, PRIOR, LEAKY)[None, :, None] * v
     tl.store(s + mine, total, mask=live)
 
 
@@ -62,7 +49,7 @@ def attend_votes_backward(
     for i in range(children):
         at = votes + (i * B + b) * (J * C * H) + among_votes
         v = tl.load(at, mask=live, other=0.0)
-        c = _coupling(v, q, logits, first + i, J, JP, ASKED, PRIOR, LEAKY)
+        c = coupling(v, q, logits, first + i, J, JP, ASKED, PRIOR, LEAKY)
         gv = c[None, :, None] * g
         if ASKED or PRIOR:
             rho = over_pose(g * v)

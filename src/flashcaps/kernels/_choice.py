@@ -13,19 +13,22 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 def pick_form(routing: str, votes: Votes | Windows, softmax: Softmax) -> str:
     """ "triton" on a CUDA device where the algorithm has kernels that take these votes, else "matrix".
 
-    Where both run, the kernels are the faster at every size measured, and the leaner.
+    Where both run, the kernels are the faster at every size measured, and the leaner. Those of wide poses have not been
+    measured on a device yet, and are there to be asked for.
     """
     if votes.weight.device.type != "cuda" or not HAS_TRITON:
         return "matrix"
     reason: str | None = f"{routing} has no kernels"
     if routing in ("dynamic", "attention", "discriminative"):
+        from ._attend_plan import wide
         from ._attend_triton import supported
 
-        reason = supported(votes, softmax)
+        reason = "wide poses" if wide(votes) else supported(votes, softmax)
     elif routing in ("em", "heinsen"):
+        from ._fit_source import wide as fit_wide
         from ._fit_triton import supported as fit_supported
 
-        reason = fit_supported(votes, softmax)
+        reason = "wide poses" if fit_wide(votes.weight, votes.shape[3]) else fit_supported(votes, softmax)
     return "matrix" if reason else "triton"
 
 

@@ -17,6 +17,14 @@ LOWEST = tl.constexpr(-3.0e38)  # not -inf: a difference of two would be NaN
 
 
 @triton.jit
+def tile_at(lo, J: tl.constexpr, D: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr):
+    """Parents from `lo` on, as a row and down a tile, elements across it, and which parents and elements there are."""
+    parent = lo + tl.arange(0, PARENTS)
+    j, d = parent[:, None], tl.arange(0, WIDTH)[None, :]
+    return parent, j, d, parent < J, (j < J) & (d < D)
+
+
+@triton.jit
 def votes_at(b, i, j, d, B, R, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr):
     """Where the votes of child i of example b for parents j are."""
     return ((i // R * B + b) * R + i % R) * (C * J * H) + d // H * (J * H) + j * H + d % H
@@ -54,14 +62,11 @@ def wide_normaliser(
     """Z_i of one child."""
     D: tl.constexpr = C * H
     b, i = (tl.program_id(0) // I).to(tl.int64), (tl.program_id(0) % I).to(tl.int64)
-    d = tl.arange(0, WIDTH)[None, :]
     row = table + b * ((HEAD + 2 * D) * J)
     top = tl.full((1,), LOWEST, tl.float32)
     total = tl.full((1,), 0.0, tl.float32)
     for lo in range(0, J, PARENTS):
-        parent = lo + tl.arange(0, PARENTS)
-        j = parent[:, None]
-        live = (j < J) & (d < D)
+        parent, j, d, _, live = tile_at(lo, J, D, PARENTS, WIDTH)
         f = tl.load(v + votes_at(b, i, j, d, B, R, J, C, H), mask=live, other=0.0)
         f -= rows_of(row, HEAD, j, d, J, D, RUN)
         precision = rows_of(row, HEAD + D, j, d, J, D, RUN)
@@ -81,9 +86,7 @@ def wide_moments(
     """Weight, score, mean and spread over a chunk of children, by Welford's update."""
     D: tl.constexpr = C * H
     b = tl.program_id(0).to(tl.int64)
-    parent = tl.program_id(1) * PARENTS + tl.arange(0, PARENTS)
-    j, d = parent[:, None], tl.arange(0, WIDTH)[None, :]
-    there, live = parent < J, (j < J) & (d < D)
+    parent, j, d, there, live = tile_at(tl.program_id(1) * PARENTS, J, D, PARENTS, WIDTH)
     row = table + b * ((HEAD + 2 * D) * J)
     if DENSITY:
         constant = constants_of(row, parent, J, RUN)

@@ -9,7 +9,7 @@ import triton.language as tl
 
 from ._fit_forward import log_sigmoid
 from ._fit_lanes import HEAD, gather
-from ._fit_tiles import constants_of, couplings, rows_at, rows_of, votes_at
+from ._fit_tiles import constants_of, couplings, rows_at, rows_of, tile_at, votes_at
 
 
 @triton.jit
@@ -35,9 +35,7 @@ def wide_slopes(
     """The table of parents fitted about others, as `_fit_slopes.slopes` has it."""
     D: tl.constexpr = C * H
     b = tl.program_id(0).to(tl.int64)
-    parent = tl.program_id(1) * PARENTS + tl.arange(0, PARENTS)
-    j, d = parent[:, None], tl.arange(0, WIDTH)[None, :]
-    there, live = parent < J, (j < J) & (d < D)
+    parent, j, d, there, live = tile_at(tl.program_id(1) * PARENTS, J, D, PARENTS, WIDTH)
     x, at = b * J + parent, (b * D + d) * J + j
     n = tl.load(weight + x, mask=there, other=0.0)
     g = tl.full((PARENTS,), 0.0, tl.float32)
@@ -94,14 +92,11 @@ def wide_child_sums(
     """s_i = sum_j p_ij dL/dw_ij of one child."""
     D: tl.constexpr = C * H
     b, i = (tl.program_id(0) // I).to(tl.int64), (tl.program_id(0) % I).to(tl.int64)
-    d = tl.arange(0, WIDTH)[None, :]
     row = table + b * ((HEAD + 4 * D) * J)
     s = tl.full((1,), 0.0, tl.float32)
     norm = s
     for lo in range(0, J, PARENTS):
-        parent = lo + tl.arange(0, PARENTS)
-        j, there = parent[:, None], parent < J
-        live = (j < J) & (d < D)
+        parent, j, d, there, live = tile_at(lo, J, D, PARENTS, WIDTH)
         f = tl.load(v + votes_at(b, i, j, d, B, R, J, C, H), mask=live, other=0.0)
         f -= rows_of(row, HEAD, j, d, J, D, RUN)
         a = rows_of(row, HEAD + 2 * D, j, d, J, D, RUN)
@@ -133,9 +128,7 @@ def wide_parent_gradients(
     """Sums of dL/da, times f and times f^2, over a chunk of children: only of iterations that begin with parents."""
     D: tl.constexpr = C * H
     b = tl.program_id(0).to(tl.int64)
-    parent = tl.program_id(1) * PARENTS + tl.arange(0, PARENTS)
-    j, d = parent[:, None], tl.arange(0, WIDTH)[None, :]
-    there, live = parent < J, (j < J) & (d < D)
+    parent, j, d, there, live = tile_at(tl.program_id(1) * PARENTS, J, D, PARENTS, WIDTH)
     row = table + b * ((HEAD + 4 * D) * J)
     constant = constants_of(row, parent, J, RUN)
     k = slopes_of(row, parent, J, RUN)
@@ -177,9 +170,7 @@ def wide_pair_gradients(
     """Of what belongs to a child and a parent, beta and the first coupling, over the batch."""
     D: tl.constexpr = C * H
     i = tl.program_id(0).to(tl.int64)
-    parent = tl.program_id(1) * PARENTS + tl.arange(0, PARENTS)
-    j, d = parent[:, None], tl.arange(0, WIDTH)[None, :]
-    there, live = parent < J, (j < J) & (d < D)
+    parent, j, d, there, live = tile_at(tl.program_id(1) * PARENTS, J, D, PARENTS, WIDTH)
     of_beta = tl.full((PARENTS,), 0.0, tl.float32)
     of_first = of_beta
     for b in range(B):
@@ -225,9 +216,7 @@ def wide_vote_gradients(
     """
     D: tl.constexpr = C * H
     b, i = (tl.program_id(0) // I).to(tl.int64), (tl.program_id(0) % I).to(tl.int64)
-    parent = tl.program_id(1) * PARENTS + tl.arange(0, PARENTS)
-    j, d = parent[:, None], tl.arange(0, WIDTH)[None, :]
-    there, live = parent < J, (j < J) & (d < D)
+    parent, j, d, there, live = tile_at(tl.program_id(1) * PARENTS, J, D, PARENTS, WIDTH)
     at = b * I + i
     place = v + votes_at(b, i, j, d, B, R, J, C, H)
     vote = tl.load(place, mask=live, other=0.0)

@@ -12,15 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._voted_triton import over_parents, over_pose, within
-
-
-@triton.jit
-def _coupling(v, q, J, JP: tl.constexpr, ASKED: tl.constexpr):
-    a = tl.full((JP,), 0.0, tl.float32)
-    if ASKED:
-        a += over_pose(v * q)
-    return over_parents(a, J, JP, False)
+from ._voted_triton import coupling, over_pose, within
 
 
 @triton.jit
@@ -41,7 +33,7 @@ def spread(
         q = tl.load(query + mine, mask=live, other=0.0).to(tl.float32)
     for i in range(children):
         v = tl.load(votes + (i * B + b) * (J * C * H) + among_votes, mask=live, other=0.0)
-        r = _coupling(v, q, J, JP, ASKED)
+        r = coupling(v, q, q, i, J, JP, ASKED, False, False)
         total += r
         part = r / tl.maximum(total, 1e-30)  # of nobody so far: not 0 / 0
         e = v - centre
@@ -72,7 +64,7 @@ def spread_backward(
     for i in range(children):
         at = votes + (i * B + b) * (J * C * H) + among_votes
         v = tl.load(at, mask=live, other=0.0)
-        r = _coupling(v, q, J, JP, ASKED)
+        r = coupling(v, q, q, i, J, JP, ASKED, False, False)
         e = v - centre
         gv = 2 * r[None, :, None] * e * g
         if ASKED:

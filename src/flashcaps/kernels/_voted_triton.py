@@ -23,9 +23,17 @@ def over_pose(x):
 
 
 @triton.jit
-def over_parents(a, J, JP: tl.constexpr, LEAKY: tl.constexpr):
-    """Softmax of logits (J,); LEAKY: one more of 0, whose share is dropped."""
-    a = tl.where(tl.arange(0, JP) < J, a, float("-inf"))
+def coupling(
+    v, q, logits, i, J, JP: tl.constexpr, ASKED: tl.constexpr, PRIOR: tl.constexpr, LEAKY: tl.constexpr
+):  # fmt: skip
+    """Of child i, softmax over parents of logits_i + v . q; LEAKY: one more logit of 0, whose share is dropped."""
+    j = tl.arange(0, JP)
+    a = tl.full((JP,), 0.0, tl.float32)
+    if PRIOR:
+        a += tl.load(logits + i * J + j, mask=j < J, other=0.0)
+    if ASKED:
+        a += over_pose(v * q)
+    a = tl.where(j < J, a, float("-inf"))
     top = tl.max(a, axis=0)
     if LEAKY:
         top = tl.maximum(top, 0.0)
