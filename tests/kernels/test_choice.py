@@ -35,8 +35,7 @@ def test_by_device(routing: str) -> None:
 @pytest.mark.parametrize("routing", TRITON)
 def test_what_the_kernels_cannot_take(routing: str) -> None:
     assert pick_form(routing, votes("cuda", torch.float64), over_parents) == "matrix"
-    wide = votes("cuda", dim=400)  # their kernels are there to be asked for, but em's few votes of it are stored
-    assert pick_form(routing, wide, over_parents) == ("triton" if routing in ("em", "heinsen") else "matrix")
+    assert pick_form(routing, votes("cuda", dim=400), over_parents) == "triton"
 
 
 @pytest.mark.parametrize("routing", ["em", "heinsen"])

@@ -13,17 +13,16 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 def pick_form(routing: str, votes: Votes | Windows, softmax: Softmax) -> str:
     """ "triton" on a CUDA device where the algorithm has kernels that take these votes, else "matrix".
 
-    Where both run, the kernels are the faster at every size measured, and the leaner. Those of wide poses have not been
-    measured on a device yet, and are there to be asked for.
+    Where both run, the kernels are the faster at every size measured, and the leaner. em's and heinsen's of wide poses
+    have not been measured on a device yet, and are there to be asked for.
     """
     if votes.weight.device.type != "cuda" or not HAS_TRITON:
         return "matrix"
     reason: str | None = f"{routing} has no kernels"
     if routing in ("dynamic", "attention", "discriminative"):
-        from ._attend_plan import wide
         from ._attend_triton import supported
 
-        reason = "wide poses" if wide(votes) else supported(votes, softmax)
+        reason = supported(votes, softmax)
     elif routing in ("em", "heinsen"):
         from ._fit_source import wide as fit_wide
         from ._fit_triton import supported as fit_supported
