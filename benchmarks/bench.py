@@ -14,7 +14,7 @@ from . import cpu, provenance
 from .measure import explain
 from .record import file_for, merge, read, write
 from .runner import Task, Tell, large_rows, rows, run, sweep_rows, warm
-from .sweeps import BASE
+from .sweeps import points
 from .table import write_tables
 from .training import profile
 from .workloads import BACKENDS, PRECISIONS, profiled, table
@@ -47,7 +47,10 @@ class Plan:
             raise ValueError(f"kernels: expected one of {', '.join(KERNELS)}, got {self.kernels!r}")
 
     def check(self) -> None:
-        known = [*BASE] if self.sweep else [*table(self.toy)]
+        known = table(self.toy)
+        if self.sweep:  # an algorithm, an axis of it or one point: "em", "em/D", "em/D/36"
+            parts = [point.split("/") for point in points(self.toy)]
+            known = dict.fromkeys(["/".join(part[:n]) for n in (1, 2, 3) for part in parts])
         for name, given, right in (
             ("workload", self.workloads, known),
             ("backend", self.backends, BACKENDS),
@@ -55,7 +58,8 @@ class Plan:
         ):
             for x in given:
                 if x not in right:
-                    raise ValueError(f"{name}: expected one of {', '.join(right)}, got {x!r}")
+                    short = [r for r in right if "/" not in r]
+                    raise ValueError(f"{name}: expected one of {', '.join(short)}, got {x!r}")
         if self.seconds <= 0:
             raise ValueError(f"seconds: expected more than 0, got {self.seconds:g}")
 

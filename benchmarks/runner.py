@@ -67,9 +67,9 @@ def rows(names: Iterable[str], backends: Iterable[str] = (), precisions: Iterabl
 
 
 def sweep_rows(names: Iterable[str] = (), toy: bool = False) -> list[Task]:
-    """Every point of the sweeps (or those of the algorithms named), the fused form of all before the matrix form."""
-    chosen = list(names)
-    found = [name for name in sweeps.points(toy) if not chosen or name.split("/")[0] in chosen]
+    """Every point of the sweeps (or those below "em", "em/D", ...), the fused form of all before the matrix form."""
+    chosen = tuple(f"{name}/" for name in names)
+    found = [name for name in sweeps.points(toy) if not chosen or f"{name}/".startswith(chosen)]
     tasks = [Task("sweep", name, backend, "tf32") for name in found for backend in ("triton", "matrix")]
     return sorted(tasks, key=lambda task: task.backend != "triton")
 

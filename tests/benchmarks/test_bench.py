@@ -182,6 +182,15 @@ def test_sweeps_vary_one_number_of_every_algorithm() -> None:
     assert names["attention/image/16"].inputs == (32, 16, 16, 16)
 
 
+def test_sweeps_of_an_algorithm_an_axis_or_a_point() -> None:
+    found = {task.workload for task in runner.sweep_rows(["em/D", "heinsen/J/64"])}
+    assert found == {*(f"em/D/{dim}" for dim in AXES["D"]), "heinsen/J/64"}
+    assert len(runner.sweep_rows(["em"])) > len(runner.sweep_rows(["em/D"]))
+    Plan(workloads=["em/D"], sweep=True).check()
+    with pytest.raises(ValueError, match=r"expected one of dynamic, .*, got 'em/Q'"):
+        Plan(workloads=["em/Q"], sweep=True).check()
+
+
 def test_large_batches_are_those_public_code_cannot_train() -> None:
     assert [w.batch for w in large().values()] == [1024, 512]
     peak = training_peak(large(toy=True)["attention_resnet_1024"], "matrix", "tf32", "cpu")

@@ -61,7 +61,7 @@ class Case(NamedTuple):
         i, j = g * self.r, self.j
         x = {
             "u": torch.randn(b, g, self.r, self.c, self.d),
-            "weight": torch.randn(j, self.d, g, self.h),
+            "weight": torch.randn(j, self.d, g, self.h) / self.d**0.5,  # votes are of one size, however wide poses are
             "gate": torch.rand(b, i),
         }
         x["gate"][0] = 0  # an example of which nothing is there

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from flashcaps.kernels import _voted
 from flashcaps.kernels._spread import variance_of_attended
-from flashcaps.kernels._voted import takes
+from flashcaps.kernels._voted import Gradients, blocks, split, takes
 from flashcaps.routing._gaussian import weighted_moments
 from flashcaps.votes import Votes
 
+from ..conftest import assert_near
 from .capture import assert_right_when_replayed
 from .poison import poison_memory
 from .test_attend_triton import SHAPES, draw, relative
@@ -109,6 +110,25 @@ def test_what_the_kernels_take() -> None:
     assert not takes(Votes(u.expand(4, 3, 2, 2, 4), weight))
     assert not takes(Votes(u[:0], weight))
     assert not takes(Votes(u, torch.randn(600, 4, 3, 6)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "d", "parts"), [(25088, 4, 64), (25088, 64, 16), (6272, 64, 4), (1001, 1, 1), (64, 4, 1)]
+)
+def test_long_sums_are_split(rows: int, d: int, parts: int) -> None:
+    assert split(rows, d) == parts
+
+
+def test_split_sums_of_weight_gradients() -> None:
+    u, weight = torch.randn(256, 3, 1, 2, 4), torch.randn(5, 4, 3, 6)
+    assert split(512, 4) > 1
+    into, (block,) = Gradients(u, weight), blocks(u, weight)
+    gv = torch.randn(block.votes.shape)
+    into.take(block, gv)
+    gu, gw = into.laid_out_like(u, weight)
+    of_votes = gv.double().view(3, 256, 2, 5, 6)
+    assert_near(gw, torch.einsum("gbcjh,bgcd->jdgh", of_votes, u[:, :, 0].double()))
+    assert_near(gu[:, :, 0], torch.einsum("gbcjh,jdgh->bgcd", of_votes, weight.double()))
 
 
 # b, g, j, c, d, h

@@ -47,6 +47,7 @@ def bench(
     flashcaps bench
     flashcaps bench dynamic_mnist em_stack --backend triton --backend public
     flashcaps bench --sweep --seconds 300
+    flashcaps bench em/D heinsen/J/64 --sweep
     flashcaps bench --whole --profile
     flashcaps bench demo
     """

@@ -7,6 +7,7 @@ their gradients take their place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -46,11 +47,21 @@ def constants(u: Tensor, weight: Tensor) -> dict[str, Any]:
     return {"C": c, "H": h, "CP": cp, "JP": jp, "HP": hp, "num_warps": min(max(cp * jp * hp // 256, 1), 8)}
 
 
-def blocks(u: Tensor, weight: Tensor) -> Iterator[Block]:
+def blocks(u: Tensor, weight: Tensor, sizes: int = 1) -> Iterator[Block]:
+    """Of `sizes` times SIZE elements."""
     poses, transforms = u[:, :, 0].float().transpose(0, 1).flatten(1, 2), weight.float().permute(2, 1, 0, 3).flatten(2)
-    some = max(SIZE // (poses.shape[1] * transforms.shape[2]), 1)
+    some = max(sizes * SIZE // (poses.shape[1] * transforms.shape[2]), 1)
     for first in range(0, poses.shape[0], some):
         yield Block(first, poses[first : first + some], transforms[first : first + some])
+
+
+def split(rows: int, d: int) -> int:
+    """Into how many parts the sums over examples of a weight's gradient go, so that the product of a few small matrices
+    of many rows fills a GPU. Partial sums are the sixteenth of the votes at most."""
+    parts = math.gcd(rows, 64)
+    while parts > 1 and 16 * parts * d > rows:
+        parts //= 2
+    return parts
 
 
 class Gradients:
@@ -63,7 +74,10 @@ class Gradients:
     def take(self, block: Block, votes: Tensor) -> None:
         rows = slice(block.first, block.first + votes.shape[0])
         torch.bmm(votes, block.transforms.mT, out=self.u[rows].flatten(1, 2))
-        torch.bmm(block.poses.mT, votes, out=self.weight[rows].flatten(2))
+        parts = split(votes.shape[1], block.poses.shape[2])
+        poses, votes = (x.unflatten(1, (parts, -1)).flatten(0, 1) for x in (block.poses, votes))
+        sums = torch.bmm(poses.mT, votes).unflatten(0, (-1, parts))
+        torch.sum(sums, 1, out=self.weight[rows].flatten(2))
 
     def laid_out_like(self, u: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         of_u = self.u.transpose(0, 1).to(u.dtype).reshape(u.shape).contiguous()
