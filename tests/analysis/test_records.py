@@ -113,5 +113,8 @@ def test_diverse_bars_beside_the_papers():
     assert data["rows"]["dynamic_diverse"]["paper"] == 83.39
     assert caption.index("dynamic_diverse") < caption.index("cnn_diverse_pool")
     assert "attention_diverse_wide" in caption.partition("Not measured yet")[2]
+    short = [record(name, ["steps=9"], 20.0, kind) for name in ("cnn_diverse_fc", "dynamic_diverse")]
+    longer = record("dynamic_diverse", [], 80.0, kind)
+    assert diverse(tiny([longer, *short])).data["rows"]["dynamic_diverse"]["values"] == [20.0], "no mean over both"
     with pytest.raises(DoesNotApply, match=r"DiverseMultiMNIST.*not measured yet.*cnn_diverse_fc"):
         diverse(tiny([]))

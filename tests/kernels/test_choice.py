@@ -39,10 +39,10 @@ def test_what_the_kernels_cannot_take(routing: str) -> None:
 
 
 @pytest.mark.parametrize("routing", ["em", "heinsen"])
-def test_wide_votes_are_to_be_asked_for(routing: str) -> None:
+def test_wide_votes_have_kernels_of_their_own(routing: str) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         u, weight = torch.empty(2, 6, 1, 8, 8, device="cuda"), torch.empty(32, 8, 6, 8, device="cuda")
-        assert pick_form(routing, Votes(u, weight), over_parents) == "matrix"
+        assert pick_form(routing, Votes(u, weight), over_parents) == "triton"
 
 
 def test_sharing_and_positions() -> None:

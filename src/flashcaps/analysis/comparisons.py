@@ -30,9 +30,9 @@ def ablation(run: Run) -> Drawn:
         raise DoesNotApply(f"measured ablations are needed, in results/runs or --beside; {not_measured(absent)}")
     kinds = [k for k in ABLATIONS if k in table]
     counts = sorted({t for points in table.values() for t in points})
-    fig = figure(8, 3.8)
+    fig = figure(10, 3.8)
     axis = fig.subplots()
-    width = 0.8 / len(kinds)
+    width = 0.86 / len(kinds)
     means = {k: {t: statistics.fmean(v) for t, v in table[k].items()} for k in kinds}
     for j, kind in enumerate(kinds):
         x = [counts.index(t) + (j - (len(kinds) - 1) / 2) * width for t in sorted(table[kind])]
@@ -75,6 +75,11 @@ def schedule(recipe: Recipe) -> tuple[Any, ...]:
     return replace(recipe.train, seed=0), recipe.schedule, recipe.optimiser, recipe.augment, recipe.loss
 
 
+def steps(recipe: Recipe) -> tuple[Any, ...]:
+    """For how long, and how the learning rate changes; losses and optimisers are each model's own."""
+    return replace(recipe.train, seed=0), recipe.schedule
+
+
 def ablated(f: Facts) -> str:
     """Which bar a run of attention routing belongs to; "" for none of them."""
     if f.algorithm != "attention" or "simple_cifar10" not in f.recipe.model.name or "cifar100" in f.recipe.model.name:
@@ -91,11 +96,12 @@ def ablated(f: Facts) -> str:
 def diverse(run: Run) -> Drawn:
     """Models on DiverseMultiMNIST: accuracy and parameters beside the paper's (attention, Fig. 5)."""
     rows: dict[str, dict[str, Any]] = {}
-    for record, f in known(run):
-        if f.recipe.data.name == "diverse_multimnist" and not f.changed:
-            row = rows.setdefault(record["recipe"], {"values": [], "parameters": record["parameters"],
-                                                     "paper": f.recipe.claim.value})
-            row["values"].append(accuracy(record))
+    measured = [(record, f) for record, f in known(run)
+                if f.recipe.data.name == "diverse_multimnist" and not f.changed]
+    for record, f in trained_alike(measured, steps, lambda f: f.recipe.name):
+        row = rows.setdefault(record["recipe"], {"values": [], "parameters": record["parameters"],
+                                                 "paper": f.recipe.claim.value})
+        row["values"].append(accuracy(record))
     absent = {name: name for name in list_recipes() if "_diverse" in name and name not in rows}
     if not rows:
         raise DoesNotApply(f"measured runs on DiverseMultiMNIST are needed, in results/runs or --beside; "
@@ -106,8 +112,9 @@ def diverse(run: Run) -> Drawn:
     ours = [statistics.fmean(rows[n]["values"]) for n in names]
     axis.barh(names, ours, color=COLOURS[0], height=0.6)
     for k, (name, value) in enumerate(zip(names, ours, strict=True)):
-        axis.text(1.5, k, f"{value:.2f} %, {numbers(rows[name]['parameters'])} parameters", va="center",
-                  color="#fefefe", fontsize=10.5)
+        inside = value > 50  # else it would run over the end of its bar
+        axis.text(1.5 if inside else value + 1.5, k, f"{value:.2f} %, {numbers(rows[name]['parameters'])} parameters",
+                  va="center", color="#fefefe" if inside else INK, fontsize=10.5)
     paper = [(rows[n]["paper"], k) for k, n in enumerate(names) if rows[n]["paper"] is not None]
     if paper:
         axis.plot(*zip(*paper, strict=True), "|", color=INK, markersize=22, markeredgewidth=2.5, label="the paper's")

@@ -13,8 +13,7 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 def pick_form(routing: str, votes: Votes | Windows, softmax: Softmax) -> str:
     """ "triton" on a CUDA device where the algorithm has kernels that take these votes, else "matrix".
 
-    Where both run, the kernels are the faster at every size measured, and the leaner. em's and heinsen's of wide poses
-    have not been measured on a device yet, and are there to be asked for.
+    Where both run, the kernels are the faster at every size measured, and the leaner.
     """
     if votes.weight.device.type != "cuda" or not HAS_TRITON:
         return "matrix"
@@ -24,10 +23,9 @@ def pick_form(routing: str, votes: Votes | Windows, softmax: Softmax) -> str:
 
         reason = supported(votes, softmax)
     elif routing in ("em", "heinsen"):
-        from ._fit_source import wide as fit_wide
         from ._fit_triton import supported as fit_supported
 
-        reason = "wide poses" if fit_wide(votes.weight, votes.shape[3]) else fit_supported(votes, softmax)
+        reason = fit_supported(votes, softmax)
     return "matrix" if reason else "triton"
 
 
