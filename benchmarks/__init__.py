@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from flashcaps.kernels._tiles import with_tiles
 from flashcaps.results import commit, hardware
 
 SEED = 0  # of weights; inputs take the numbers after it
@@ -40,6 +41,6 @@ def provenance(device: str = "cpu") -> dict[str, Any]:
         "hardware": hardware(torch.device(device)),
         "versions": versions(),
         "commit": commit(),
-        "command": command_line(),
+        "command": with_tiles(command_line()),
         "seed": SEED,
     }

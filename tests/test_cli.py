@@ -19,7 +19,7 @@ from flashcaps.routing import ROUTING
 
 from .fake_data import SMALL_TOML, fake_load_data, write_idx
 
-COMMANDS = ("models", "recipes", "train", "evaluate", "attack", "predict", "figures", "export", "demo", "bench",
+COMMANDS = ("models", "recipes", "train", "evaluate", "attack", "predict", "figures", "export", "demo", "bench", "tune",
             "data get", "data shard", "results", "checks")  # fmt: skip
 
 

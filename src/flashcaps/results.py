@@ -18,6 +18,7 @@ import torch
 
 from .checkpoint import write_atomic
 from .evaluate import Evaluation
+from .kernels._tiles import with_tiles
 from .recipe import Claim, Recipe, list_recipes, read_recipe
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def make_result(recipe: Recipe, run: RunFolder, step: Step, test: Evaluation, we
         "beside": os.environ.get("FLASHCAPS_BESIDE", ""),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "flashcaps": _version()},
         "commit": commit(),
-        "command": shlex.join(run.command),
+        "command": with_tiles(shlex.join(run.command)),
         "curve": curve,
     }
 

@@ -114,7 +114,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
     whole = plan.tile
     monkeypatch.setattr(plan, "FULL", dict.fromkeys(plan.FULL, full))
     plan.cut.cache_clear()
-    monkeypatch.setattr(plan, "tile", lambda n, kernel, exact: whole(n, kernel, exact)._replace(bt=2, ic=2))
+    monkeypatch.setattr(plan, "tile", lambda n, kernel, *given: whole(n, kernel, *given)._replace(bt=2, ic=2))
     monkeypatch.setattr(plan, "plain", lambda kernel, n: plan.Plain(2, 4, 4, 1, 2, 1))
     monkeypatch.setattr(plan, "MULTIPROCESSORS", full)
     plan.chunks.cache_clear()

@@ -20,6 +20,7 @@ from ._figures import figures
 from ._lists import models, recipes, results
 from ._predict import predict
 from ._train import evaluate, train
+from ._tune import tune
 
 EXAMPLES = """\
 flashcaps: capsule networks at the speed of the hardware. Five things to try:
@@ -43,7 +44,7 @@ def examples(context: typer.Context) -> None:
         typer.echo(EXAMPLES, nl=False)
 
 
-for command in (models, recipes, train, evaluate, attack, predict, figures, export, bench, demo, results, checks):
+for command in (models, recipes, train, evaluate, attack, predict, figures, export, bench, tune, demo, results, checks):
     app.command(name=command.__name__)(command)
 app.add_typer(data, name="data")
 

@@ -98,7 +98,7 @@ class Step:
         return self.u, self.weight, self.query, self.logits
 
     def tile(self, kernel: str) -> plan.Tile:
-        return plan.tile(self.n, kernel, exact=precision(self.u.dtype) == EXACT)
+        return plan.tile(self.n, kernel, precision(self.u.dtype) == EXACT, 8 * self.u.element_size())
 
     def constants(self, tile: plan.Tile) -> dict[str, Any]:
         n = self.n

@@ -1,4 +1,4 @@
-"""How `attend`'s kernels cut their work, from the shapes alone: no search, no surprise.
+"""How `attend`'s kernels cut their work, from the shapes alone; a search for other blocks is for who asks (`_tiles`).
 
 Memory: sums that programs share are made in parts, one for each chunk of children or examples. The more chunks the
 fuller the device, but their room is bound by the layer's own size, so that forward + backward peak within twice the
@@ -28,9 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..votes import Votes, Windows
+from ._tiles import pick
 
 MULTIPROCESSORS = 132  # of a large GPU
 FULL = {"weighted_sum": 264, "parent_gradient": 396}  # programs that it holds at a time
@@ -161,13 +162,20 @@ def too_large(n: Sizes) -> str | None:
     return f"a tensor of {elements} elements; the kernel's addresses take 2**31" if elements >= 1 << 31 else None
 
 
-def tile(n: Sizes, kernel: str, exact: bool = False) -> Tile:
+def tile(n: Sizes, kernel: str, exact: bool = False, bits: int = 32) -> Tile:
     """The kernel's block in examples and children; the matrix units take no fewer than 16 columns of a vote."""
-    block = (EXACT if exact else BLOCKS)[kernel]
+    block = pick(kernel, (*n, exact, bits), (EXACT if exact else BLOCKS)[kernel], other_blocks)
     cp, dp, hp = power_of_two(n.c), power_of_two(n.d), max(power_of_two(n.h), 16)
     bt = max(min(block.rows // cp, power_of_two(n.b)), 16 // cp, 1)
     warps = block.warps if bt * cp == block.rows else min(block.warps, 4)
     return Tile(bt, max(block.columns // dp, 8), cp, dp, hp, warps, block.registers)
+
+
+def other_blocks(block: Block) -> list[Block]:
+    """What a search tries beside a block: one of its numbers changed."""
+    changed: list[dict[str, Any]] = [{"rows": 32}, {"rows": 64}, {"rows": 128}, {"columns": 64}, {"columns": 128},
+                                     {"warps": 8}, *({"registers": most} for most in (None, 128, 168))]  # fmt: skip
+    return [x for x in dict.fromkeys(block._replace(**c) for c in changed) if x != block]
 
 
 def ceil_div(a: int, b: int) -> int:

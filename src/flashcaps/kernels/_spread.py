@@ -15,8 +15,6 @@ from torch import Tensor
 from ..votes import Votes
 from ._voted import Gradients, blocks, constants
 
-SIZES = 4  # a parent's n, mean and m are read and written for each block, and weigh as much as votes of five children
-
 
 def variance_of_attended(votes: Votes, query: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
     """Total coupling (B, J) and variance (B, J, D) of votes coupled by agreement, as `spread_of_attended`'s."""
@@ -32,7 +30,7 @@ def spread(u: Tensor, weight: Tensor, query: Tensor | None) -> tuple[Tensor, Ten
     b, j = u.shape[0], weight.shape[0]
     n, mean, m = _empty(u, weight)
     q = mean if query is None else query.contiguous()
-    for block in blocks(u, weight, SIZES):
+    for block in blocks(u, weight):
         votes = block.votes
         kernels.spread[(b,)](
             votes, q, n, mean, m, b, j, votes.shape[0], block.first, ASKED=query is not None, **constants(u, weight)
@@ -61,7 +59,7 @@ def spread_backward(
     b, j, into = u.shape[0], weight.shape[0], Gradients(u, weight)
     gq = torch.empty(0 if query is None else query.shape, dtype=torch.float32, device=u.device)
     q = mean if query is None else query.contiguous()
-    for block in blocks(u, weight, SIZES):
+    for block in blocks(u, weight):
         votes = block.votes
         kernels.spread_backward[(b,)](
             votes, q, mean, gn, gm, gq, b, j, votes.shape[0], block.first, ASKED=query is not None,

@@ -18,6 +18,7 @@ from ..votes import Votes
 from ._rows import power_of_two
 
 SIZE = 1 << 23  # elements of a block's votes: 32 MB, within the second-level cache of a large GPU
+LEAST = 8  # children of a block: sums over them, as large as a child's votes, are read and written once a block
 LARGEST = 8192  # elements of one child's votes, which a program holds in registers
 
 
@@ -47,10 +48,9 @@ def constants(u: Tensor, weight: Tensor) -> dict[str, Any]:
     return {"C": c, "H": h, "CP": cp, "JP": jp, "HP": hp, "num_warps": min(max(cp * jp * hp // 256, 1), 8)}
 
 
-def blocks(u: Tensor, weight: Tensor, sizes: int = 1) -> Iterator[Block]:
-    """Of `sizes` times SIZE elements."""
+def blocks(u: Tensor, weight: Tensor) -> Iterator[Block]:
     poses, transforms = u[:, :, 0].float().transpose(0, 1).flatten(1, 2), weight.float().permute(2, 1, 0, 3).flatten(2)
-    some = max(sizes * SIZE // (poses.shape[1] * transforms.shape[2]), 1)
+    some = max(SIZE // (poses.shape[1] * transforms.shape[2]), LEAST)
     for first in range(0, poses.shape[0], some):
         yield Block(first, poses[first : first + some], transforms[first : first + some])
 
