@@ -91,13 +91,8 @@ def reason(text: str) -> str:
 
 def summary(record: dict[str, Any]) -> str:
     """A GPU's line per workload: times, floor, goal, and how many times faster than the fastest public code."""
-    lines = [
-        f"{origin(record)}:",
-        "",
-        "| workload | published public | public style, eager | matrix | matrix, compiled | triton, eager | triton | "
-        "triton, bf16 | floor | goal | faster | MiB | goal MB |",
-        line(["---"] * 13),
-    ]
+    table = [["workload", "published public", "public style, eager", "matrix", "matrix, compiled", "triton, eager",
+              "triton", "triton, bf16", "floor", "goal", "faster", "MiB", "goal MB"]]  # fmt: skip
     for name, work in record["workloads"].items():
         rows = {(r["backend"], r["dtype"]): r for r in record["rows"] if r["workload"] == name}
         if not rows:
@@ -109,7 +104,7 @@ def summary(record: dict[str, Any]) -> str:
         others = [x for x in (goal["public_ms"], goal["compiled_ms"], (public or {}).get("eager_ms")) if x is not None]
         faster = f"{min(others) / best:,.0f} x" if best and others else ""
         floors = [rows[k]["floor_ms"] for k in rows if k[1] == "tf32" and "floor_ms" in rows[k]]
-        lines.append(line([
+        table.append([
             work["title"],
             published(goal),
             ms(public, "eager"),
@@ -123,8 +118,10 @@ def summary(record: dict[str, Any]) -> str:
             faster,
             "" if ours.get("peak_mib") is None else f"{ours['peak_mib']:,.0f}",
             "" if goal["mb"] is None else f"< {goal['mb']:,.0f}",
-        ]))  # fmt: skip
-    return "\n".join(lines)
+        ])  # fmt: skip
+    measured = [k for k in range(len(table[0])) if any(cells[k] for cells in table[1:])]
+    head, *body = ([cells[k] for k in measured] for cells in table)
+    return "\n".join([f"{origin(record)}:", "", *map(line, (head, ["---"] * len(head), *body))])
 
 
 def cheaper(record: dict[str, Any]) -> str:
