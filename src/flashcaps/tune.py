@@ -27,7 +27,7 @@ from .results import commit, hardware
 from .train import convolutions_last
 from .workers import find_device, set_precision
 
-GAIN = 0.02  # of a step's time: less is noise
+GAIN = 0.01  # of a step's time: less is noise
 ALIKE = 0.02  # of the largest element of a gradient: products of TF32 and bf16 stay within it
 REPLAYS = 20  # whose median is a step's time
 Found = dict[str, list[Any]]

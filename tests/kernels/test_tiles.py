@@ -174,6 +174,15 @@ def test_without_a_gpu_there_is_nothing_to_tune(tmp_path: Path, monkeypatch: pyt
         tune(read_recipe("tiny", []), tmp_path / "tiles.json")
 
 
+def test_a_step_of_a_recipe() -> None:
+    torch.manual_seed(0)
+    found = make_step(read_recipe("tiny", ["batch=4"]), torch.device("cpu"))()
+    assert all(g.isfinite().all() for g in found)
+    assert sum(bool(g.any()) for g in found) >= 3
+    with pytest.raises(ValueError, match="tune: heinsen_sst5 reads no images"):
+        make_step(read_recipe("heinsen_sst5", []), torch.device("cpu"))
+
+
 @pytest.mark.gpu
 def test_a_search_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one other block for each kernel, so that few are compiled; with the file gradients are the same."""
