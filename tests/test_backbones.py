@@ -96,6 +96,13 @@ def test_layers_are_called_one_by_one_on_a_cpu() -> None:
     assert len(called) == len(leaves)
 
 
+@pytest.mark.parametrize(("width", "stride", "same"), [(4, 1, True), (4, 2, False), (6, 1, False)])
+def test_a_shortcut_is_a_convolution_where_the_shape_changes(width: int, stride: int, same: bool) -> None:
+    block = ResidualBlock(4, width, stride)
+    assert isinstance(block.shortcut, nn.Identity) == same
+    assert block(torch.rand(2, 4, 6, 6)).shape == (2, width, 6 // stride, 6 // stride)
+
+
 def test_only_the_first_block_of_a_stage_strides() -> None:
     assert output_shape(ResNet(((4, 2, 1), (6, 3, 2))).build(1), (1, 9, 12)) == (6, 5, 6)
 

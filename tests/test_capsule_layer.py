@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck
-from torch.func import functional_call
+from torch.func import functional_call, grad, jacrev, vmap
 
-from flashcaps import ROUTING, ConvCapsules, DenseCapsules, PrimaryCapsules
+from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, PrimaryCapsules
 from flashcaps.capsule_layer import CapsuleLayer, choose_backend, pose_shape
 
 from .conftest import TOLERANCE, assert_near
@@ -215,6 +215,38 @@ def test_loading_refuses_primary_weights_that_are_not_finite() -> None:
     state["pose.weight"][0, 0, 0, 0] = float("nan")
     with pytest.raises(ValueError, match=r"pose\.weight: expected finite"):
         primary.load_state_dict(state)
+
+
+# ---- transforms of torch.func
+
+
+@pytest.mark.parametrize("case", BOTH, ids=ids)
+def test_per_example_gradients(case: LayerCase) -> None:
+    """vmap of grad: what one backward pass per example would give."""
+    made = case.build("auto")
+    u, a = case.draw()
+    learned, state = dict(made.named_parameters()), dict(made.named_buffers())
+
+    def loss(parameters: dict[str, Tensor], *example: Tensor | None) -> Tensor:
+        one = tuple(None if x is None else x[None] for x in example)
+        routed = functional_call(made, (parameters, state), one)
+        return sum(((k + x.double()) ** 2).sum() for k, (_, x) in enumerate(outputs(routed)))
+
+    places = None, 0, None if a is None else 0
+    found = vmap(grad(loss), places)(learned, u, a)
+    for b in range(len(u)):
+        made.zero_grad()
+        loss(learned, u[b], None if a is None else a[b]).backward()
+        for name, p in learned.items():
+            assert_near(found[name][b], torch.zeros_like(p) if p.grad is None else p.grad)
+
+
+def test_transforms_leave_nothing_for_the_coefficients_to_follow() -> None:
+    """Not even of a hidden layer, whose coefficients need a gradient."""
+    stack = CapsuleStack([layer("discriminative", out_dim=3), layer("discriminative", in_capsules=2)], concurrent=False)
+    u = torch.randn(3, 4, 3)
+    assert jacrev(lambda x: stack(x).pose)(u).shape == (3, 2, 5, 3, 4, 3)
+    assert all(x.seen.votes is None for x in stack.layers)
 
 
 # ---- the backend is visible, and never silently another

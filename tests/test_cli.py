@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from flashcaps import checks, sources
+from flashcaps.checkpoint import save_weights
 from flashcaps.checks import Comparison, compare_backends
 from flashcaps.cli import main
-from flashcaps.models import list_models
+from flashcaps.models import create_model, list_models
 from flashcaps.recipe import list_recipes
 from flashcaps.routing import ROUTING
+from flashcaps.sizing import own_recipe
 
 from .fake_data import SMALL_TOML, fake_load_data, write_idx
+from .own_pictures import write_pictures
 
 COMMANDS = ("models", "recipes", "train", "evaluate", "attack", "predict", "figures", "export", "demo", "bench", "tune",
             "data get", "data shard", "results", "checks")  # fmt: skip
@@ -106,16 +110,30 @@ def test_models_and_recipes_are_listed(say: Any, tmp_path: Path) -> None:
         (("train", "--images", ".", "--routing", "dynamo"), "did you mean 'dynamic'"),
         (("export", "nowhere", "--to", "onx"), "did you mean 'onnx'"),
         (("train",), "recipe"),
+        (("train", "tiny", "--out", ""), "--out: expected a folder for the run, got an empty name"),
+        (("train", "tiny", "--out", "file/run"), "--out: expected a folder for the run, got a file, file"),
+        (("evaluate", "nowhere", "--batch", "0"), "flashcaps evaluate --help says more"),
+        (("predict", "demo_dynamic", "x.png", "--top", "0"), "'--top'"),
+        (("predict", "demo_dynamic", "x.png", "--reconstruct", "file"), "--reconstruct: expected a folder, got a file"),
+        (("figures", "nowhere"), "neither a run folder, a weights file nor a shipped name"),
+        (("figures", "demo_dynamic", "--out", "file"), "--out: expected a folder, got a file, file"),
+        (("tune",), "missing argument 'recipe'; flashcaps tune --help says more"),
+        (("tune", "tiny"), "there is no CUDA device here"),
+        (("tune", "tny"), "did you mean tiny"),
+        (("tune", "tiny", "bathc=3"), "did you mean train.batch"),
     ],
 )
 def test_errors_are_one_line_and_say_what_to_do(
     say: Any, arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    Path("file").touch()
     said = say(*arguments)
     assert said.code in (1, 2)
     assert said.err.startswith("error: ")
     assert said.err.count("\n") == 1
+    assert said.out.strip("\n") or not said.out  # no empty line, of a bar that never was
     assert message.lower() in said.err.lower()
     assert "Traceback" not in said.out + said.err
 
@@ -156,6 +174,21 @@ def test_train_evaluate_and_table(say: Any, recipe: str, tmp_path: Path) -> None
     said = say("results", out, "--results", str(tmp_path / "results"))
     assert said.code == 0
     assert "`small` epochs=2" in (tmp_path / "results" / "README.md").read_text()
+
+
+def test_pictures_that_came_later_are_told(say: Any, tmp_path: Path) -> None:
+    """Others are held out then, some of which were trained on; of another folder, none were."""
+    folder = write_pictures(tmp_path / "shapes", 30, 12, 12)
+    fields, _ = own_recipe("images", str(folder), ["model.decoder=false"])
+    weights = tmp_path / "last.safetensors"
+    save_weights(weights, create_model(fields.model.name, **fields.model.overrides), {"recipe": fields.to_dict()})
+    assert say("evaluate", str(weights)).err == ""
+    write_pictures(folder, 33, 12, 12)
+    said = say("evaluate", str(weights))
+    assert said.code == 0
+    assert said.err == f"warning: {said.err.removeprefix('warning: ').rstrip()}\n"
+    assert f"{folder}: 33 examples, 30 when the model was trained" in said.err
+    assert say("evaluate", str(weights), f"data.path={folder}").err == ""
 
 
 def test_several_digits_are_counted_together(say: Any, recipe: str, tmp_path: Path) -> None:

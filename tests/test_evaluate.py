@@ -15,12 +15,15 @@ from flashcaps.evaluate import (
     answers,
     confusion_text,
     evaluate,
+    evaluate_as,
     is_right,
     score_threshold,
     viewed,
     views,
     wilson,
 )
+
+from .fake_data import small_recipe
 
 
 class Scores(NamedTuple):
@@ -94,7 +97,7 @@ def test_answers_and_rights() -> None:
     assert answers(scores, "threshold", 0.58).tolist() == [[True, False, False]]
     mixed = torch.tensor([[0.7, 0.3, 0.0]])
     assert is_right(scores, mixed, "top1").tolist() == [True]
-    assert score_threshold("margin") == 0.5
+    assert [score_threshold(loss) for loss in ("margin", "spread", "bce", "cross_entropy")] == [0.5, 0.5, 0, 0]
 
 
 def test_wilson_by_hand() -> None:
@@ -154,6 +157,15 @@ class Pictures(Listed):
             yield b._replace(inputs=torch.stack([b.inputs, 0 * b.inputs], 1)[:, None])
 
 
+@pytest.mark.parametrize("rule", ["top1", "top2"])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_model_of_other_classes_is_refused(rule: str, classes: int) -> None:
+    held = Listed([[0.6, 0.5, 0.0]], [1] if rule == "top1" else [[1, 1, 0]], rule)
+    held.classes = classes
+    with pytest.raises(ValueError, match=rf"^model: expected one that tells the data's {classes} classes, got 3"):
+        evaluate(Echo(), held)
+
+
 def test_mirrored_scores_are_the_mean_of_both_faces() -> None:
     """An image that is its own scores: [0.6, 0.5, 0] and its mirror image are [0.3, 0.5, 0.3] together."""
     held = Pictures([[0.6, 0.5, 0.0], [0.0, 0.1, 0.9]], [1, 1])
@@ -180,3 +192,23 @@ def test_nudged_images_move_along_each_diagonal_and_lose_what_leaves() -> None:
     assert [len(views(image)), len(views(image, mirror=True))] == [1, 2]
     scores = viewed(Corner(), Batch(image, torch.zeros(1)), nudge=1)  # of rows 1 2 3, twice 0 0 0, 0 4 5 and 5 6 0
     torch.testing.assert_close(scores, torch.tensor([[6.0, 12, 8]]) / 5)
+
+
+class Corners(Pictures):
+    """The second row is [9, 0, 9], which moved up along a diagonal is [0, 9, 0] in the first."""
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        for b in super().batches(size):
+            b.inputs[:, :, 1] = torch.tensor([9.0, 0, 9])
+            yield b
+
+
+@pytest.mark.parametrize(("setting", "wrong"), [("nudge=0", 2), ("mirror=true", 1), ("nudge=1", 0)])
+def test_a_recipe_is_evaluated_with_its_views(setting: str, wrong: int) -> None:
+    held = Corners([[0.6, 0.5, 0.0], [0.0, 0.1, 0.9]], [1, 1])
+    assert evaluate_as(small_recipe(setting), Corner(), held).wrong == wrong
+
+
+def test_a_recipe_is_evaluated_with_the_threshold_of_its_loss() -> None:
+    held = Listed([[0.3, -1.0], [0.7, -1.0]], [[1.0, 0], [1.0, 0]], "threshold")
+    assert [evaluate_as(small_recipe(f"loss.kind={k}"), Echo(), held).wrong for k in ("margin", "bce")] == [1, 0]

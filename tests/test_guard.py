@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,32 @@ def test_coefficients_that_overflow_are_noticed_at_that_step() -> None:
     assert step.guard.look() is not None
 
 
+def test_coefficients_that_overflow_at_once_are_put_back_at_once() -> None:
+    """Though the loss and the gradients of that step are finite."""
+    step, plan = make("model.routing=discriminative")
+    layer: Any = step.model.capsules.layers[0]
+    layer.routing = dataclasses.replace(layer.routing, rate=1e38, strength=1e38)
+    start = layer.coefficients.clone()
+    step(plan.index[0], plan.noise[0], 0)
+    assert torch.equal(layer.coefficients, start)
+    assert step.guard.look() == 0
+
+
+def test_a_loss_that_is_not_finite_is_noticed_where_gradients_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, plan = make()
+    loss_of, before = step.loss_of, [p.clone() for p in step.parameters]
+
+    def unbounded(network: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+        scores, loss = loss_of(network, batch)
+        return scores, loss + float("inf")
+
+    monkeypatch.setattr(step, "loss_of", unbounded)
+    step(plan.index[0], plan.noise[0], 0)
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in step.parameters)
+    assert all(torch.equal(a, p) for a, p in zip(before, step.parameters, strict=True))
+    assert step.guard.look() == 0
+
+
 def test_a_look_starts_the_count_anew() -> None:
     step, plan = make()
     for k in range(2):
@@ -143,6 +170,18 @@ def test_the_cause_is_named() -> None:
         weight[0, 0, 0, 0] = float("nan")
     expected = f"weights: capsules.layers.0.weight holds 1 NaN or Inf of {weight.numel():,}; the step before made it"
     assert diagnosis(step, plan) == expected
+
+
+def test_the_cause_is_named_where_batch_statistics_have_seen_it() -> None:
+    step, plan = make("model.backbone.norm=before")
+    step.stream.spoil = (int(plan.index[0][2]),)
+    step(plan.index[0], plan.noise[0], 0)
+    norm: nn.Module = step.model.backbone[1]  # type: ignore[index]
+    assert not bool(norm.running_mean.isfinite().all())
+    assert diagnosis(step, plan) == f"input: NaN or Inf in 1 of 8 examples, first {int(plan.index[0][2])}"
+    step.stream.spoil = ()
+    held = f"holds {norm.running_mean.numel()} NaN or Inf of {norm.running_mean.numel()}"
+    assert diagnosis(step, plan) == f"statistics: backbone.1.running_mean {held}, of finite batches"
 
 
 def test_first_bad_passes_what_is_finite_or_no_float() -> None:

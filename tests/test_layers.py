@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flashcaps import ROUTING, ConvCapsules, DenseCapsules, PrimaryCapsules
@@ -194,6 +195,7 @@ def test_start_of_the_transforms() -> None:
         assert weight(routing).std().item() == pytest.approx(0.088, rel=0.02)
     assert weight("attention").std().item() == pytest.approx(math.sqrt(10 / (16 * 200)), rel=0.02)
     assert weight("attention", pose="matrix").std().item() == pytest.approx(math.sqrt(10 / (4 * 200)), rel=0.02)
+    assert weight("attention", in_capsules=None).std().item() == pytest.approx(math.sqrt(10 / 16), rel=0.2)
     assert weight("heinsen", pose="matrix").std().item() == pytest.approx(1 / 4, rel=0.02)
     conv = ConvCapsules("attention", in_types=16, in_dim=16, out_types=32, out_dim=16, kernel=3, pose="matrix")
     assert conv.weight.std().item() == pytest.approx(math.sqrt(32 / (4 * 16 * 9)), rel=0.02)
@@ -201,6 +203,20 @@ def test_start_of_the_transforms() -> None:
     turned = weight("em", pose="matrix").detach() - torch.eye(4)[:, None]
     assert turned.mean().item() == pytest.approx(0, abs=0.01)
     assert turned.std().item() == pytest.approx(0.1, rel=0.02)
+
+
+def test_start_of_what_algorithms_learn() -> None:
+    """Of every algorithm, with all it can learn."""
+    options = {"dynamic": {"prior": True, "bias": True}, "attention": {"activation": True, "initial": "learned"}}
+    starts = {"dynamic": {"logits": 0, "bias": 0.1}, "em": {"beta_u": 0, "beta_a": 0},
+              "attention": {"weight": 1, "bias": 0, "beta_u": 0, "beta_a": 0, "initial": 0},
+              "heinsen": {"beta_use": 0, "beta_ignore": 0}, "discriminative": {"coefficients": 0.2}}
+    for routing, expected in starts.items():
+        layer = DenseCapsules(routing, in_capsules=7, in_dim=3, out_capsules=5, out_dim=2, **options.get(routing, {}))
+        found = dict(layer.learned.items()) | dict(layer.named_buffers())
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert torch.equal(found[name], torch.full_like(found[name], value)), (routing, name)
 
 
 def test_em_passes_on_what_its_children_agree_on_from_the_start() -> None:
@@ -223,6 +239,19 @@ def test_absent_activation_means_every_capsule_is_present(case: LayerCase, backe
     assert_near(layer(u).pose, layer(u, torch.full(u.shape[:-1], sure, **DOUBLE)).pose)
 
 
+@pytest.mark.parametrize("backend", ["reference", "matrix"])
+@pytest.mark.parametrize("form", ["dense", "shared", "conv", "conv, positions"])
+@pytest.mark.parametrize("routing", ["dynamic", "attention", "discriminative"])
+def test_activations_weigh_the_poses_of_children_where_an_algorithm_takes_none(
+    routing: str, form: str, backend: str
+) -> None:
+    layer, (u, _) = LayerCase(routing, form).build(backend), LayerCase(routing, form).draw()
+    a = torch.rand(u.shape[:-1], **DOUBLE)
+    if form != "shared":  # whose coordinates are weighed, too
+        assert_near(layer(u, a).pose, layer(u * a[..., None]).pose)
+    assert (layer(u, a).pose - layer(u).pose).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("options", [{}, {"vote_bias": True}])
 @pytest.mark.parametrize("routing", ["dynamic", "attention", "discriminative"])
 def test_padding_is_absent_capsules(routing: str, options: dict[str, Any]) -> None:
@@ -232,6 +261,38 @@ def test_padding_is_absent_capsules(routing: str, options: dict[str, Any]) -> No
         nn.init.normal_(layer.bias)
     u = torch.randn(2, 2, 4, 4, 3, **DOUBLE)
     assert_near(layer(u).pose, layer(u, torch.ones(2, 2, 4, 4, **DOUBLE)).pose)
+
+
+@pytest.mark.parametrize("backend", ["reference", "matrix"])
+def test_children_that_share_a_transform_share_a_prior(backend: str) -> None:
+    sizes = dict(in_dim=3, out_capsules=3, out_dim=4, prior=True, backend=backend)
+    shared = DenseCapsules("dynamic", in_capsules=2, shared=True, **sizes).double()
+    apart = DenseCapsules("dynamic", in_capsules=12, **sizes).double()
+    nn.init.normal_(shared.learned["logits"])
+    with torch.no_grad():
+        apart.weight.copy_(shared.weight.repeat_interleave(6, 2))
+        apart.learned["logits"].copy_(shared.learned["logits"].repeat_interleave(6, 0))
+    u = torch.randn(2, 2, 3, 2, 3, **DOUBLE)
+    assert_near(shared(u).pose, apart(u).pose)
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("backend", ["reference", "matrix"])
+@pytest.mark.parametrize(("routing", "absent", "sure"), [("em", 0.0, 1.0), ("heinsen", -math.inf, math.inf)])
+def test_padding_is_children_that_are_not_there(
+    routing: str, absent: float, sure: float, backend: str, given: bool
+) -> None:
+    sizes = dict(in_types=2, in_dim=4, out_types=2, out_dim=4, kernel=3, backend=backend)
+    padded, plain = (ConvCapsules(routing, **sizes, padding=p).double() for p in (1, 0))
+    for p in padded.parameters():
+        nn.init.normal_(p)
+    plain.load_state_dict(padded.state_dict())
+    u = torch.randn(2, 2, 4, 4, 4, **DOUBLE)
+    a = torch.rand(2, 2, 4, 4, **DOUBLE) if given else torch.full((2, 2, 4, 4), sure, **DOUBLE)
+    around = F.pad(u, (0, 0, 1, 1, 1, 1)), F.pad(a, (1, 1, 1, 1), value=absent)
+    expected, found = plain(*around), padded(u, a if given else None)
+    assert_near(found.pose, expected.pose)
+    assert_near(found.activation, expected.activation)
 
 
 @pytest.mark.parametrize("routing", list(ROUTING))

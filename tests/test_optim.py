@@ -145,6 +145,24 @@ def test_nesterov_by_hand() -> None:
         assert p.item() == pytest.approx(x, rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_adam_has_the_numbers_of_the_recipe(kind: str) -> None:
+    """Adam adds the decay to the gradient, AdamW takes it from the weight."""
+    spec, x, m, v = Optimiser(kind, lr=0.1, betas=(0.7, 0.8), eps=0.3, weight_decay=0.2), 1.0, 0.0, 0.0
+    p = torch.nn.Parameter(torch.tensor([x]))
+    optimiser = make_optimiser([p], spec, CPU)
+    for t, g in enumerate((2.0, -1.0, 0.5), 1):
+        p.grad = torch.tensor([g])
+        optimiser.step()
+        if kind == "adam":
+            g += 0.2 * x
+        else:
+            x *= 1 - 0.1 * 0.2
+        m, v = 0.7 * m + 0.3 * g, 0.8 * v + 0.2 * g * g
+        x -= 0.1 * m / (1 - 0.7**t) / (math.sqrt(v / (1 - 0.8**t)) + 0.3)
+        assert p.item() == pytest.approx(x, rel=1e-5)
+
+
 def test_a_sharpness_aware_step_is_one_with_the_gradient_of_the_worst_place() -> None:
     plain = ("optimiser.kind=sgd", "optimiser.weight_decay=0", "schedule.kind=constant", "ema=0")
     recipe = small_recipe("optimiser.sharpness=0.5", *plain)
@@ -165,6 +183,17 @@ def test_a_sharpness_aware_step_is_one_with_the_gradient_of_the_worst_place() ->
     grads = torch.autograd.grad(other.loss_of(twin, batch)[1], weights)
     for w, b, g in zip(model.parameters(), before, grads, strict=True):
         torch.testing.assert_close(w.detach(), b - recipe.optimiser.lr * g)
+
+
+def test_a_sharpness_aware_step_leaves_weights_alone_that_the_loss_does_not_reach() -> None:
+    """A decoder that draws nothing."""
+    recipe = small_recipe("optimiser.sharpness=0.5", "loss.reconstruction=0", "optimiser.weight_decay=0")
+    stream = ImageStream(fake_split(8, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
+    model = create_model(recipe.model.name, **recipe.model.overrides)
+    before, plan = copy.deepcopy(model.state_dict()), stream.plan(0)
+    Step(model, stream, recipe, "top1", Workers(CPU))(plan.index[0], plan.noise[0], 0)
+    same = {name for name, x in model.state_dict().items() if torch.equal(x, before[name])}
+    assert same == {name for name in before if name.startswith("decoder.")}
 
 
 def test_worst_nearby() -> None:

@@ -17,6 +17,7 @@ from flashcaps.data import load_data
 from flashcaps.evaluate import evaluate
 from flashcaps.models import create_model
 from flashcaps.own_data import held_images, list_folder, list_hub, list_table, read_listing, read_picture, survey
+from flashcaps.sizing import own_recipe
 from flashcaps.step import Step
 from flashcaps.workers import Workers
 from tests.fake_data import small_recipe
@@ -107,11 +108,82 @@ def test_pictures_of_all_kinds(tmp_path: Path) -> None:
         (np.zeros((2, 8, 8), np.uint8), 3, "expected 3 channels, got 2"),
         (np.full((8, 8), 7.0), 1, "expected numbers from 0 to 1"),
         (np.zeros(8, np.uint8), 1, r"expected \(H, W\)"),
+        (np.zeros((0, 8), np.uint8), 1, r"expected \(H, W\)"),
+        (np.full((8, 8), 1000, np.uint16), 1, "expected numbers from 0 to 255, got 1000 to 1000; scale them"),
+        (np.full((8, 8), -1), 1, "expected numbers from 0 to 255, got -1 to -1"),
+        (np.zeros((8, 8), complex), 1, "expected bytes, or numbers from 0 to 1, got complex128"),
+        (np.full((8, 8), "a"), 1, "expected bytes, or numbers from 0 to 1, got <U1"),
     ],
 )
 def test_arrays_that_do_not_fit_are_named(array: Any, channels: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_picture(array, channels)
+
+
+def test_every_number_means_the_same_grey(tmp_path: Path) -> None:
+    grey = np.arange(0, 240, 5, dtype=np.uint8).reshape(6, 8)
+    expected = torch.from_numpy(grey)[None]
+    Image.fromarray(grey.astype(np.float32)).save(tmp_path / "bytes.tif")
+    Image.fromarray(grey.astype(np.float32) / 255).save(tmp_path / "share.tif")
+    Image.fromarray(grey.astype(np.int32) * 257).save(tmp_path / "deep.tif")
+    np.save(tmp_path / "a.npy", grey.astype(np.int64))
+    (tmp_path / "a.npy").rename(tmp_path / "A.NPY")
+    for name in ("bytes.tif", "share.tif", "deep.tif", "A.NPY"):
+        assert torch.equal(read_picture(tmp_path / name), expected), name
+    assert read_picture(np.array([[False, True]]))[0].tolist() == [[0, 255]]
+    Image.fromarray(grey.astype(np.int32) * 70000).save(tmp_path / "far.tif")
+    with pytest.raises(ValueError, match=r"far\.tif: expected grey values from 0 to 65535, got 0 to 1\.645e\+07"):
+        read_picture(tmp_path / "far.tif")
+    (tmp_path / "text.npy").write_text("hello")
+    with pytest.raises(ValueError, match=r"text\.npy: not an array of numbers as np\.save writes it; remove"):
+        read_picture(tmp_path / "text.npy")
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "PA", "P"])
+def test_what_is_transparent_is_white(tmp_path: Path, mode: str) -> None:
+    """Black ink on nothing has black below nothing, too: without its paper it is a black picture."""
+    ink = np.zeros((6, 8, 4), np.uint8)
+    ink[2:4, 3:6, 3] = 255
+    drawn = Image.fromarray(ink)
+    if mode == "P":
+        drawn = Image.fromarray((ink[..., 3] == 0).astype(np.uint8)).convert("P")
+        drawn.putpalette([0, 0, 0, 0, 0, 0])
+        drawn.save(tmp_path / "ink.png", transparency=1)
+    else:
+        drawn.convert(mode).save(tmp_path / f"ink.{'tif' if mode == 'PA' else 'png'}")
+    (file,) = tmp_path.iterdir()
+    paper = torch.from_numpy(255 - ink[..., 3])
+    assert torch.equal(read_picture(file), paper.expand(3, -1, -1))
+    assert torch.equal(read_picture(file, 1), paper[None])
+    assert torch.equal(read_picture(file, 4)[3], 255 - paper)  # who asks for transparency gets it
+
+
+def test_what_no_picture_is_is_passed_over(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path, 12, 12, 12)
+    inside = folder / SHAPES[0]
+    (inside / "._0.png").write_bytes(b"\0\5\x16\7")  # what a Mac leaves beside a file
+    (inside / "folder.png").mkdir()
+    assert len(list_folder(folder).files) == 12
+
+
+def test_a_class_that_is_called_train(tmp_path: Path) -> None:
+    for name in ("car", "train"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (8, 8)).save(tmp_path / name / "1.png")
+    with pytest.raises(ValueError, match=r"as .*/train/cat/1\.png \(train is taken for a split; rename it if"):
+        list_folder(tmp_path)
+
+
+def test_other_examples_than_in_training_are_told(tmp_path: Path) -> None:
+    folder = str(write_pictures(tmp_path / "p", 12, 12, 12))
+    options = own_recipe("images", folder)[0].data.options
+    load_data("images", **options)
+    Image.new("RGB", (12, 12)).save(tmp_path / "p" / SHAPES[0] / "more.png")
+    with pytest.warns(UserWarning, match="p: 13 examples, 12 when the model was trained: others are held out now"):
+        load_data("images", **options)
+    for part, count in (("train", 9), ("test", 3)):
+        write_pictures(tmp_path / "kept" / part, count, 12, 12)
+    load_data("images", path=str(tmp_path / "kept"), examples=9)  # what is held out is where it was
 
 
 def write_table(folder: Path, header: str, rows: list[str], name: str = "t.csv") -> Path:
@@ -131,6 +203,28 @@ def test_a_table_of_labels(tmp_path: Path) -> None:
     tabs = write_table(tmp_path, "label\timage", [], "t.tsv")
     tabs.write_text("label\timage\n" + "".join(f"{'ab'[k % 2]}\t{k}.png\n" for k in range(4)))
     assert list_table(tabs).labels.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("header", "rows"),
+    [
+        ("file, label", [", cat", ",dog ", ", cat ", ",dog"]),
+        ("file ;label", [";cat", ";dog", ";cat", ";dog"]),
+        ("file\tlabel", ["\tcat", "\tdog", "\tcat", "\tdog"]),
+        ("file,label", [",cat,,", ",dog", ",cat", ",dog"]),
+        ("file,label,", [",cat,7", ",dog,8", ",cat,9", ",dog,10"]),
+    ],
+)
+def test_tables_as_programs_write_them(tmp_path: Path, header: str, rows: list[str]) -> None:
+    listing = list_table(write_table(tmp_path, header, rows))
+    assert listing.class_names == ("cat", "dog")
+    assert listing.labels.tolist() == [0, 1, 0, 1]
+
+
+def test_a_column_of_training_that_is_gone(tmp_path: Path) -> None:
+    table = write_table(tmp_path, "file,sea,sky", [",1,0", ",0,1"])
+    with pytest.raises(ValueError, match="no column 'people', a class of training; expected sea, sky, people"):
+        list_table(table, ("sea", "sky", "people"))
 
 
 @pytest.mark.parametrize(
@@ -160,6 +254,13 @@ def test_several_labels_at_once(tmp_path: Path, header: str, rows: list[str]) ->
         ("file", ["", ""], "expected a column label"),
         ("file,x,y", [",1,2", ",0,1"], "expected a column label, or 0 and 1"),
         ("file,label,split", [",a,train", ",b,later"], "split: expected train, val or test"),
+        ("file,label", [",a", ",b", ",", ",b"], "row 3: expected a label in column 'label', got none"),
+        ("file,label", [",a", "", ",b"], "row 2: expected a label"),
+        ("file,label", [",a", ",b,c"], "row 2: more fields than the header has; put text with ',' in it betw"),
+        ("file,label,label", [",a,b", ",b,a"], "two columns 'label'"),
+        ("file,x,y", [",1,0", ",0,"], "row 2 has '' in y"),
+        ("0.png,a", [",a", ",b"], r"expected a header, got a file, 0\.png; add a first line file,label"),
+        ("gone.png,a", [",a", ",b"], "expected a header, got a first line with the label 'a'"),
     ],
 )
 def test_tables_that_say_too_little(tmp_path: Path, header: str, rows: list[str], message: str) -> None:
@@ -178,7 +279,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no file .*x\.png; paths in column 'file' are relative"):
         list_table(tmp_path / "t.csv")
     write_pictures(tmp_path / "p" / "train", 6, 8, 8)
-    with pytest.raises(ValueError, match="none of 6 pictures is held out"):
+    with pytest.raises(ValueError, match="none of 6 examples is held out to test on: expected a test part"):
         load_data("images", path=str(tmp_path / "p"))
 
 

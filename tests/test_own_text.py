@@ -65,6 +65,8 @@ def test_a_table_of_texts(tmp_path: Path) -> None:
         (["text,label"], "no rows; expected a header such as text,label"),
         (["text,label", "one,a", "two,a"], "at least two classes"),
         (["text,label,split", "one,a,test", "two,b,test"], "0 and 2; see its column split"),
+        (["text,label", "fine,a", "a quiet, moving film,b"], "row 2: more fields than the header has"),
+        (["fine,a", "good,a", "bad,b"], "expected a header, got a first line with the label 'a'"),
         (["text,label,split", "one,a,tain", "two,b,test"], "split: expected train, val or test, got 'tain'"),
     ],
 )
@@ -87,6 +89,8 @@ def test_the_recipe_says_what_was_chosen(tmp_path: Path, transformer: Path) -> N
     assert own_command(other)[-2:] == ["--routing", "em"]
     long = table(tmp_path, "text,label", "a,x", "b,y", f"{'word ' * 80},x")
     assert "about 1 texts are longer, data.tokens=128 reads on" in own_text_recipe(long, "name")[1][2]
+    assert recipe.train.select == "validation"
+    assert own_text_recipe(long, "name")[0].train.select == "last"  # three texts: none to validate on
     with pytest.raises(ValueError, match="--transformer: expected a folder or name"):
         own_text_recipe(path, "")
     with pytest.raises(ValueError, match="routing: expected one of 'heinsen'"):
@@ -146,6 +150,11 @@ def test_where_texts_are_found(tmp_path: Path) -> None:
     rows = table(tmp_path, "id,review", "1,three", "2,", "3,four")
     assert find_texts([str(lines), rows]) == ["one", "two", "three", "four"]
     assert find_texts(["-"], io.BytesIO(b"five\nsix")) == ["five", "six"]
+    Path(rows).rename(tmp_path / "LOUD.CSV")
+    assert find_texts([str(tmp_path / "LOUD.CSV")]) == ["three", "four"]
+    lines.write_bytes(b"\x89PNG")
+    with pytest.raises(ValueError, match=rf"{lines.name}: not text in UTF-8 .*; this model reads text, a line each"):
+        find_texts([str(lines)])
     with pytest.raises(FileNotFoundError, match="or --text 'a text'"):
         find_texts(["a sentence"])
     with pytest.raises(ValueError, match="expected texts, got none"):

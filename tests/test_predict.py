@@ -81,6 +81,25 @@ def test_what_is_not_there_is_named(word: str, pictures: Path) -> None:
         find_pictures([str(pictures / "empty")])
 
 
+def test_links_and_names_that_lead_nowhere(pictures: Path) -> None:
+    (pictures / "link.png").symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError, match=r"link\.png: no such file"):
+        find_pictures([str(pictures / "link.png")])
+    with pytest.raises(ValueError, match="files: expected a file, folder or pattern, got an empty name"):
+        find_pictures([""])
+    (pictures / "link.png").unlink()
+    (pictures / "._a.png").write_bytes(b"x")
+    (pictures / "folder.png").mkdir()
+    assert [Path(p.name).name for p in find_pictures([str(pictures)])] == ["a.png", "b.png", "c.bmp"]
+
+
+def test_one_word_and_no_batch(model: Any, pictures: Path) -> None:
+    found = find_pictures(str(pictures / "a.png"))
+    assert [Path(p.name).name for p in found] == ["a.png"]
+    with pytest.raises(ValueError, match="batch: expected at least 1, got 0"):
+        predict(model, found, batch=0)
+
+
 def test_a_broken_picture_is_named(model: Any, pictures: Path) -> None:
     broken = pictures / "a.png"
     broken.write_bytes(broken.read_bytes()[:200])

@@ -63,6 +63,41 @@ def test_claims_are_the_papers(name: str, value: float) -> None:
     assert read_recipe(name).claim.value == value
 
 
+# what the papers and the authors' code say of training: Adam's rate, its decay (factor, every), images in a step
+TRAINED = {
+    "capsnet_mnist": (0.001, 0.96, 2000, 128),
+    "capsnet_mnist_original": (0.001, 0.96, 2000, 128),
+    "capsnet_multimnist": (0.001, 0.96, 20_000, 128),
+    "discriminative_mnist_l1_norec": (0.001, 0.5, 1000, 32),
+    "discriminative_mnist_l2_norec": (0.001, 0.5, 1000, 32),
+    "discriminative_fashion_l1_norec": (0.001, 0.96, 1000, 128),
+    "discriminative_fashion_l2_norec": (0.001, 0.96, 1000, 128),
+}
+
+
+@pytest.mark.parametrize(("name", "numbers"), TRAINED.items())
+def test_rates_and_batches_are_the_papers(name: str, numbers: tuple[float, ...]) -> None:
+    recipe = read_recipe(name)
+    assert (recipe.optimiser.kind, recipe.schedule.kind, recipe.schedule.staircase) == ("adam", "exponential", True)
+    assert numbers == (recipe.optimiser.lr, recipe.schedule.factor, recipe.schedule.every, recipe.train.batch)
+
+
+def test_reconstruction_weighs_what_the_paper_says_and_20_times_more_in_the_authors_code() -> None:
+    weights = {name: read_recipe(name).loss.reconstruction for name in list_recipes()}
+    for name in ("capsnet_mnist", "capsnet_multimnist", "capsnet_multimnist_r1", "capsnet_affnist"):
+        assert weights[name] == 0.0005, name
+    for name in ("capsnet_mnist_original", "capsnet_mnist_r1"):
+        assert (weights[name], read_recipe(name).model.overrides["original"]) == (0.0005 * 20, True)
+    assert not any(w for name, w in weights.items() if "norec" in name)
+
+
+def test_toys_are_cropped_and_lit_at_random_for_em() -> None:
+    recipe = read_recipe("em_smallnorb")
+    assert (recipe.data.resize, recipe.augment.crop, recipe.augment.contrast) == (48, 32, (0.5, 1.5))
+    assert recipe.augment.brightness == pytest.approx(32 / 255, abs=1e-5)
+    assert (recipe.loss.kind, recipe.loss.spread_margin) == ("spread", "linear")
+
+
 def test_model_that_is_not_reconstructing_has_no_decoder() -> None:
     for name in list_recipes():
         recipe = read_recipe(name)
@@ -167,6 +202,8 @@ def test_wrong_overrides_are_answered_with_what_is_right(override: str, message:
         ("rollback=4", "train.rollback: expected at most 3"),
         ("crop=-1", "augment.crop: expected at least 0"),
         ("contrast=[0.5]", "augment.contrast: expected two values"),
+        ("padding=2", "augment.padding: expected augment.crop beside it"),
+        ("label_smoothing=0.1", "loss.label_smoothing: expected loss.kind='cross_entropy' beside it, got 'margin'"),
         ("mixup=nan", "augment.mixup: expected a number"),
         ("label_smoothing=1.0", "loss.label_smoothing: expected at least 0 and below 1"),
         ("resize=1_000_000", "data.resize: expected at most 4096"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,19 @@ def test_commit_comes_from_the_environment_first(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("seconds", "text"), [(12.4, "12 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")])
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_commands_lose_the_folders_of_their_machine() -> None:
+    command = ["flashcaps", "train", "tiny", "milestones=[1, 2]", "--out", "my runs/a b", "--data", "/x", "--seed", "1"]
+    assert module.plain_command(shlex.join(command)) == "flashcaps train tiny 'milestones=[1, 2]' --seed 1"
+    tiles = "FLASHCAPS_TILES='a b/c.json' flashcaps train tiny"
+    assert module.plain_command(f"{tiles} --out d") == tiles
+
+
+@pytest.mark.parametrize(("value", "reached"), [(85.17, "yes"), (85.166, "yes"), (85.16, "no")])
+def test_a_number_is_reached_that_is_printed_the_same(tmp_path: Path, value: float, reached: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(result("attention_simple_cifar10", value, metric="test_accuracy_percent")))
+    add_result(path, tmp_path / "results")
+    row = next(line for line in make_table(tmp_path / "results").splitlines() if "| `attention_simple_cifar10`" in line)
+    assert [cell.strip() for cell in row.split("|")][6] == reached

@@ -27,7 +27,7 @@ def test_a_command_to_go_on_with_and_points_of_the_routing(tmp_path: Path) -> No
     files = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.json", "curve.csv", "curve.png", "best.safetensors", "last.safetensors"} <= files
     command = (tmp_path / "run" / "resume.txt").read_text()
-    assert command == f"flashcaps train mine.toml steps=12 --device cpu --out {tmp_path / 'run'} --resume\n"
+    assert command == f"flashcaps train mine.toml steps=12 --seed 0 --device cpu --out {tmp_path / 'run'} --resume\n"
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     routing = [line for line in lines if line["kind"] == "routing"]
     assert [line["step"] for line in routing] == [1, 2, 5, 10]

@@ -87,6 +87,14 @@ def test_a_recipe_for_a_folder(tmp_path: Path) -> None:
     assert (smaller.loss.kind, smaller.model.overrides["image"]) == ("cross_entropy", [3, 16, 16])
 
 
+@pytest.mark.parametrize("size", ["3", "[16, 16]"])
+def test_pictures_and_model_have_one_size(tmp_path: Path, size: str) -> None:
+    folder = str(write_pictures(tmp_path, 12, 20, 24))
+    with pytest.raises(ValueError, match=r"data\.size: expected \[20, 24\], which the model is made for, got .*"):
+        own_recipe("images", folder, [f"size={size}"])
+    own_recipe("images", folder, ["size=[20,24]"])
+
+
 def test_the_command_that_makes_a_recipe_again(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "shapes", 12, 20, 24)
     recipe, _ = own_recipe("images", str(folder), routing="em", size=(10, 12))

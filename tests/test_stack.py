@@ -175,6 +175,17 @@ def test_iterations_of_the_stack_are_those_of_its_layers_unless_none() -> None:
     assert [x.routing.iterations for x in CapsuleStack(layers(), 2, concurrent=False).layers] == [2, 2]
 
 
+def test_a_concurrent_stack_takes_as_many_iterations_as_its_layers_unless_told() -> None:
+    def stack(*iterations: int) -> CapsuleStack:
+        torch.manual_seed(0)
+        sizes = dict(in_capsules=3, in_dim=4, out_capsules=3, out_dim=4, iterations=3)
+        return CapsuleStack([DenseCapsules("attention", **sizes) for _ in range(2)], *iterations).double()
+
+    u = torch.randn(2, 3, 4, **DOUBLE)
+    assert_near(stack()(u).pose, stack(3)(u).pose, 0.0)
+    assert (stack()(u).pose - stack(1)(u).pose).abs().max() > 1e-3
+
+
 def expected_hand_on(gives: str | None, takes: str | None, x: Tensor) -> Tensor | None:
     if gives is None or (gives == "length" and takes is None):
         return None

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from flashcaps import sources
 from flashcaps import train as module
@@ -22,8 +25,9 @@ from flashcaps.batches import Augmentation, HeldImages, ImageStream, PairStream,
 from flashcaps.checkpoint import load
 from flashcaps.data import MultiMNIST
 from flashcaps.models import create_model
-from flashcaps.recipe import Augment
-from flashcaps.step import WARM_UP, CapturedStep, Step
+from flashcaps.recipe import Augment, read_recipe
+from flashcaps.run_folder import RunFolder
+from flashcaps.step import WARM_UP, Average, CapturedStep, Step
 from flashcaps.train import Place, Watch, train
 from flashcaps.workers import Stopped, Workers, find_device
 
@@ -153,6 +157,39 @@ def test_a_finished_run_is_replaced_and_another_recipe_is_not_resumed(tmp_path: 
     train(small_recipe("epochs=1"), place(tmp_path, fresh=True))
     with pytest.raises(FileNotFoundError, match="no whole state"):
         train(small_recipe(), place(tmp_path / "nothing", resume=True))
+
+
+def test_a_run_writes_over_what_runs_wrote_and_nothing_else(tmp_path: Path, quick: None) -> None:
+    """In a folder of somebody's work, twice; and beside another program's config.json not even once."""
+    (tmp_path / "src").mkdir()
+    others = [tmp_path / "thesis.tex", tmp_path / "src" / "code.py", tmp_path / "best.pt"]
+    for file in others:
+        file.write_text("years of work")
+    first = small_recipe("epochs=1", "ema=0.5")
+    train(first, place(tmp_path))
+    assert (tmp_path / "ema.safetensors").is_file()
+    train(small_recipe("epochs=1", "ema=0"), place(tmp_path))
+    assert not (tmp_path / "ema.safetensors").is_file()
+    assert all(file.read_text() == "years of work" for file in others)
+    for config in ('{"architectures": ["GPT2"]}', "[1]", "not JSON"):
+        (tmp_path / "config.json").write_text(config)
+        for more in ({}, {"fresh": True}, {"resume": True}):
+            with pytest.raises(FileExistsError, match=r"holds a config\.json that is no run's; choose another .*--out"):
+                train(first, place(tmp_path, **more))
+        assert (tmp_path / "config.json").read_text() == config
+        assert (tmp_path / "result.json").is_file()
+
+
+@pytest.mark.parametrize(("named", "seed", "words"), [
+    ("tiny", 0, "tiny --device cpu"), ("tiny", 3, "tiny --seed 3 --device cpu"),
+    ("mine.toml", 0, "mine.toml --seed 0 --device cpu"), ("mine.toml", 3, "mine.toml --seed 3 --device cpu"),
+])  # fmt: skip
+def test_a_run_is_resumed_with_its_seed(named: str, seed: int, words: str) -> None:
+    """A recipe of one's own may have another than 0."""
+    recipe = read_recipe("tiny")
+    recipe = replace(recipe, train=replace(recipe.train, seed=seed))
+    run = module.make_run(recipe, Place("cpu", named=named), Workers(CPU))
+    assert run.resume_command == f"flashcaps train {words} --resume"
 
 
 def test_a_run_killed_before_its_first_state_begins_again(tmp_path: Path, quick: None) -> None:
@@ -289,6 +326,46 @@ def test_stop_error_ends_a_run_early(tmp_path: Path, quick: None) -> None:
     assert outcome.result["epochs"] == len(errors) < 50
 
 
+def test_all_processes_stop_where_the_first_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statistics differ from process to process, and so may errors: each for itself, one would wait for the other."""
+    averaged: list[str] = []
+    workers = SimpleNamespace(rank=1, average_statistics=averaged.append, shared=lambda mine: True)
+    step = SimpleNamespace(recipe=small_recipe("stop_error=10"), model="model", tested="average", workers=workers,
+                           average=SimpleNamespace(model="average"), stream=SimpleNamespace(steps=4))
+    monkeypatch.setattr(module, "measure", lambda *_: SimpleNamespace(error=11.0))
+    assert module.look(step, SimpleNamespace(validation=[1], test=[1]), None, 4, Watch()) is True
+    assert averaged == ["model", "average"]  # the statistics of both, in the same order everywhere
+
+
+def test_a_resumed_run_tells_its_own_speed_and_counts_images_once(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after nine steps of ten that one line of the log tells of, of which the first process did its part."""
+    recipe, advance = small_recipe("log_every=10", "train.steps=10", "batch=4"), Step.advance
+
+    def stop_at_nine(self: Step, index: Tensor, noise: Tensor) -> None:
+        advance(self, index, noise)
+        if self.totals[2] == 9 * 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Step, "advance", stop_at_nine)
+    with pytest.raises(Stopped):
+        train(recipe, place(tmp_path))
+    clock = iter(range(10**6))
+    monkeypatch.setattr(RunFolder, "wall_s", property(lambda self: float(next(clock))))
+    train(recipe, place(tmp_path, resume=True))
+    (line,) = metrics(tmp_path)
+    assert line["images_s"] <= 4  # one step of four images, which took a second or more
+
+    stream = ImageStream(fake_split(16, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
+    steps = [Step(create_model(recipe.model.name, **recipe.model.overrides), stream, recipe, "top1", Workers(CPU, rank))
+             for rank in (0, 1)]
+    state = steps[0].state_dict() | {"totals": torch.full((3,), 8.0, dtype=torch.float64)}
+    for step in steps:
+        step.load_state_dict(state)
+    assert [step.totals[2].item() for step in steps] == [8, 0]
+
+
 def test_dev_runs_a_few_steps(tmp_path: Path, quick: None) -> None:
     outcome = train(small_recipe("epochs=100"), place(tmp_path, dev=True))
     assert outcome.result["images"] == 20 * 8
@@ -296,9 +373,9 @@ def test_dev_runs_a_few_steps(tmp_path: Path, quick: None) -> None:
 
 def test_accumulated_parts_make_the_same_step() -> None:
     split = fake_split(16, 10, (1, 28, 28))
-    losses, weights = [], []
+    losses, grads = [], []
     for accumulate in (1, 4):
-        recipe = small_recipe("batch=16", f"accumulate={accumulate}", "optimiser.kind=sgd", "schedule.kind=constant")
+        recipe = small_recipe("batch=16", f"accumulate={accumulate}")
         stream = ImageStream(split, recipe.augment, Share(16), 10, 0)
         torch.manual_seed(0)
         model = create_model(recipe.model.name, **recipe.model.overrides)
@@ -306,9 +383,25 @@ def test_accumulated_parts_make_the_same_step() -> None:
         plan = stream.plan(0)
         step(plan.index[0], plan.noise[0], 0)
         losses.append(step.read()[0])
-        weights.append(model.capsules.layers[0].weight.detach().clone())
+        grads.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-6)
+    assert (grads[0] - grads[1]).norm() < 1e-5 * grads[0].norm()
+
+
+@pytest.mark.parametrize("penalty", ["l1", "l2"])
+def test_coefficients_take_one_step_however_many_parts_a_batch_has(penalty: str) -> None:
+    split, after = fake_split(16, 10, (1, 28, 28)), []
+    for accumulate in (1, 4):
+        recipe = small_recipe("batch=16", f"accumulate={accumulate}", "model.routing=discriminative",
+                              f"model.options.penalty={penalty}", "model.options.rate=1e-3", "model.options.strength=1")
+        stream = ImageStream(split, recipe.augment, Share(16), 10, 0)
+        torch.manual_seed(0)
+        model = create_model(recipe.model.name, **recipe.model.overrides)
+        start, plan = model.capsules.layers[0].coefficients.clone(), stream.plan(0)
+        Step(model, stream, recipe, "top1", Workers(CPU))(plan.index[0], plan.noise[0], 0)
+        after.append(model.capsules.layers[0].coefficients - start)
+    torch.testing.assert_close(after[0], after[1], rtol=1e-5, atol=1e-8)
+    assert after[0].abs().max() > 1e-3
 
 
 def test_average_by_hand() -> None:
@@ -321,6 +414,25 @@ def test_average_by_hand() -> None:
     step(plan.index[0], plan.noise[0], 0)
     after = model.capsules.layers[0].weight.detach()
     torch.testing.assert_close(step.tested.capsules.layers[0].weight, 0.75 * before + 0.25 * after)
+
+
+def test_an_average_has_the_statistics_averaged_and_the_counters_as_they_are() -> None:
+    source = torch.nn.BatchNorm2d(2)
+    average = Average(source, 0.75)
+    source.running_mean.fill_(4.0)
+    source.num_batches_tracked.fill_(7)
+    average.follow()
+    assert average.model.running_mean.tolist() == [1, 1]
+    assert average.model.num_batches_tracked == 7
+
+
+def test_processes_average_what_batches_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running means and variances of 0 and 1 here, and of 2 and 2 in the other process; nothing else is touched."""
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda x: x.add_(2))
+    model = torch.nn.BatchNorm2d(1)
+    Workers(CPU, 0, 2).average_statistics(model)
+    assert (model.running_mean.item(), model.running_var.item()) == (1, 1.5)
+    assert (model.weight.item(), model.bias.item(), model.num_batches_tracked.item()) == (1, 0, 0)
 
 
 def test_an_epoch_shows_each_example_once_and_processes_share_it() -> None:
@@ -383,6 +495,51 @@ def test_augmentation_uses_each_number_for_one_thing() -> None:
         assert not torch.equal(augment(images, labels, other, 10)[0], out), column
 
 
+def test_augmentation_reaches_both_ends_of_its_ranges() -> None:
+    """Numbers of 0, and as near to 1 as they come."""
+    images, labels = torch.arange(1, 17, dtype=torch.uint8).view(1, 1, 4, 4), torch.zeros(1, dtype=torch.int64)
+
+    def ends(spec: Augment) -> list[Tensor]:
+        augment = Augmentation(spec)
+        noises = (torch.full((1, augment.columns), u) for u in (0.0, 1 - 2.0**-24))
+        return [(augment(images, labels, u, 10)[0] * 255).round()[0, 0] for u in noises]
+
+    whole = images[0, 0].float()
+    first, last = ends(Augment(shift=1))
+    assert torch.equal(first[:3, :3], whole[1:, 1:])
+    assert torch.equal(last[1:, 1:], whole[:3, :3])
+    first, last = ends(Augment(crop=3))
+    assert torch.equal(first, whole[:3, :3])
+    assert torch.equal(last, whole[1:, 1:])
+    first, last = ends(Augment(crop=4, padding=1))
+    assert torch.equal(first[1:, 1:], whole[:3, :3])
+    assert torch.equal(last[:3, :3], whole[1:, 1:])
+    first, last = ends(Augment(flip=True))
+    assert torch.equal(first, whole.flip(-1))
+    assert torch.equal(last, whole)
+    first, last = ends(Augment(brightness=0.1))
+    assert torch.equal(first, (whole - 25.5).clamp(min=0).round())
+    torch.testing.assert_close(last, whole + 25.5, rtol=0, atol=0.51)
+
+
+def test_images_are_resized_once_in_every_split() -> None:
+    opened = sources.open_sources(small_recipe("data.resize=14"), None, CPU, Share(8))
+    held = [opened.train.split, opened.validation.split, opened.test.split]
+    assert [tuple(x.images.shape[1:]) for x in held] == [(1, 14, 14)] * 3
+
+
+def test_held_out_examples_are_the_same_ones_differently_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str, root: Any, bright: int = 0) -> Any:
+        whole = fake_load_data(name)
+        return replace(whole, train=replace(whole.train, images=whole.train.images | bright))
+
+    monkeypatch.setattr(sources, "load_data", load)
+    plain, made = (sources.load_splits(small_recipe(*more).data, None, CPU) for more in ((), ("data.held.bright=1",)))
+    assert torch.equal(made[0].train.images, plain[0].train.images)
+    assert torch.equal(made[1].images, plain[1].images | 1)
+    assert torch.equal(made[1].labels, plain[1].labels)
+
+
 def test_evaluation_takes_the_centre_of_what_training_crops() -> None:
     split = fake_split(10, 10, (1, 28, 28))
     (batch,) = HeldImages(split, 24, 10).batches(10)
@@ -394,6 +551,11 @@ def test_wrong_settings_say_what_to_do(tmp_path: Path) -> None:
         train(small_recipe("batch=65"), place(tmp_path))
     with pytest.raises(ValueError, match=r"loss\.reconstruction: capsnet_tiny has no decoder"):
         train(small_recipe("model.decoder=false"), place(tmp_path))
+    for asks in ("select=validation", "stop_error=5"):
+        with pytest.raises(ValueError, match=rf"train\.{asks.split('=')[0]}: expected validation data .*validation=N"):
+            train(small_recipe(asks, "validation=0"), place(tmp_path))
+    with pytest.raises(ValueError, match="augment: composed images take none"):
+        train(small_recipe("data.name=multimnist", "model.image=[1, 36, 36]"), place(tmp_path))
     with pytest.raises(ValueError, match="device: expected auto, cpu"):
         find_device("gpu")
 

@@ -11,7 +11,9 @@ here the weights and the graph that the coefficients need are still there.
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -41,14 +43,26 @@ def _agreements(labels: Tensor, votes: Votes, coefficients: Tensor, below: list[
     return [g / 2 for g in torch.autograd.grad(objective, below, retain_graph=True)] + [own]
 
 
+class Slopes(NamedTuple):
+    """Half the objective's gradient for the coefficients of each layer, summed over `batch` examples."""
+
+    agreements: list[Tensor]
+    batch: int
+
+
 def ascend_coefficients(model: nn.Module, labels: Tensor) -> None:
     """One step of gradient ascent for the coefficients of every discriminative layer of `model`, in place.
 
     The class layer is the last one. Coefficients of hidden layers follow from its objective by the chain rule.
     """
+    ascend_together(model, [coefficient_slopes(model, labels)])
+
+
+def coefficient_slopes(model: nn.Module, labels: Tensor) -> Slopes:
+    """Where the coefficients would go by the forward pass just made, which is then forgotten."""
     layers = discriminative_layers(model)
     if not layers:
-        return
+        return Slopes([], 0)
     top = layers[-1].seen
     if top.votes is None or top.coefficients is None:
         raise RuntimeError("ascend_coefficients: no forward pass in training mode came before")
@@ -62,11 +76,19 @@ def ascend_coefficients(model: nn.Module, labels: Tensor) -> None:
     if len(below) < len(layers) - 1:
         raise RuntimeError("ascend_coefficients: hidden discriminative layers belong in a CapsuleStack")
     agreements = _agreements(labels, top.votes, top.coefficients, below)
+    for layer in layers:
+        layer.seen.votes = layer.seen.coefficients = None
+    return Slopes(agreements, batch)
+
+
+def ascend_together(model: nn.Module, parts: Sequence[Slopes]) -> None:
+    """One step of all layers' coefficients by a batch that came in parts: Eq. 15's penalty counts once a step."""
+    batch = sum(part.batch for part in parts)
+    agreements = [reduce(torch.add, same) for same in zip(*(part.agreements for part in parts), strict=True)]
     if dist.is_initialized():
         for a in agreements:
             dist.all_reduce(a)  # a sum over the whole batch, on every rank the same
         batch *= dist.get_world_size()
-    for layer, agreement in zip(layers, agreements, strict=True):
+    for layer, agreement in zip(discriminative_layers(model), agreements, strict=True):
         options, b = cast(Discriminative, layer.routing), layer.coefficients
         b.copy_(ascend(b, agreement.to(b.dtype), batch, options.rate, options.strength, options.penalty))
-        layer.seen.votes = layer.seen.coefficients = None

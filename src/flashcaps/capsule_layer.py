@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from .kernels import MATRIX, TRITON
 from .kernels._choice import pick_form
 from .routing import ROUTING, Routed, Routing, Sizes, Step
-from .routing._checks import check_choice, check_floating, check_overflow, check_shape, check_sizes, nearest
+from .routing._checks import (
+    check_choice,
+    check_floating,
+    check_overflow,
+    check_shape,
+    check_sizes,
+    is_transformed,
+    nearest,
+)
 from .routing._math import Softmax, no_autocast, over_parents
 from .routing._types import compute_dtype
 from .votes import Votes, Windows, add_bias, add_coordinates, group
@@ -104,8 +112,10 @@ class CapsuleLayer(FiniteModule):
         self.hidden = False  # discriminative: a layer above has the objective; a stack says so
 
     def _form(self, votes: Votes | Windows, softmax: Softmax) -> tuple[str, Callable[..., Routed]]:
-        """The backend that takes these votes, and its function."""
-        name = pick_form(self.name, votes, softmax) if self.backend == "auto" else self.backend
+        """The backend that takes these votes, and its function. torch.func's transforms know plain operators alone."""
+        name = self.backend
+        if name == "auto":
+            name = "reference" if is_transformed() else pick_form(self.name, votes, softmax)
         return name, self.routing.function if name == "reference" else MATRIX[self.name]
 
     def _tensors(self, votes: Votes | Windows) -> dict[str, Tensor]:
@@ -114,7 +124,7 @@ class CapsuleLayer(FiniteModule):
         tensors = {}
         for name, spec in self._specs.items():
             x = getattr(self, name) if spec.state else self.learned[name]
-            if name == "coefficients" and self.training and torch.is_grad_enabled():
+            if name == "coefficients" and self._takes_notes:
                 x = x.clone()  # the graph keeps this one, so the state may change at any time
                 self.seen.coefficients = x.requires_grad_() if self.hidden else x
             x = x.to(dtype)
@@ -122,6 +132,11 @@ class CapsuleLayer(FiniteModule):
                 x = x.expand(*(parents if k == spec.parents % x.ndim else -1 for k in range(x.ndim)))
             tensors[name] = x.repeat_interleave(repeats, 0) if spec.per_child and repeats > 1 else x
         return tensors
+
+    @property
+    def _takes_notes(self) -> bool:
+        """Whether this forward pass is one that the coefficients' own step may follow."""
+        return self.training and torch.is_grad_enabled() and not is_transformed()
 
     def _source(self, u: Tensor, yx: Tensor | None) -> Votes | Windows:
         """What routing gets of u; a convolutional layer may have left patches in their image."""
@@ -180,7 +195,7 @@ class CapsuleLayer(FiniteModule):
                 if form == "triton":
                     common["triton"] = True
                 routed = routing.run(function, votes, activation, learned, coupling=coupling, **common)
-            if "coefficients" in learned and self.training and torch.is_grad_enabled():
+            if "coefficients" in learned and self._takes_notes:
                 self.seen.votes = votes
                 self.seen.version = None if torch.compiler.is_compiling() else self.weight._version
             if not self.training:  # training has a guard of its own, which can step back

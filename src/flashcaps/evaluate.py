@@ -136,6 +136,8 @@ def evaluate(
     try:
         for b in held.batches(batch):
             scores = viewed(model, b, mirror, nudge) if mirror or nudge else forward(model, b).scores
+            if scores.shape[1] != k:
+                raise ValueError(f"model: expected one that tells the data's {k} classes, got {scores.shape[1]} scores")
             right += is_right(scores, b.targets, held.rule, threshold).sum()
             if held.rule == "top1":
                 cell = b.targets * k + scores.argmax(1)

@@ -95,6 +95,10 @@ def export_model(
     to = to or next((name for name, suffix in SUFFIX.items() if path.suffix == suffix), "")
     if to not in SUFFIX:
         raise ValueError(f"to: expected one of {', '.join(SUFFIX)}, got {to or path.name!r}")
+    if not path.name or path.is_dir():
+        raise ValueError(f"{path}: expected a file to write, got a folder; {path / f'model{SUFFIX[to]}'} would be one")
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance: expected a number of at least 0, got {tolerance:g}")
     shape = image or getattr(model, "image", None)
     if shape is None and hasattr(model, "presence"):
         raise ValueError(f"model: {getattr(model, 'name', 'this one')} reads hidden states of text, and only models of "
@@ -199,6 +203,8 @@ WRITERS: dict[str, Callable[[nn.Module, Path, tuple[int, int, int]], None]] = {
 def open_exported(path: str | os.PathLike[str]) -> Run:
     """images (B, C, H, W) on the CPU -> the outputs of an exported file, by the runtime its suffix names."""
     path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; export_model or `flashcaps export` writes one")
     if path.suffix == ".onnx":
         _need("onnxruntime")
         runtime = importlib.import_module("onnxruntime")

@@ -1,8 +1,9 @@
 """No step with NaN or Inf: noticed on the device, never applied, told and explained at the next look.
 
 A step whose loss, gradients or coefficients hold NaN or Inf changes neither weights nor optimiser, and neither does any
-step after it, until the loop looks (where it waits for the device anyway). So everything a step changes is then as it
-was before the bad batch. What is judged was averaged over all processes: all of them skip and stop at the same step.
+step after it, until the loop looks (where it waits for the device anyway). So what is learned is then as it was before
+the bad batch; batch statistics and the average of the weights, which went on, are not kept, for no state is saved in
+between. What is judged was averaged over all processes: all of them skip and stop at the same step.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class FirstNaN:
 
 def diagnose(step: Step, index: Tensor, noise: Tensor) -> str:
     """One line on where NaN or Inf comes from in this process's batch: the step once more, nothing of it applied."""
-    if bad := first_bad(step.model.state_dict().items()):
+    if bad := first_bad(step.model.named_parameters()):  # not buffers: statistics have seen the bad batch already
         return f"weights: {bad}; the step before made it"
     batch = step.stream.batch(index, noise)
     finite = batch.inputs.flatten(1).isfinite().all(1)
@@ -122,7 +123,8 @@ def diagnose(step: Step, index: Tensor, noise: Tensor) -> str:
     loss.backward()
     if bad := first_bad((name, p.grad) for name, p in step.model.named_parameters()):
         return f"backward: the gradient of {bad}, though the loss is {value:.4g}"
-    return ""
+    bad = first_bad(step.model.named_buffers())
+    return bad and f"statistics: {bad}, of finite batches"
 
 
 def raise_non_finite(step: Step, at: int, folder: Path, resume: str) -> None:

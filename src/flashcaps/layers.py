@@ -13,7 +13,7 @@ from .kernels._choice import leaves_patches
 from .kernels._norm import layer_norm_poses, squash_poses
 from .kernels._patches import patches
 from .routing import Routed
-from .routing._checks import check_choice, check_dtype, check_floating, check_overflow, check_sizes
+from .routing._checks import check_choice, check_dtype, check_floating, check_overflow, check_sizes, is_transformed
 from .routing._math import OverPositions, Softmax, over_parents
 from .routing._types import compute_dtype
 from .votes import Votes, Windows, centres, covered
@@ -269,7 +269,7 @@ class ConvCapsules(CapsuleLayer):
 
     def _leaves_patches(self, image: Tensor, softmax: Softmax) -> bool:
         active = self.name == "attention" and self.routing.takes is not None  # whose spread needs patches
-        if self.bias is not None or active:
+        if self.bias is not None or active or (self.backend == "auto" and is_transformed()):
             return False
         return leaves_patches(self.name, self.backend, self._windows(image), softmax)
 

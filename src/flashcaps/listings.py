@@ -44,13 +44,20 @@ def list_folder(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
     found: list[tuple[Path, str, str]] = []
     for folder, part in parts:
         for of_class in sorted(d for d in folder.iterdir() if d.is_dir() and not d.name.startswith(".")):
-            files = sorted(f for f in of_class.rglob("*") if f.suffix.lower() in SUFFIXES)
-            found += [(f, of_class.name, part) for f in files]
+            found += [(f, of_class.name, part) for f in pictures_in(of_class)]
     if not found:
-        raise ValueError(f"{base}: no pictures in folders; expected one folder per class, as {base}/cat/1.png")
+        inside, why = base, ""
+        if parts[0][1]:
+            inside, why = parts[0][0], f" ({parts[0][0].name} is taken for a split; rename it if it is a class)"
+        raise ValueError(f"{base}: no pictures in folders; expected one folder per class, as {inside}/cat/1.png{why}")
     names = _names([c for _, c, part in found if part in ("", "train")], class_names, str(base))
     labels = torch.tensor([_place(names, c, str(f)) for f, c, _ in found])
     return Listing([f for f, _, _ in found], labels, [part for _, _, part in found], names)
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """All pictures below a folder, by their suffix; hidden ones, as some systems leave beside a file, are not meant."""
+    return sorted(f for f in folder.rglob("*") if f.suffix.lower() in SUFFIXES and f.name[0] != "." and not f.is_dir())
 
 
 def _folder(path: str | Path) -> Path:
@@ -84,6 +91,8 @@ def list_table(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
     """
     table, rows, columns = read_rows(path, "--table", "file,label")
     file = next((c for c in columns if c.lower() in FILE_COLUMNS), columns[0])
+    if os.path.isfile(table.parent / file):
+        raise ValueError(f"{table}: expected a header, got a file, {file}; add a first line file,label")
     split = next((c for c in columns if c.lower() == "split"), None)
     files = [table.parent / row[file] for row in rows]
     missing = next((f for f in files if not os.path.isfile(f)), None)  # False for whatever cannot be a path, too
@@ -109,22 +118,38 @@ def list_text(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
 
 
 def read_rows(path: str | Path, flag: str, header: str) -> tuple[Path, list[dict[str, str]], list[str]]:
-    """(the file, its rows, its columns) of a .csv or .tsv; `flag` is who asks, `header` what it should begin with."""
+    """(the file, its rows, its columns) of a .csv or .tsv; `flag` is who asks, `header` what it should begin with.
+
+    Fields are divided by commas, or by what divides the header: semicolons, tabs. A column without a name counts rows.
+    """
     table = Path(path).expanduser()
     if not table.is_file():
         raise FileNotFoundError(f"{flag}: no file {path}; give a .csv that begins with {header}")
     with table.open(newline="", encoding="utf-8-sig") as lines:
-        reader = csv.DictReader(lines, restval="", delimiter="\t" if table.suffix == ".tsv" else ",")
         try:
+            first = lines.readline()
+            lines.seek(0)
+            mark = "\t" if table.suffix.lower() == ".tsv" else max(",;\t", key=first.count)
+            reader = csv.DictReader(lines, restval="", delimiter=mark, skipinitialspace=True)
+            reader.fieldnames = [c.strip() for c in reader.fieldnames or ()]
             rows = list(reader)
         except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{table}: not a table in UTF-8 ({error}); save it as .csv") from None
+            raise ValueError(f"{table}: not a table in UTF-8 ({error}); save it as .csv in UTF-8") from None
     if not rows:
         raise ValueError(f"{table}: no rows; expected a header such as {header} and a row per example")
-    return table, rows, list(reader.fieldnames or ())
+    long = next((k for k, row in enumerate(rows) if any(row.get(None, ()))), None)  # None: what no column is there for
+    if long is not None:
+        raise ValueError(f"{table}: row {long + 1}: more fields than the header has; put text with {mark!r} in it "
+                         "between double quotes")
+    columns = [c for c in reader.fieldnames if c]
+    twice = next((c for c in columns if columns.count(c) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{table}: two columns {twice!r}; expected one, rename the other")
+    return table, rows, columns
 
 
 def _part(word: str, table: Path) -> str:
+    word = word.strip()
     if word.lower() not in PARTS:
         raise ValueError(f"{table}: split: expected train, val or test, got {word!r}")
     return PARTS[word.lower()]
@@ -135,14 +160,16 @@ def _labels(
 ) -> tuple[Tensor, tuple[str, ...]]:
     named = next((c for c in columns if c.lower() in LABEL_COLUMNS), None)
     if named is None and len(columns) > 1:
-        if any(row[c] not in ("0", "1") for row in rows for c in columns):
-            raise ValueError(f"{where}: expected a column label, or 0 and 1 in {', '.join(columns)}")
-        names = tuple(given or columns)
-        return torch.tensor([[float(row[c]) for c in names] for row in rows]), names
+        return _by_column(rows, columns, given, where)
     if named is None and not columns:
         raise ValueError(f"{where}: expected a column label beside the files, got none")
-    words = [row[named or columns[0]] for row in rows]
+    column = named or columns[0]
+    words = [row[column].strip() for row in rows]
     if not any(mark in word for word in words for mark in "|;"):
+        if "" in words:
+            raise ValueError(f"{where}: row {words.index('') + 1}: expected a label in column {column!r}, got none")
+        if named is None and column in words:
+            raise ValueError(f"{where}: expected a header, got a first line with the label {column!r}; add a header")
         names = _names(words, given, where)
         return torch.tensor([_place(names, word, where) for word in words]), names
     several = [[w.strip() for w in word.replace(";", "|").split("|") if w.strip()] for word in words]
@@ -151,6 +178,22 @@ def _labels(
     for row, ws in zip(labels, several, strict=True):
         row[[_place(names, w, where) for w in ws]] = 1
     return labels, names
+
+
+def _by_column(
+    rows: list[dict[str, str]], columns: list[str], given: Sequence[str], where: str
+) -> tuple[Tensor, tuple[str, ...]]:
+    """A column of 0 and 1 per class: labels (N, K)."""
+    for k, row in enumerate(rows):
+        wrong = next((c for c in columns if row[c].strip() not in ("0", "1")), None)
+        if wrong is not None:
+            raise ValueError(f"{where}: expected a column label, or 0 and 1 in {', '.join(columns)}; row {k + 1} has "
+                             f"{row[wrong]!r} in {wrong}")  # fmt: skip
+    names = tuple(given or columns)
+    absent = next((c for c in names if c not in columns), None)
+    if absent is not None:
+        raise ValueError(f"{where}: no column {absent!r}, a class of training; expected {', '.join(names)}")
+    return torch.tensor([[float(row[c]) for c in names] for row in rows]), names
 
 
 class Column(Sequence[Any]):
@@ -219,6 +262,7 @@ def assign(listing: Listing, seed: int) -> list[str]:
         parts[k] = "test" if turn in (1, 6) and "test" not in known else "validation" if turn == 4 else "train"
     if "test" not in parts:
         if "validation" not in parts:
-            raise ValueError(f"none of {len(parts)} pictures is held out: expected a test part, or two of each class")
+            rest = "a test part beside train" if known else "two of some class"
+            raise ValueError(f"none of {len(parts)} examples is held out to test on: expected {rest}, got none")
         parts = ["test" if part == "validation" else part for part in parts]
     return parts

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,21 +52,41 @@ def read_picture(source: Any, channels: int = 0) -> Tensor:
 
     Arrays (.npy) are (H, W), (H, W, C) or (C, H, W), of bytes or of numbers in [0, 1], and keep their channels.
     """
-    if isinstance(source, str | Path) and Path(source).suffix == ".npy":
+    if isinstance(source, str | Path) and Path(source).suffix.lower() == ".npy":
         try:
-            return _array(np.load(source), channels, str(source))
+            loaded = np.load(source)
         except (EOFError, OSError) as error:
             raise ValueError(f"{source}: not a whole array ({error}); remove or replace it") from None
+        except ValueError:  # which advises to unpickle it
+            raise ValueError(f"{source}: not an array of numbers as np.save writes it; remove or replace it") from None
+        return _array(loaded, channels, str(source))
     if isinstance(source, np.ndarray):
         return _array(source, channels, "array")
     image = _open(source)
-    wanted = channels or (1 if image.mode in ("1", "L", "I", "I;16", "F") else 3)
+    wanted = channels or (3 if image.mode not in ("1", "L", "F") and not image.mode.startswith("I") else 1)
     if wanted not in MODES:
         raise ValueError(f"{source}: expected {wanted} channels, got a picture; give a .npy array ({wanted}, H, W)")
-    if image.mode.startswith("I"):  # 16 bits a pixel, whose high byte convert() would not take
-        image = _pillow().fromarray((np.asarray(image) // 257).astype(np.uint8))
-    pixels = np.asarray(image.convert(MODES[wanted]))
+    pixels = np.asarray(_eight_bits(image, source, wanted).convert(MODES[wanted]))
     return torch.from_numpy(pixels.copy()).view(*pixels.shape[:2], wanted).permute(2, 0, 1).contiguous()
+
+
+def _eight_bits(image: Any, source: Any, channels: int) -> Any:
+    """A picture of which convert() keeps what is seen: 16 bits and fractions become bytes, the transparent white."""
+    if image.mode == "F" or image.mode.startswith("I"):
+        x = np.asarray(image)
+        most = 65535 if image.mode != "F" else 1 if x.max() <= 1 else 255
+        if not (x.min() >= 0 and x.max() <= most):
+            raise ValueError(f"{_where(source)}: expected grey values from 0 to {most}, got {x.min():g} to "
+                             f"{x.max():g}; scale them")  # fmt: skip
+        return _pillow().fromarray((x * (255 / most)).round().astype(np.uint8))
+    if channels != 4 and (image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info):
+        image = image.convert("RGBA")
+        return _pillow().alpha_composite(_pillow().new("RGBA", image.size, "white"), image)
+    return image
+
+
+def _where(source: Any) -> str:
+    return str(source) if isinstance(source, str | Path) else "stdin" if isinstance(source, bytes) else "picture"
 
 
 def _open(source: Any) -> Any:
@@ -77,24 +98,26 @@ def _open(source: Any) -> Any:
         opened.load()
         opened = importlib.import_module("PIL.ImageOps").exif_transpose(opened)  # as a camera was held
     except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
-        where = "stdin" if isinstance(source, bytes) else source
-        raise ValueError(f"{where}: not a whole picture ({error}); remove or replace it") from None
+        raise ValueError(f"{_where(source)}: not a whole picture ({error}); remove or replace it") from None
     return opened
 
 
 def _array(x: np.ndarray, channels: int, where: str) -> Tensor:
     if x.ndim == 2:
         x = x[None]
-    if x.ndim != 3:
+    if x.ndim != 3 or not x.size:
         raise ValueError(f"{where}: expected (H, W), (H, W, C) or (C, H, W), got {x.shape}")
     if x.shape[0] > 4 >= x.shape[2] or (channels and x.shape[2] == channels != x.shape[0]):
         x = x.transpose(2, 0, 1)
     if channels and x.shape[0] != channels:
         raise ValueError(f"{where}: expected {channels} channels, got {x.shape[0]} in {x.shape}")
-    if x.dtype.kind == "f":
-        if not (x.min() >= 0 and x.max() <= 1):
-            raise ValueError(f"{where}: expected numbers from 0 to 1, got {x.min():g} to {x.max():g}; scale them")
-        x = (x * 255).round()
+    if x.dtype.kind not in "fiub":
+        raise ValueError(f"{where}: expected bytes, or numbers from 0 to 1, got {x.dtype}")
+    most = 255 if x.dtype.kind in "iu" else 1
+    if not (x.min() >= 0 and x.max() <= most):
+        raise ValueError(f"{where}: expected numbers from 0 to {most}, got {x.min():g} to {x.max():g}; scale them")
+    if most == 1:
+        x = (x * 255.0).round()
     return torch.from_numpy(np.ascontiguousarray(x.astype(np.uint8)))
 
 
@@ -170,26 +193,39 @@ def _reader(kind: str) -> Any:
         channels: int = 0,
         class_names: Sequence[str] = (),
         multilabel: bool | None = None,
+        examples: int = 0,
         seed: int = 0,
     ) -> Dataset:
-        listing = same_labels(LISTS[kind](path, class_names), path, multilabel)
+        listing = same_labels(LISTS[kind](path, class_names), path, multilabel, examples)
         return read_listing(listing, kind, size, channels, seed)
 
     return read
 
 
-def same_labels(listing: Listing, path: str, multilabel: bool | None) -> Listing:
+def same_labels(listing: Listing, path: str, multilabel: bool | None, examples: int = 0) -> Listing:
+    """What a model was trained with is still there: one label or several, and as many examples (0: not known), since
+    another number of them holds out other ones."""
     if multilabel not in (None, listing.multilabel):
         raise ValueError(f"{path}: expected {'several labels' if multilabel else 'one label'} an example, as the "
                          "model was trained with")  # fmt: skip
+    if "" in listing.parts and examples not in (0, len(listing.files)):
+        warnings.warn(f"{path}: {len(listing.files):,} examples, {examples:,} when the model was trained: others are "
+                      "held out now, and it was trained on some of them; train it again, or keep those it never saw in "
+                      "a part test", stacklevel=4)  # fmt: skip
     return listing
 
 
 def read_text(
-    root: Root = None, *, path: str, class_names: Sequence[str] = (), multilabel: bool | None = None, seed: int = 0
+    root: Root = None,
+    *,
+    path: str,
+    class_names: Sequence[str] = (),
+    multilabel: bool | None = None,
+    examples: int = 0,
+    seed: int = 0,
 ) -> Dataset:
     """Texts and labels of a table; what a transformer makes of them is computed when a batch is."""
-    listing = same_labels(list_text(path, class_names), path, multilabel)
+    listing = same_labels(list_text(path, class_names), path, multilabel, examples)
     images = torch.empty(len(listing.files), 0, 0, 0, dtype=torch.uint8)
     return _dataset(Split(images, listing.labels, {}, tuple(listing.files)), listing, "text", (0, 0, 0), seed)
 

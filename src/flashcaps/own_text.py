@@ -37,11 +37,13 @@ def own_text_recipe(
     listing = list_text(path)
     classes, several = len(listing.class_names), listing.multilabel
     folder = Path(transformer).expanduser()
-    train = assign(listing, 0).count("train")
+    parts = assign(listing, 0)
+    train = parts.count("train")
     batch = next((b for b in BATCHES if train >= 8 * b), max(1, min(2, train)))
     epochs = min(max(STEPS * batch // max(train, 1), EPOCHS[0]), EPOCHS[1])
     model: dict[str, Any] = {"classes": classes} | ({} if routing == "heinsen" else {"routing": routing})
-    options = {"path": str(Path(path).expanduser().resolve()), "class_names": list(listing.class_names)}
+    options = {"path": str(Path(path).expanduser().resolve()), "class_names": list(listing.class_names),
+               "examples": len(listing.files)}  # fmt: skip
     content = {
         "name": "".join(c if c.isalnum() else "_" for c in Path(path).stem) or "text",
         "about": f"{len(listing.files):,} texts of {classes} classes",
@@ -52,7 +54,7 @@ def own_text_recipe(
         "optimiser": {"kind": "adamw", "lr": 0.002, "weight_decay": 0.01},
         "schedule": {"kind": "cosine", "warmup": 0.1},
         "train": {"epochs": epochs, "batch": batch, "precision": "fp32", "capture": False, "log_every": 10,
-                  "clip": 1.0, "select": "validation"},
+                  "clip": 1.0, "select": "validation" if "validation" in parts else "last"},
     }  # fmt: skip
     recipe = make_recipe(content, overrides)
     return recipe, _why(listing, train, recipe, routing)

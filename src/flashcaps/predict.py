@@ -21,7 +21,7 @@ from torch import Tensor
 from .data import to_float
 from .data.augment import center_crop
 from .evaluate import answers, score_threshold
-from .listings import SUFFIXES
+from .listings import SUFFIXES, pictures_in
 from .own_data import fit, read_picture
 from .routing._math import length
 
@@ -71,22 +71,24 @@ class Look(NamedTuple):
 def find_pictures(words: Iterable[str], stdin: Any = None) -> list[Picture]:
     """Files, folders (searched through), patterns, and "-": a picture on stdin, or the names of some, one a line."""
     found: list[Picture] = []
-    for word in words:
+    for word in [words] if isinstance(words, str) else words:
         path = Path(word).expanduser()
+        if not word:
+            raise ValueError("files: expected a file, folder or pattern, got an empty name; . is this folder")
         if word == "-":
             found += _from_stdin((stdin or sys.stdin.buffer).read())
         elif path.is_dir():
-            inside = [Picture(str(f), f) for f in sorted(path.rglob("*")) if f.suffix.lower() in SUFFIXES]
+            inside = [Picture(str(f), f) for f in pictures_in(path)]
             if not inside:
                 raise ValueError(f"{word}: no pictures in this folder; they end in {', '.join(SUFFIXES)}")
             found += inside
         elif path.is_file():
             found.append(Picture(word, path))
         else:
-            matches = sorted(glob.glob(str(path), recursive=True))
+            matches = [f for f in sorted(glob.glob(str(path), recursive=True)) if Path(f).is_file()]
             if not matches:
                 raise FileNotFoundError(f"{word}: no such file, folder or pattern")
-            found += [Picture(f, Path(f)) for f in matches if Path(f).is_file()]
+            found += [Picture(f, Path(f)) for f in matches]
     if not found:
         raise ValueError("files: expected pictures, got none; give files, a folder, a pattern, or - for stdin")
     return found
@@ -174,6 +176,8 @@ def looks(
     model: Any, pictures: Iterable[Picture], *, top: int = 3, batch: int = 64, invert: bool = False
 ) -> Iterator[Look]:
     """All pictures, `batch` at a time, in evaluation mode."""
+    if batch < 1:
+        raise ValueError(f"batch: expected at least 1, got {batch}")
     training, rest = model.training, iter(pictures)
     model.eval()
     try:

@@ -31,13 +31,13 @@ def find_texts(words: Iterable[str], stdin: Any = None) -> list[str]:
     for word in words:
         path = Path(word).expanduser()
         if word == "-":
-            found += _lines((stdin or sys.stdin.buffer).read().decode("utf-8"))
-        elif path.suffix in (".csv", ".tsv"):
+            found += _lines((stdin or sys.stdin.buffer).read(), "stdin")
+        elif path.suffix.lower() in (".csv", ".tsv"):
             _, rows, columns = read_rows(path, "files", "text")
             column = next((c for c in columns if c.lower() in TEXT_COLUMNS), columns[0])
             found += [row[column].strip() for row in rows if row[column].strip()]
         elif path.is_file():
-            found += _lines(path.read_text(encoding="utf-8"))
+            found += _lines(path.read_bytes(), word)
         else:
             raise FileNotFoundError(f"{word}: no such file; this model reads text: a .txt with a text a line, a .csv "
                                     "with a column text, - for stdin, or --text 'a text'")  # fmt: skip
@@ -46,8 +46,12 @@ def find_texts(words: Iterable[str], stdin: Any = None) -> list[str]:
     return found
 
 
-def _lines(content: str) -> list[str]:
-    return [line.strip() for line in content.splitlines() if line.strip()]
+def _lines(content: bytes, where: str) -> list[str]:
+    try:
+        lines = content.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: not text in UTF-8 ({error}); this model reads text, a line each") from None
+    return [line.strip() for line in lines if line.strip()]
 
 
 def open_transformer(model: Any, name: str | None = None, device: torch.device | str = "cpu") -> Transformer:

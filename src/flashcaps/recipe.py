@@ -210,6 +210,11 @@ class Recipe:
         if self.schedule.momentum and (len(self.schedule.momentum) != 2 or self.optimiser.kind != "radam"):
             raise ValueError("schedule.momentum: expected two values and optimiser.kind='radam', got "
                              f"{self.schedule.momentum} and {self.optimiser.kind!r}")
+        if self.loss.label_smoothing and self.loss.kind != "cross_entropy":
+            raise ValueError("loss.label_smoothing: expected loss.kind='cross_entropy' beside it, got "
+                             f"{self.loss.kind!r}")
+        if self.augment.padding and not self.augment.crop:
+            raise ValueError("augment.padding: expected augment.crop beside it, the side of what is cropped, got none")
         if self.augment.alternate and not self.augment.flip:
             raise ValueError("augment.alternate: expected augment.flip=true beside it, got false")
         if len(self.augment.contrast) not in (0, 2):

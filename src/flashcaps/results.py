@@ -141,7 +141,7 @@ def keep(result: dict[str, Any], folder: Path) -> Path:
 
 def plain_command(command: str) -> str:
     """A command without the folders of the machine it ran on."""
-    words = command.split(" ")
+    words = re.findall(r"(?:'[^']*'|\"[^\"]*\"|[^\s'\"])+", command)  # a quoted word is one, and stays quoted
     skipped = {k + 1 for k, word in enumerate(words) if word in ("--out", "--data")}
     return " ".join(w for k, w in enumerate(words) if k not in skipped and w not in ("--out", "--data"))
 

@@ -10,7 +10,6 @@ import errno
 import hashlib
 import json
 import shlex
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,14 @@ from torch import nn
 
 from .checkpoint import forget_states, load_state, room_for, save_state, save_weights, write_atomic
 from .data._lock import InUse, Lock
-from .guard import first_bad
+from .guard import REPORT, first_bad
 from .recipe import Recipe
 from .step import Step
 
 LOCK = "run.lock"
+WRITTEN = ("config.json", "resume.txt", "metrics.jsonl", "result.json", REPORT, "states.json", "state-*.pt",
+           "best.safetensors", "last.safetensors", "ema.safetensors", "curve.csv", "curve.png", "reconstructions.png",
+           "tensorboard/events.out.tfevents.*")  # fmt: skip
 MAY_CHANGE = ("train.rollback", "train.save_seconds", "train.log_every")  # on resuming: no number depends on them
 
 
@@ -50,6 +52,7 @@ class RunFolder:
         self.path, self.recipe, self.command = path, recipe, command
         self.best: dict[str, Any] = {}  # of the weights kept as best.safetensors: value, epoch
         self.rollbacks = 0
+        self.class_names: tuple[str, ...] = ()  # of the data, for whoever asks the weights
         self.seconds = 0.0  # trained before this process
         self.started = self.saved = time.monotonic()
         self.board: Any = None
@@ -79,8 +82,10 @@ class RunFolder:
         if (self.path / "states.json").is_file() and not resume and not fresh:
             raise FileExistsError(f"{self.path} holds an unfinished run; go on with --resume, start anew with --fresh, "
                                   "or choose another folder with --out")
-        if resume and (self.path / "config.json").is_file():
-            self._check_config()
+        if (self.path / "config.json").is_file():
+            self._check_whose()
+            if resume:
+                self._check_config()
 
     def release(self) -> None:
         """Others may have the folder; an empty one, of which nothing came, goes."""
@@ -93,14 +98,15 @@ class RunFolder:
         """The state to resume from; None where the run was killed before it saved one, and begins again."""
         if self.begun and not (self.path / "states.json").is_file():
             return None
+        if (self.path / "result.json").is_file() and not (self.path / "states.json").is_file():
+            raise FileExistsError(f"--resume: the run in {self.path} is finished; its result is in result.json, and "
+                                  "without --resume it is trained anew in its place")
         return load_state(self.path)
 
     def open(self, resume: bool) -> None:
-        """Make the folder ready: as it is, to go on, or empty."""
-        for old in [] if resume or not (self.path / "config.json").is_file() else list(self.path.iterdir()):
-            if old.is_dir():
-                shutil.rmtree(old)
-            elif old.name != LOCK:
+        """Make the folder ready: as it is, to go on, or without what an earlier run wrote; all else in it stays."""
+        for pattern in () if resume or not (self.path / "config.json").is_file() else WRITTEN:
+            for old in self.path.glob(pattern):
                 old.unlink()
         write_atomic(self.path / "config.json", self.recipe.to_json())
         write_atomic(self.path / "resume.txt", f"{self.resume_command}\n")
@@ -108,6 +114,15 @@ class RunFolder:
             from torch.utils.tensorboard import SummaryWriter
 
             self.board = SummaryWriter(str(self.path / "tensorboard"))
+
+    def _check_whose(self) -> None:
+        """Many a program has a config.json: only a run's own folder is a run's to write over."""
+        try:
+            content = json.loads((self.path / "config.json").read_bytes())
+        except ValueError:
+            content = None
+        if not isinstance(content, dict) or not content.keys() >= {"model", "data", "train"}:
+            raise FileExistsError(f"{self.path} holds a config.json that is no run's; choose another folder with --out")
 
     def _check_config(self) -> None:
         before, now = json.loads((self.path / "config.json").read_text()), json.loads(self.recipe.to_json())
@@ -140,7 +155,8 @@ class RunFolder:
         save_weights(self.path / f"{which}.safetensors", model, self.config(step))
 
     def config(self, step: int) -> dict[str, Any]:
-        return {"recipe": self.recipe.to_dict(), "step": step}
+        named = {"class_names": list(self.class_names)} if self.class_names else {}
+        return {"recipe": self.recipe.to_dict(), "step": step} | named
 
     def save_due(self) -> bool:
         return time.monotonic() - self.saved >= self.recipe.train.save_seconds

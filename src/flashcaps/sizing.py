@@ -169,7 +169,7 @@ def own_recipe(
     sized = size_model(found.image, classes, routing, multilabel=listing.multilabel, backbone=backbone)
     where = path if kind == "hub" else str(Path(path).expanduser().resolve())
     options = {"path": where, "size": list(found.image[1:]), "channels": found.image[0],
-               "class_names": list(listing.class_names)}  # fmt: skip
+               "class_names": list(listing.class_names), "examples": len(listing.files)}  # fmt: skip
     if listing.multilabel:
         options["multilabel"] = True
     content = {
@@ -180,6 +180,9 @@ def own_recipe(
         **_training(found, routing, listing.multilabel, sized.overrides["decoder"]),
     }
     recipe = make_recipe(content, overrides)
+    if recipe.data.options["size"] != options["size"]:
+        raise ValueError(f"data.size: expected {options['size']}, which the model is made for, got "
+                         f"{recipe.data.options['size']}; --size HEIGHT WIDTH changes both")  # fmt: skip
     return recipe, (_about(found, listing.multilabel), *sized.why, _plan(recipe))
 
 

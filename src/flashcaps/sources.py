@@ -12,7 +12,7 @@ from .data import Dataset, DiverseMultiMNIST, Split, holdout, load_data
 from .data._files import Root
 from .data.augment import resize
 from .own_data import held_images  # and adds "images", "table" and "hub" to the data sets there are
-from .recipe import Data, Recipe
+from .recipe import Augment, Data, Recipe
 
 DEV_EXAMPLES = 512
 
@@ -76,6 +76,8 @@ def load_splits(spec: Data, root: Root, device: torch.device) -> tuple[Dataset, 
 def _pairs(recipe: Recipe, dataset: Dataset, splits: dict[str, Any], share: Share | None, count: int) -> Sources:
     compose = dataset.compose
     assert compose is not None
+    if recipe.augment != Augment():
+        raise ValueError(f"augment: composed images take none, for each is new already; got {recipe.augment}")
     rule = "threshold" if compose is DiverseMultiMNIST else "top2"
 
     def held(split: Split | None) -> HeldPairs | None:

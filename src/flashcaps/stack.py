@@ -19,7 +19,7 @@ class CapsuleStack(nn.Module):
 
     concurrent: after one sequential sweep with uniform coefficients, every layer updates at once from the previous
     values of its neighbours, `iterations` in all, primary capsules fixed (Procedure 2; attention only). Otherwise
-    each layer finishes its routing before the next begins; `iterations` None leaves it to the layers.
+    each layer finishes its routing before the next begins. `iterations` None: the layers' own (the most of them).
 
     u and activation of the primary capsules, (B, types, H, W, D) or (B, I, D) -> Routed of the last layer.
     """
@@ -41,7 +41,8 @@ class CapsuleStack(nn.Module):
         for layer in stack[:-1]:
             layer.hidden = True
         self.layers = nn.ModuleList(stack)
-        self.iterations, self.concurrent = iterations or 1, concurrent
+        self.iterations = iterations or max(layer.routing.iterations for layer in stack)
+        self.concurrent = concurrent
 
     def forward(
         self, u: Tensor, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .alternation import ascend_coefficients, discriminative_layers
+from .alternation import ascend_together, coefficient_slopes, discriminative_layers
 from .batches import Batch, Stream
 from .evaluate import forward, is_right, score_threshold
 from .guard import Guard
@@ -90,15 +90,16 @@ class Step:
         spec = self.recipe.train
         self.optimiser.zero_grad(set_to_none=True)
         self.guard.remember()
-        whole = torch.zeros((), device=self.workers.device)
+        whole, slopes = torch.zeros((), device=self.workers.device), []
         for i, u in zip(index.chunk(spec.accumulate), noise.chunk(spec.accumulate), strict=True):
             batch = self.stream.batch(i, u)
             with self.where_the_gradient_is_taken(batch):
                 scores, loss = self.loss_of(self.network, batch)
-                ascend_coefficients(self.model, batch.targets)
+                slopes.append(coefficient_slopes(self.model, batch.targets))
                 (loss / spec.accumulate).backward()
             self.count(loss.detach(), scores.detach(), batch.targets)
             whole += loss.detach()
+        ascend_together(self.model, slopes)
         self.workers.average_gradients(self.parameters, whole)
         self.guard.judge(whole, [p.grad for p in self.parameters if p.grad is not None])
         if spec.clip:
@@ -113,7 +114,9 @@ class Step:
         if not radius:
             return nullcontext()
         _, loss = self.loss_of(self.network, batch)
-        return worst_nearby(self.parameters, torch.autograd.grad(loss, self.parameters), radius)
+        grads = torch.autograd.grad(loss, self.parameters, allow_unused=True)  # as of a decoder that nobody asks
+        reached = [(p, g) for p, g in zip(self.parameters, grads, strict=True) if g is not None]
+        return worst_nearby([p for p, _ in reached], [g for _, g in reached], radius)
 
     def loss_of(self, network: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """(scores (B, K), loss) of a forward pass."""
@@ -156,7 +159,8 @@ class Step:
         self.optimiser.load_state_dict(state["optimiser"])
         for group in self.optimiser.param_groups:  # rates are read where the step runs
             group |= {k: x.to(self.workers.device) for k, x in group.items() if isinstance(x, Tensor)}
-        self.totals.copy_(state["totals"])
+        if self.workers.rank == 0:  # whose they are
+            self.totals.copy_(state["totals"])
 
 
 class Average:

@@ -98,6 +98,8 @@ def attempt(run: RunFolder, place: Place, workers: Workers, watch: Watch, resume
     sources = open_sources(recipe, place.data, workers.device, share, dev=place.dev)
     stream = sources.train
     assert stream is not None
+    check_held(recipe, sources)
+    run.class_names = sources.dataset.class_names
     torch.manual_seed(recipe.train.seed)
     model = create_model(recipe.model.name, **sources.options | recipe.model.overrides).to(workers.device)
     if recipe.train.channels_last and workers.device.type == "cuda":
@@ -135,7 +137,8 @@ def follow(
             applied = step.guard.look()
             if applied is not None:
                 raise_non_finite(step, read_at + applied, run.path, run.resume_command)
-            loss, error, images = step.read()
+            loss, error, _ = step.read()
+            images = (at - read_at) * stream.share.batch * workers.world  # a resumed run has read others before
             rate = images / max(run.wall_s - read_s, 1e-9)
             watch.progress(at, loss, error, rate)
             if main:
@@ -177,9 +180,11 @@ def make_run(recipe: Recipe, place: Place, workers: Workers) -> RunFolder:
     path = Path(place.out or Path("runs") / ("dev-" * place.dev + run_name(recipe)))
     named = [place.named] if place.named else own_command(recipe)
     command = ["flashcaps", "train", *named, *recipe.overrides]
-    flags = {"--seed": recipe.train.seed, "--device": place.device, "--out": place.out, "--data": place.data}
+    told = recipe.train.seed or place.named.endswith(".toml")  # whose own seed need not be 0
+    flags = {"--seed": recipe.train.seed if told else None, "--device": place.device, "--out": place.out,
+             "--data": place.data}  # fmt: skip
     for flag, value in flags.items():
-        command += [] if value in (None, "auto", 0) else [flag, str(value)]
+        command += [] if value in (None, "auto") else [flag, str(value)]
     return RunFolder(path, recipe, command, tensorboard=place.tensorboard and workers.rank == 0)
 
 
@@ -212,11 +217,21 @@ def make_share(recipe: Recipe, state: dict[str, Any] | None, workers: Workers) -
     return Share(images // workers.world, workers.rank, workers.world)
 
 
+def check_held(recipe: Recipe, sources: Sources) -> None:
+    """What asks for validation data has some."""
+    spec = recipe.train
+    if sources.validation is None and (spec.select == "validation" or (spec.stop_error and spec.select == "last")):
+        asks = "select" if spec.select == "validation" else "stop_error"
+        raise ValueError(f"train.{asks}: expected validation data to go by, got none of {recipe.data.name}; hold some "
+                         "out of training with data.validation=N")
+
+
 def look(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) -> bool:
     """Evaluate where the recipe says, keep the best weights; whether the recipe's stop_error is reached."""
     spec = step.recipe.train
     held, split = (sources.test, "test") if spec.select == "test" else (sources.validation, "validation")
-    step.workers.average_statistics(step.model)
+    for model in [step.model] if step.average is None else [step.model, step.average.model]:
+        step.workers.average_statistics(model)
     if held is None:
         return False
     result = measure(step, step.tested, held)
@@ -228,7 +243,7 @@ def look(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) ->
             run.best = {"error": result.error, "epoch": epoch}
             run.weights("best", step.tested, at)
         watch.say(f"epoch {epoch + 1}: {split} error {result.error:.2f} % (best {run.best['error']:.2f} %)")
-    return result.error <= spec.stop_error if spec.stop_error else False
+    return bool(spec.stop_error) and bool(step.workers.shared(result.error <= spec.stop_error))
 
 
 def measure(step: Step, model: nn.Module, held: Any) -> Evaluation:

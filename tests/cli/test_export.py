@@ -14,6 +14,7 @@ import flashcaps
 from flashcaps.checkpoint import save_weights
 from flashcaps.cli._export import beside, export
 from flashcaps.export import open_exported
+from flashcaps.shipped import FOLDER
 from flashcaps.sizing import own_recipe
 from tests.own_pictures import write_pictures
 
@@ -58,3 +59,30 @@ def test_without_data_it_says_so(run: Path) -> None:
     assert "no real inputs: --images: no folder" in out
     with pytest.raises(ValueError, match="--to: expected one of 'onnx'"):
         invoke(run, "--to", "onx")
+    with pytest.raises(ValueError, match="--int8: expected with --to onnx, got safetensors"):
+        invoke(run, "--to", "safetensors", "--int8")
+
+
+def test_weights_that_come_along_are_exported_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLASHCAPS_DATA", str(tmp_path / "none"))
+    before = set(FOLDER.iterdir())
+    try:
+        assert invoke("demo_dynamic", "--to", "safetensors").stdout.startswith("demo_dynamic-exported.safetensors: ")
+        assert (tmp_path / "demo_dynamic-exported.safetensors").is_file()
+    finally:
+        more = set(FOLDER.iterdir()) - before
+        for file in more:
+            file.unlink()
+    assert not more
+
+
+def test_where_and_how_exactly(run: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none\.onnx: no such file; export_model or"):
+        open_exported(run / "none.onnx")
+    for out, meant in ((run, run / "model.onnx"), ("", "model.onnx")):
+        with pytest.raises(ValueError, match=f"expected a file to write, got a folder; {meant} would be one"):
+            invoke(run, "--out", out)
+    for tolerance in ("-1", "nan"):
+        with pytest.raises(ValueError, match=f"tolerance: expected a number of at least 0, got {tolerance}"):
+            invoke(run, "--tolerance", tolerance)

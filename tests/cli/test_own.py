@@ -36,6 +36,8 @@ def test_words_that_do_not_belong(tmp_path: Path) -> None:
         fields(images="a", table="b")
     with pytest.raises(ValueError, match="tiny: --images makes the recipe itself"):
         fields("tiny", images="a")
+    with pytest.raises(ValueError, match="--images: expected where your data are, got an empty name"):
+        fields(images="")  # not the folder one is in
 
 
 def test_texts_need_a_transformer_and_pictures_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

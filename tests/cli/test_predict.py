@@ -60,6 +60,20 @@ def test_the_table_names_files_and_answers(weights: str, folder: Path) -> None:
     assert f"{found['top'][0]['name']} {found['top'][0]['score']:.3f}" in shown
 
 
+def test_a_damaged_picture_does_not_cost_the_others_their_answers(weights: str, folder: Path) -> None:
+    whole = CliRunner().invoke(app, [weights, str(folder), "--json"]).stdout.splitlines()
+    (folder / "1.png").write_bytes((folder / "1.png").read_bytes()[:200])
+    for options in ([], ["--json"]):
+        result = CliRunner().invoke(app, [weights, str(folder), *options], env={"COLUMNS": "200"})
+        assert result.exit_code == 1
+        (line,) = result.stderr.splitlines()
+        assert line.startswith(f"error: {folder / '1.png'}: not a whole picture")
+        assert len(result.stdout.splitlines()) == 3 - len(options)  # the table has a header
+    assert result.stdout.splitlines() == [whole[0], whole[2]]
+    alone = CliRunner().invoke(app, [weights, str(folder / "1.png")])
+    assert (alone.exit_code, alone.stdout) == (1, "")
+
+
 def test_names_on_stdin(weights: str, folder: Path) -> None:
     names = f"{folder / '2.png'}\n{folder / '0.png'}\n"
     result = CliRunner().invoke(app, [weights, "-", "--json"], input=names)
@@ -81,5 +95,7 @@ def test_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: str) ->
     assert "three" in told.output
     told = CliRunner().invoke(app, [str(tmp_path / "t.safetensors"), "--text", "three", "--invert"])
     assert "reads text" in str(told.exception)
+    told = CliRunner().invoke(app, [str(tmp_path / "t.safetensors"), "--text", " "])
+    assert "--text: expected a text, got an empty one" in str(told.exception)
     told = CliRunner().invoke(app, [weights, "--text", "three"])
     assert "reads pictures" in str(told.exception)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from flashcaps.data.shards import Shards, Source, TarShard, Unit, decode, open_shards, write_shards
+from flashcaps.data.shards import Sample, Shards, Source, TarShard, Unit, decode, has_part, open_shards, write_shards
 
 COUNT, PER_SHARD = 53, 6  # nine shards, the last of them not full
 
@@ -106,6 +106,20 @@ for k, (_, sample) in enumerate(open_shards({str(folder)!r}).stream(seed=3, epoc
     assert done == 21
     assert subprocess.run([sys.executable, "-c", code, str(done)], capture_output=True).returncode == 0
     assert [int(k) for k in log.read_text().split()] == seen(open_shards(folder), seed=3, epoch=1)
+
+
+def test_a_class_by_the_name_of_a_part_is_no_part(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(1))
+    write_shards([Source(tmp_path / "a.png", 0)], tmp_path / "out", (1, 5, 4), ("validation", "test"))
+    assert [has_part(tmp_path / "out", part) for part in ("train", "validation", "test")] == [True, False, False]
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_label_that_is_no_class_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, label: int) -> None:
+    """-1 is how others mark what has no label."""
+    monkeypatch.setattr(TarShard, "read", lambda self, place: Sample(b"", label))
+    with pytest.raises(ValueError, match=rf"expected classes from 0 to 2.*{label} at place 4"):
+        open_shards(folder)[4]
 
 
 def test_a_bounded_number_of_shards_is_open(folder: Path) -> None:

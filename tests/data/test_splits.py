@@ -56,6 +56,14 @@ def test_holdout_is_a_stratified_partition(count):
     assert (share - count * torch.tensor([0.5, 0.3, 0.2])).abs().max() < 1
 
 
+@pytest.mark.parametrize("counts", [[12, 6, 2], [2, 6, 12]])
+def test_holdout_gives_what_is_left_over_to_those_most_owed(counts):
+    """7 of 20: shares of 4.2, 2.1 and 0.7."""
+    _, validation = holdout(make(counts), count=7)
+    expected = {12: 4, 6: 2, 2: 1}
+    assert torch.bincount(validation.labels).tolist() == [expected[n] for n in counts]
+
+
 def test_holdout_depends_on_the_seed_alone():
     split = make([40, 60])
     one, again, other = (holdout(split, fraction=0.2, seed=s)[1].info["place"].tolist() for s in (1, 1, 2))

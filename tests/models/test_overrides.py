@@ -154,6 +154,12 @@ def test_over_goes_to_convolutional_layers_alone() -> None:
     assert [x.over for x in model.capsules.layers[:2]] == ["types", "types"]
 
 
+def test_attention_routes_twice_unless_told() -> None:
+    """Once would be uniform coefficients alone, and no routing."""
+    assert create_model("capsnet_tiny", routing="attention").capsules.iterations == 2
+    assert create_model("capsnet_tiny", routing="attention", iterations=1).capsules.iterations == 1
+
+
 def test_the_original_start() -> None:
     model = create_model("capsnet_mnist", original=True)
     assert model.primary.original
@@ -173,6 +179,7 @@ def test_heinsen_starts_from_kaiming_and_takes_any_size() -> None:
     for conv in convs:
         fan_in = conv.weight[0].numel()
         assert conv.weight.std().item() == pytest.approx(math.sqrt(2 / fan_in), rel=0.1)
+        assert conv.weight.abs().max() > 2.2 * math.sqrt(2 / fan_in)  # normal: a uniform one ends at 1.73
         assert_near(conv.bias, 0.0)
     assert model.eval()(torch.rand(1, 2, 51, 64)).scores.shape == (1, 5)
 
@@ -204,6 +211,7 @@ def test_errors_name_the_argument_and_the_remedy() -> None:
         "image.*does not pass through the backbone": {"image": (1, 7, 7)},
         "routing: expected one of.*did you mean 'dynamic'": {"routing": "dynamics"},
         "backbone: expected one of.*did you mean 'resnet'": {"backbone": "resnets"},
+        "options: expected no iterations among them, got 1; give iterations=1 beside": {"options": {"iterations": 1}},
     }
     for message, overrides in wrong.items():
         with pytest.raises(ValueError, match=message):

@@ -171,6 +171,8 @@ def test_squash_comes_after_the_sum() -> None:
     [
         ({"labels": LABELS[:3]}, r"labels: expected \(5,\).*\(5, 3\) multi-hot, got \(3,\)"),
         ({"labels": SEVERAL[:, :2]}, r"labels: .*got \(5, 2\)"),
+        ({"labels": LABELS + 1}, r"labels: expected classes from 0 to 2, got 1 to 3"),
+        ({"labels": LABELS - 1}, r"labels: expected classes from 0 to 2, got -1 to 1"),
         ({"penalty": "l3"}, r"penalty: expected one of 'l2', 'l1', got 'l3'"),
         ({"coefficients": torch.zeros(J, I)}, r"coefficients: expected \(4, 3\).*got \(3, 4\)"),
     ],

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -53,9 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line; leaves with exit code 0, or with one line that says what to do."""
     errors = Console(stderr=True, highlight=False)
     code = 0
+
+    def warn(message: Warning | str, *_: Any, **__: Any) -> None:
+        errors.print(f"warning: {message}", markup=False, soft_wrap=True)
+
     try:
         words = None if arguments is None else list(arguments)
-        code = app(args=words, prog_name="flashcaps", standalone_mode=False) or 0
+        with warnings.catch_warnings():
+            warnings.showwarning = warn  # one line, not the place in the code
+            code = app(args=words, prog_name="flashcaps", standalone_mode=False) or 0
     except Stopped as stopped:
         errors.print(str(stopped), markup=False, soft_wrap=True)
         code = stopped.code
@@ -80,6 +88,9 @@ def _explain(error: Exception, errors: Console) -> int:
     ours = ValueError | TypeError | OSError | ImportError | RuntimeError
     expected = isinstance(error, ours) or hasattr(error, "exit_code")
     line = " ".join(message.split()) or type(error).__name__
+    command = getattr(getattr(error, "ctx", None), "command_path", None)  # of what was typed wrongly
+    if command:
+        line = f"{line.removesuffix('.')}; {command} --help says more"
     prefix = "" if expected else f"{type(error).__name__}: "
     errors.print(f"error: {prefix}{line}", markup=False, soft_wrap=True)
     if not expected:

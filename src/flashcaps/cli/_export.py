@@ -13,6 +13,7 @@ from ..checkpoint import find_weights, load
 from ..export import SUFFIX, Quantised, Report, export_model, quantise
 from ..predict import answer_rule, find_pictures, prepare
 from ..routing._checks import check_choice
+from ..shipped import FOLDER
 from ._console import console
 from ._names import RunName, Weights
 
@@ -22,7 +23,7 @@ REAL = 1000  # images of the data to compare on
 def export(
     checkpoint: RunName,
     to: Annotated[str, typer.Option(help=", ".join(SUFFIX))] = "onnx",
-    out: Annotated[Path | None, typer.Option(help="the file to write (default: beside the weights)")] = None,
+    out: Annotated[Path | None, typer.Option(help="the file to write (default: beside the weights of a run)")] = None,
     inputs: Annotated[list[str] | None, typer.Option(help="pictures to compare on (default: the test data)")] = None,
     int8: Annotated[bool, typer.Option("--int8", help="an int8 ONNX file, too, and what it costs")] = False,
     tolerance: Annotated[float, typer.Option(help="largest difference from PyTorch")] = 1e-4,
@@ -37,8 +38,12 @@ def export(
     flashcaps export runs/tiny-0 --int8 --inputs scans/
     """
     check_choice("--to", to, SUFFIX)
+    if int8 and to != "onnx":
+        raise ValueError(f"--int8: expected with --to onnx, got {to}")
     model = load(checkpoint, weights=weights)
     path = out or beside(find_weights(checkpoint, weights), SUFFIX[to])
+    if out is None and path.parent == FOLDER:
+        path = Path(path.name)  # of weights that come along: here, not in the package
     real, labels, why = real_inputs(model, inputs, data)
     report = export_model(model, path, to, real=real, tolerance=tolerance)
     console.print(describe(report, 0 if real is None else len(real)), markup=False, soft_wrap=True)

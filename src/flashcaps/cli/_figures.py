@@ -50,9 +50,11 @@ def figures(
     chosen = choose(names or [])
     stem = Path(checkpoint.removesuffix(".xz")).stem
     place = out or (Path(checkpoint) if Path(checkpoint).is_dir() else Path(stem)) / "figures"
+    if place.is_file():
+        raise ValueError(f"--out: expected a folder, got a file, {place}")
     columns = BarColumn(None), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     skipped: dict[str, str] = {}
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("opening", total=len(chosen) * (2 if against else 1))
 
         def tell(name: str, why: str) -> None:

@@ -84,7 +84,7 @@ def data(
     from ..data.download import fetch
 
     columns = TextColumn("{task.description}"), BarColumn(None), DownloadColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks: dict[str, int] = {}
 
         def tell(file: str, done: int, total: int) -> None:

@@ -35,6 +35,8 @@ def own_fields(
         raise ValueError(f"{' and '.join(flag for flag, _ in named)}: expected one of them")
     wrong = next((word for word in words if "=" not in word), None)
     flag, path = named[0]
+    if not path:
+        raise ValueError(f"{flag}: expected where your data are, got an empty name")
     if wrong is not None:
         raise ValueError(f"{wrong}: {flag} makes the recipe itself; expected key=value after it, as epochs=3")
     if transformer is not None and flag != "--text":

@@ -100,6 +100,7 @@ def train(
     flashcaps train --text reviews.csv --transformer DIR
     torchrun --nproc_per_node=2 -m flashcaps train tiny batch=25
     """
+    check_out(out)
     words = [word for word in (recipe, *(overrides or [])) if word is not None]
     given = {"--images": images, "--table": table, "--dataset": dataset, "--text": text}
     own = own_fields(given, words, routing=routing, size=size or (), device=device, transformer=transformer,
@@ -118,6 +119,16 @@ def train(
     if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:
         return
     report(fields, outcome)
+
+
+def check_out(out: str | None) -> None:
+    """Before anything is read: a folder can be there."""
+    if out is None:
+        return
+    path = Path(out)
+    there = next((p for p in (path, *path.parents) if p.exists()), path)
+    if not out or not there.is_dir():
+        raise ValueError(f"--out: expected a folder for the run, got {f'a file, {there}' if out else 'an empty name'}")
 
 
 def with_seed(recipe: Recipe, seed: int) -> Recipe:
@@ -164,7 +175,7 @@ def evaluate(
     keep: Annotated[Path | None, typer.Option(help="for --ensemble: folder of measured results to add it to")] = None,
     device: Device = "auto",
     data: DataRoot = None,
-    batch: Annotated[int, typer.Option(help="images at once")] = 500,
+    batch: Annotated[int, typer.Option(min=1, help="images at once")] = 500,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Error with its 95 % interval and a confusion table; for several digits, both right and digit by digit.
@@ -204,7 +215,11 @@ def evaluate_run(
 ) -> tuple[Evaluation, tuple[str, ...]]:
     """Any checkpoint, on the data of its recipe (or of the overrides); and the names of its classes."""
     model: Any = load(run, weights=weights, device=find_device(device))
-    return evaluate_model(model, make_recipe(model.config["recipe"], overrides), split, data, batch)
+    content = model.config["recipe"]
+    elsewhere = any(word.startswith(("data.path=", "data.options.path=")) for word in overrides)
+    if elsewhere and "examples" in content["data"].get("options", {}):
+        overrides = ["data.examples=0", *overrides]  # as many as there are: none of them was trained on
+    return evaluate_model(model, make_recipe(content, overrides), split, data, batch)
 
 
 def evaluate_together(

@@ -204,7 +204,7 @@ class Shards:
         k = bisect_right(self.starts, place) - 1
         with self._lock:
             sample = self._open(k).read(place - self.starts[k])
-        if sample.label >= len(self.class_names):
+        if not 0 <= sample.label < len(self.class_names):
             expected = f"classes from 0 to {len(self.class_names) - 1}"
             raise wrong(self.units[k].path, expected, f"{sample.label} at place {place - self.starts[k]}")
         return sample
@@ -271,7 +271,7 @@ def has_part(path: str | os.PathLike[str], part: str) -> bool:
     folder = Path(path).expanduser()
     if not (folder / INDEX).is_file():
         return any(f.suffix in (".tar", ".parquet") for f in folder.glob(f"{part}*"))
-    return f'"{part}"' in (folder / INDEX).read_text(encoding="utf-8")
+    return part in json.loads((folder / INDEX).read_text(encoding="utf-8")).get("parts", {})
 
 
 def _look_through(folder: Path, part: str, window: int) -> Shards:

@@ -45,6 +45,11 @@ class Route:
     backend: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if "iterations" in self.options:  # which the route's own would override
+            raise ValueError(f"options: expected no iterations among them, got {self.options['iterations']!r}; "
+                             f"give iterations={self.options['iterations']!r} beside options")
+
     @property
     def algorithm(self) -> Routing:
         check_choice("routing", self.routing, ROUTING)

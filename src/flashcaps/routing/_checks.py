@@ -112,12 +112,17 @@ def check_devices(like: Tensor, **tensors: Tensor | None) -> None:
             raise ValueError(f"{name}: expected on {like.device} like the rest, got {x.device}; move it with .to()")
 
 
+def is_transformed() -> bool:
+    """Whether this runs inside vmap, grad or another transform of torch.func."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def can_look(x: Tensor) -> bool:
     """Whether the numbers of `x` can be looked at without waiting for a device, and are there at all."""
     if x.device.type != "cpu" or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return False
     plain = type(x) is Tensor or type(x) is torch.nn.Parameter  # fake tensors have no numbers
-    return plain and torch._C._functorch.peek_interpreter_stack() is None  # nor have those under vmap
+    return plain and not is_transformed()  # nor have those under vmap
 
 
 class TooLarge(ValueError):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ._checks import (
+    can_look,
     check_choice,
     check_devices,
     check_given,
@@ -53,6 +54,9 @@ def check_labels(labels: Tensor, batch: int, parents: int) -> None:
     if tuple(labels.shape) not in ((batch,), (batch, parents)):
         wanted = f"{(batch,)} class indices or {(batch, parents)} multi-hot"
         raise ValueError(f"labels: expected {wanted}, got {tuple(labels.shape)}")
+    if labels.ndim == 1 and batch and can_look(labels) and not 0 <= labels.min() <= labels.max() < parents:
+        raise ValueError(f"labels: expected classes from 0 to {parents - 1}, "
+                         f"got {labels.min().item()} to {labels.max().item()}")
 
 
 def label_signs(labels: Tensor, parents: int, dtype: torch.dtype) -> Tensor:
