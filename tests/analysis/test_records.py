@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flashcaps.analysis import DoesNotApply, Run
@@ -44,8 +46,13 @@ def test_training_loss_with_one_and_three_iterations():
     data, _, caption = training_loss(run)
     assert data["last"] == pytest.approx({1: (2 + 1 + 0.5) / 3, 3: (1 + 0.5 + 0.25) / 3})
     assert "lowest is with 3" in caption
-    with pytest.raises(DoesNotApply, match="iterations=1"):
-        training_loss(tiny([record(metrics=losses(1.0))]))
+    run = tiny([record(metrics=losses(1.0))])
+    with pytest.raises(DoesNotApply, match=r"flashcaps train tiny model.iterations=1"):
+        training_loss(run)
+    own = replace(run.recipe.data, name="images", options={"path": "my pets", "size": [8, 9]})
+    run.recipe = replace(run.recipe, data=own)
+    with pytest.raises(DoesNotApply, match=r"flashcaps train --images 'my pets' --size 8 9 model.iterations=1"):
+        training_loss(run)
 
 
 def test_rerouted_accuracy_is_the_models_own_at_its_own_number():

@@ -211,6 +211,7 @@ def test_errors_name_the_argument_and_the_remedy() -> None:
         "image.*does not pass through the backbone": {"image": (1, 7, 7)},
         "routing: expected one of.*did you mean 'dynamic'": {"routing": "dynamics"},
         "backbone: expected one of.*did you mean 'resnet'": {"backbone": "resnets"},
+        "iterations: expected at least 1, got 0": {"iterations": 0},
         "options: expected no iterations among them, got 1; give iterations=1 beside": {"options": {"iterations": 1}},
     }
     for message, overrides in wrong.items():

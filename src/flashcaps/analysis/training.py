@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from dataclasses import replace
 from typing import Any
 
+from ..sizing import own_command
 from ._inside import iterated, iterations_of
 from ._records import Facts, accuracy, algorithm_name, comparable
 from ._style import ALGORITHM, COLOURS, INK, MARKERS, MUTED, figure, grid, plain_log, styled, whole_ticks
@@ -20,9 +22,9 @@ def training_loss(run: Run) -> Drawn:
     mine = [(r, f) for r, f in comparable(run) if r.get("metrics") and _same_model(run, f)]
     curves = {f.iterations: [m for m in r["metrics"] if m["kind"] == "train"] for r, f in mine}
     if len(curves) < 2:
-        name = run.recipe.name if run.recipe else "RECIPE"
+        words = shlex.join(own_command(run.recipe)) if run.recipe else "RECIPE"
         raise DoesNotApply("runs with different numbers of iterations are needed: flashcaps train "
-                           f"{name} model.iterations=1, then --beside its folder")
+                           f"{words} model.iterations=1, then --beside its folder")
     fig = figure(7.5, 3.8)
     axis = fig.subplots()
     data = {}

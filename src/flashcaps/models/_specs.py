@@ -14,7 +14,7 @@ from ..capsule_layer import CapsuleLayer, make_routing
 from ..heads import Activations, Lengths, SharedLinear
 from ..layers import ConvCapsules, DenseCapsules, PrimaryCapsules
 from ..routing import ROUTING, Routed, Routing, Sizes
-from ..routing._checks import check_choice
+from ..routing._checks import check_choice, check_iterations
 from ..stack import CapsuleStack
 
 
@@ -46,6 +46,8 @@ class Route:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.iterations is not None:
+            check_iterations(self.iterations)
         if "iterations" in self.options:  # which the route's own would override
             raise ValueError(f"options: expected no iterations among them, got {self.options['iterations']!r}; "
                              f"give iterations={self.options['iterations']!r} beside options")
