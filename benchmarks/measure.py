@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flashcaps.graphs import aside, record
 from flashcaps.train import convolutions_last
 
 from .workloads import BACKENDS, NO_CAPSULES, Workload
@@ -129,15 +130,8 @@ def summary(times: list[float]) -> dict[str, Any]:
 
 def capture(stepper: Stepper, k: int) -> Callable[[], Any]:
     """A graph of the step on the k-th set of inputs, ready to replay; it owns its results."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        stepper.step(k)
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = stepper.step(k)
+    aside(lambda: stepper.step(k))
+    graph, kept = record(lambda: stepper.step(k))
 
     def replay(graph: Any = graph, kept: Any = kept) -> None:
         graph.replay()

@@ -11,8 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flashcaps.batches import ImageStream, Plan, Share
 from flashcaps.data import Dataset, DiverseMultiMNIST, MultiMNIST, Split
+from flashcaps.models import create_model
 from flashcaps.recipe import Recipe, make_recipe
+from flashcaps.step import Step
+from flashcaps.workers import Workers
 
 SHAPES = {
     "cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "svhn": (3, 32, 32), "smallnorb": (2, 96, 96),
@@ -84,6 +88,15 @@ SMALL: dict[str, Any] = {
 
 def small_recipe(*overrides: str) -> Recipe:
     return make_recipe(SMALL, overrides)
+
+
+def small_step(*overrides: str, stream: type[ImageStream] = ImageStream) -> tuple[Step, Plan]:
+    """A training step of the small recipe on a CPU, and the order of its first epoch."""
+    recipe = small_recipe(*overrides)
+    images = stream(fake_split(64, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
+    torch.manual_seed(0)
+    model = create_model(recipe.model.name, **recipe.model.overrides)
+    return Step(model, images, recipe, "top1", Workers(torch.device("cpu"))), images.plan(0)
 
 
 SMALL_TOML = """

@@ -13,16 +13,14 @@ from torch import Tensor, nn
 
 from flashcaps import sources
 from flashcaps import train as module
-from flashcaps.batches import Batch, ImageStream, Share
+from flashcaps.batches import Batch, ImageStream
 from flashcaps.checkpoint import load_state
 from flashcaps.guard import NonFinite, diagnose, first_bad
-from flashcaps.models import create_model
 from flashcaps.run_folder import RunFolder
 from flashcaps.step import Step
 from flashcaps.train import Place, train
-from flashcaps.workers import Workers
 
-from .fake_data import fake_load_data, fake_split, small_recipe
+from .fake_data import fake_load_data, small_recipe, small_step
 
 CPU = torch.device("cpu")
 RADAM = ("optimiser.kind=radam", "schedule.kind=one_cycle", "schedule.momentum=[0.999, 0.8991]")
@@ -43,11 +41,7 @@ class Stream(ImageStream):
 
 
 def make(*overrides: str) -> tuple[Step, Any]:
-    recipe = small_recipe(*overrides)
-    stream = Stream(fake_split(64, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
-    torch.manual_seed(0)
-    model = create_model(recipe.model.name, **recipe.model.overrides)
-    return Step(model, stream, recipe, "top1", Workers(CPU)), stream.plan(0)
+    return small_step(*overrides, stream=Stream)
 
 
 def everything(step: Step) -> list[Tensor]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
-from flashcaps.batches import Batch, ImageStream, Share
+from flashcaps.batches import Batch
 from flashcaps.functional import (
     binary_cross_entropy_loss,
     cross_entropy_loss,
@@ -17,23 +15,11 @@ from flashcaps.functional import (
     spread_loss,
     spread_margin_by_step,
 )
-from flashcaps.models import create_model
 from flashcaps.models._types import Output
 from flashcaps.recipe import Loss
-from flashcaps.step import Step, criterion
-from flashcaps.workers import Workers
+from flashcaps.step import criterion
 
-from .fake_data import fake_split, small_recipe
-
-CPU = torch.device("cpu")
-
-
-def make(*overrides: str) -> tuple[Step, Any]:
-    recipe = small_recipe(*overrides)
-    stream = ImageStream(fake_split(64, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
-    torch.manual_seed(0)
-    model = create_model(recipe.model.name, **recipe.model.overrides)
-    return Step(model, stream, recipe, "top1", Workers(CPU)), stream.plan(0)
+from .fake_data import small_step
 
 
 def test_every_kind_of_loss() -> None:
@@ -58,19 +44,19 @@ def test_every_kind_of_loss() -> None:
 
 
 def test_the_margin_of_the_spread_loss_rises_over_the_run() -> None:
-    step, _ = make("loss.kind=spread", "loss.reconstruction=0", "train.steps=100")
+    step, _ = small_step("loss.kind=spread", "loss.reconstruction=0", "train.steps=100")
     margins = []
     for at in (0, 50, 100):
         step.set(at)
         margins.append(step.margin.item())
     assert margins == pytest.approx([0.2, 0.55, 0.9])
-    step, _ = make("loss.kind=spread", "loss.reconstruction=0", "loss.spread_margin=steps")
+    step, _ = small_step("loss.kind=spread", "loss.reconstruction=0", "loss.spread_margin=steps")
     step.set(200_000)
     assert step.margin.item() == pytest.approx(spread_margin_by_step(200_000)) == pytest.approx(0.2 + 0.79 / 2)
 
 
 def test_the_decoder_is_given_the_true_label_in_training() -> None:
-    step, plan = make()
+    step, plan = small_step()
     chosen: list[Tensor] = []
     step.model.decoder.register_forward_pre_hook(lambda _, inputs: chosen.append(inputs[1]))  # type: ignore[union-attr]
     step(plan.index[0], plan.noise[0], 0)
@@ -80,7 +66,7 @@ def test_the_decoder_is_given_the_true_label_in_training() -> None:
 def test_gradients_are_clipped_together() -> None:
     norms = []
     for clip in (0, 0.001):
-        step, plan = make(f"clip={clip}")
+        step, plan = small_step(f"clip={clip}")
         step(plan.index[0], plan.noise[0], 0)
         norms.append(torch.cat([p.grad.flatten() for p in step.parameters if p.grad is not None]).norm().item())
     assert norms[1] == pytest.approx(0.001, rel=1e-3)
@@ -88,7 +74,7 @@ def test_gradients_are_clipped_together() -> None:
 
 
 def test_each_return_to_an_earlier_state_halves_the_rate() -> None:
-    step, _ = make("schedule.kind=constant")
+    step, _ = small_step("schedule.kind=constant")
     rates = []
     for step.rollbacks in range(3):
         step.set(0)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .alternation import ascend_together, coefficient_slopes, discriminative_layers
 from .batches import Batch, Stream
 from .evaluate import forward, is_right, score_threshold
+from .graphs import aside, record
 from .guard import Guard
 from .losses import (
     binary_cross_entropy_loss,
@@ -199,33 +200,24 @@ class CapturedStep:
         if self.graph is not None:
             self.graph.replay()
         elif self.warm < WARM_UP:
-            self._aside()
+            aside(self._advance)
         else:
             self._capture()
             assert self.graph is not None
             self.graph.replay()
         self.warm += 1
 
-    def _aside(self) -> None:
-        """One eager step on a side stream, as capture wants it before."""
-        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-        side.wait_stream(main)
-        with torch.cuda.stream(side):
-            self.step.advance(self.index, self.noise)
-        main.wait_stream(side)
+    def _advance(self) -> None:
+        self.step.advance(self.index, self.noise)
 
     def _capture(self) -> None:
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
         try:
-            with torch.cuda.graph(graph):
-                self.step.advance(self.index, self.noise)
+            self.graph, _ = record(self._advance)
         except Exception as error:
             raise RuntimeError(
                 f"the training step of {self.step.recipe.name} could not be captured in a CUDA graph "
                 f"({type(error).__name__}: {error}); run it again with train.capture=false"
             ) from error
-        self.graph = graph
 
 
 def make_step(model: nn.Module, stream: Stream, recipe: Recipe, rule: str, workers: Workers) -> tuple[Step, Any]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .checkpoint import write_atomic
 from .checks import versions
+from .graphs import aside, record
 from .kernels._tiles import IN_USE, read
 from .models import create_model
 from .recipe import Recipe
@@ -43,15 +44,15 @@ def tune(recipe: Recipe, path: Path, tell: Callable[[str], None] = print) -> Pat
     if device.type != "cuda":
         raise ValueError("tune: there is no CUDA device here, and kernels run on no other")
     found = read(path) if path.exists() else {}
-    step, known = make_step(recipe, device), len(found)
+    step, known = step_of(recipe, device), len(found)
     before, after = search(step, lambda: replayed(step), found, tell)
-    record = {"hardware": hardware(device), "versions": versions(), "commit": commit(), "tiles": found}
-    write_atomic(path, (json.dumps(record, indent=1) + "\n").encode())
+    content = {"hardware": hardware(device), "versions": versions(), "commit": commit(), "tiles": found}
+    write_atomic(path, (json.dumps(content, indent=1) + "\n").encode())
     tell(f"{recipe.name}: {len(found) - known} tiles more in {path}, a step from {before:.3f} to {after:.3f} ms")
     return path
 
 
-def make_step(recipe: Recipe, device: torch.device) -> Step:
+def step_of(recipe: Recipe, device: torch.device) -> Step:
     """Forward + backward on random images; gives the gradients of all weights."""
     model = create_model(recipe.model.name, **recipe.model.overrides).to(device)
     if model.image is None:
@@ -109,14 +110,8 @@ def alike(actual: list[Tensor], expected: list[Tensor]) -> bool:
 
 def replayed(step: Step) -> float:
     """ms of a step, replayed from a graph: kernels alone, without Python between them."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = step()
+    aside(step)
+    graph, _kept = record(step)  # what replays write to stays until they are over
     times = []
     for _ in range(REPLAYS):
         torch.cuda.synchronize()
@@ -124,5 +119,4 @@ def replayed(step: Step) -> float:
         graph.replay()
         torch.cuda.synchronize()
         times.append(1e3 * (time.perf_counter() - start))
-    del kept
     return statistics.median(times)

@@ -7,19 +7,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from flashcaps.graphs import aside, record
+
 
 def assert_right_when_replayed(step: Callable[[], Sequence[Tensor]], u: Tensor) -> None:
     """Captured once, `step` has the same bits on other numbers in u as a call on them: nothing waits for the host, and
     nothing is fixed at capture.
     """
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    aside(step)
+    graph, captured = record(step)
     with torch.no_grad():
         u.copy_(torch.randn_like(u))
     graph.replay()

@@ -16,7 +16,7 @@ from flashcaps.kernels._attend_plan import BLOCKS, EXACT, Sizes, other_blocks, t
 from flashcaps.kernels._fit_source import LANES, Walk, other_walks
 from flashcaps.kernels._tiles import IN_USE, VARIABLE, Tiles, read, with_tiles
 from flashcaps.recipe import read_recipe
-from flashcaps.tune import GAIN, Step, alike, make_step, search, tune
+from flashcaps.tune import GAIN, Step, alike, search, step_of, tune
 
 from ..conftest import assert_near
 
@@ -29,7 +29,7 @@ def _forget() -> Iterator[None]:
     IN_USE.found = None
 
 
-def step_of(routing: str) -> Step:
+def layer_step(routing: str) -> Step:
     """Forward + backward of a layer on kernels: its gradients."""
     torch.manual_seed(0)
     pose = "matrix" if routing in ("em", "heinsen") else "vector"
@@ -48,7 +48,7 @@ def step_of(routing: str) -> Step:
 
 @pytest.mark.parametrize("routing", ["dynamic", "attention", "em", "heinsen"])
 def test_every_tile_that_is_tried_is_right(routing: str) -> None:
-    step, found = step_of(routing), dict[str, list[Any]]()
+    step, found = layer_step(routing), dict[str, list[Any]]()
     with IN_USE.watching(found) as asked:
         expected = step()
         tried = [(name, list(other)) for name, (_, others) in asked.items() for other in others]
@@ -176,11 +176,11 @@ def test_without_a_gpu_there_is_nothing_to_tune(tmp_path: Path, monkeypatch: pyt
 
 def test_a_step_of_a_recipe() -> None:
     torch.manual_seed(0)
-    found = make_step(read_recipe("tiny", ["batch=4"]), torch.device("cpu"))()
+    found = step_of(read_recipe("tiny", ["batch=4"]), torch.device("cpu"))()
     assert all(g.isfinite().all() for g in found)
     assert sum(bool(g.any()) for g in found) >= 3
     with pytest.raises(ValueError, match="tune: heinsen_sst5 reads no images"):
-        make_step(read_recipe("heinsen_sst5", []), torch.device("cpu"))
+        step_of(read_recipe("heinsen_sst5", []), torch.device("cpu"))
 
 
 @pytest.mark.gpu
@@ -195,7 +195,7 @@ def test_a_search_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert said[-1].startswith("capsnet_mnist: 4 tiles more in ")
     tune(recipe, path, said.append)
     assert said[-1].startswith("capsnet_mnist: 0 tiles more in ")
-    step = make_step(recipe, torch.device("cuda"))
+    step = step_of(recipe, torch.device("cuda"))
     expected = step()
     IN_USE.found = {name: [32, *BLOCKS[name.split()[0]][1:]] for name in kept["tiles"]}
     assert alike(step(), expected)

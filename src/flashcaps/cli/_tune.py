@@ -16,7 +16,7 @@ def tune(
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, as for train")] = None,
     save: Annotated[Path, typer.Option(help="file to add what is found to")] = Path("tiles.json"),
 ) -> None:
-    """Search for faster tiles of the kernels of a training step, on this GPU; a few minutes, most of it compiling.
+    """Search for faster tiles of the kernels of a training step, on this GPU. Most of its time goes into compiling.
 
     Kernels choose theirs from shapes. What a search finds is used where FLASHCAPS_TILES names its file, and
     nowhere else.

@@ -1,4 +1,4 @@
-r"""Votes of a block of children, formed by a matrix product and read where it left them, in a GPU's cache.
+r"""Votes of a block of children, formed by a matrix product and read where it left them, in the cache where they fit.
 
 For what is no product of poses and transforms (`_spread`), and for poses too wide for the registers of kernels that
 form votes themselves (`_attend_votes`). A block's votes are (children, B C, J h). Backward they are formed again, and
