@@ -35,7 +35,7 @@ def _seed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("shape", WIDE, ids=str)
 def test_output_and_gradients(shape: tuple[int, ...], given: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_voted, "SIZE", size)
-    monkeypatch.setattr(_voted, "LEAST", 1)
+    monkeypatch.setattr(_voted, "FEW", 1)
     drawn = draw(shape, given, torch.float32)
     assert wide(Votes(*drawn[:2]))
     assert_close(drawn)

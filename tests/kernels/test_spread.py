@@ -69,7 +69,7 @@ def test_agrees_with_explicit_votes(
     shape: tuple[int, ...], given: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_voted, "SIZE", block)
-    monkeypatch.setattr(_voted, "LEAST", 1)
+    monkeypatch.setattr(_voted, "FEW", 1)
     assert max(errors(shape, given, torch.float32)) < 2e-5
 
 
@@ -111,6 +111,15 @@ def test_what_the_kernels_take() -> None:
     assert not takes(Votes(u.expand(4, 3, 2, 2, 4), weight))
     assert not takes(Votes(u[:0], weight))
     assert not takes(Votes(u, torch.randn(600, 4, 3, 6)))
+
+
+def test_blocks_of_several_children_stay_below_the_layers_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_voted, "SIZE", 1)
+    for children, j, at_once in ((100, 2, 8), (20, 2, 5), (10, 2, 2), (3, 9, 1)):
+        u, weight = torch.empty(64, children, 1, 1, 4), torch.empty(j, 4, children, 4)
+        found = [block.poses.shape[0] for block in blocks(u, weight)]
+        assert found[0] == at_once
+        assert sum(found) == children
 
 
 @pytest.mark.parametrize(

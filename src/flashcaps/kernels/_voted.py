@@ -18,7 +18,9 @@ from ..votes import Votes
 from ._rows import power_of_two
 
 SIZE = 1 << 23  # elements of a block's votes: 32 MB, within the second-level cache of a large GPU
-LEAST = 8  # children of a block: sums over them, as large as a child's votes, are read and written once a block
+# Sums over children, as large as the votes of one, are read and written once a block: of several children, if their
+# votes are no more than half the layer's poses and transforms.
+FEW = 8
 LARGEST = 8192  # elements of one child's votes, which a program holds in registers
 
 
@@ -50,7 +52,8 @@ def constants(u: Tensor, weight: Tensor) -> dict[str, Any]:
 
 def blocks(u: Tensor, weight: Tensor) -> Iterator[Block]:
     poses, transforms = u[:, :, 0].float().transpose(0, 1).flatten(1, 2), weight.float().permute(2, 1, 0, 3).flatten(2)
-    some = max(SIZE // (poses.shape[1] * transforms.shape[2]), LEAST)
+    each = poses.shape[1] * transforms.shape[2]
+    some = max(SIZE, min(FEW * each, (poses.numel() + transforms.numel()) // 2)) // each or 1
     for first in range(0, poses.shape[0], some):
         yield Block(first, poses[first : first + some], transforms[first : first + some])
 
