@@ -17,7 +17,7 @@ from flashcaps.recipe import Schedule as Spec
 from flashcaps.step import Step
 from flashcaps.workers import Workers
 
-from .fake_data import fake_split, small_recipe
+from .fake_data import fake_split, small_recipe, small_step
 
 CPU = torch.device("cpu")
 
@@ -196,13 +196,27 @@ def test_a_sharpness_aware_step_leaves_weights_alone_that_the_loss_does_not_reac
     assert same == {name for name in before if name.startswith("decoder.")}
 
 
+def test_a_sharpness_aware_step_counts_the_statistics_of_a_batch_once() -> None:
+    step, plan = small_step("optimiser.sharpness=0.5", "model.backbone.norm=before")
+    twin = copy.deepcopy(step.model)
+    step(plan.index[0], plan.noise[0], 0)
+    twin(step.stream.batch(plan.index[0], plan.noise[0]).inputs)
+    counted = dict(twin.named_buffers())
+    assert any(name.endswith("running_mean") for name in counted)
+    for name, x in step.model.named_buffers():
+        torch.testing.assert_close(x, counted[name])
+
+
 def test_worst_nearby() -> None:
-    """w + r g / ||g|| within, over all tensors together; the same bits afterwards."""
+    """w + r g / ||g|| within, over all tensors together; the same bits afterwards, those of buffers too."""
     parameters = [torch.nn.Parameter(torch.randn(3, 4)), torch.nn.Parameter(torch.randn(2))]
+    count = torch.tensor(1)
     before = [p.detach().clone() for p in parameters]
     grads = [torch.randn(3, 4), torch.randn(2)]
     norm = math.sqrt(sum(float(g.square().sum()) for g in grads))
-    with worst_nearby(parameters, grads, 0.3):
+    with worst_nearby(parameters, grads, 0.3, [count]):
+        count += 1
         for p, b, g in zip(parameters, before, grads, strict=True):
             torch.testing.assert_close(p.detach(), b + 0.3 * g / norm)
+    assert count == 1
     assert all(torch.equal(p, b) for p, b in zip(parameters, before, strict=True))

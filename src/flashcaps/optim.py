@@ -148,19 +148,23 @@ def make_optimiser(params: Iterable[nn.Parameter], spec: OptimiserSpec, device: 
 
 
 @contextmanager
-def worst_nearby(parameters: Sequence[Tensor], grads: Sequence[Tensor], radius: float) -> Iterator[None]:
+def worst_nearby(
+    parameters: Sequence[Tensor], grads: Sequence[Tensor], radius: float, buffers: Sequence[Tensor] = ()
+) -> Iterator[None]:
     """Within, the weights stand at w + radius g / ||g||, where to first order the loss is highest (Foret et al. 2021).
 
-    A gradient taken there makes the step sharpness-aware. Afterwards they are, bit for bit, what they were.
+    A gradient taken there makes the step sharpness-aware. Afterwards they are, bit for bit, what they were, and so are
+    the buffers: the statistics of a batch count once, at the weights themselves.
     """
     weights, steps = [p.detach() for p in parameters], list(grads)
-    before = [w.clone() for w in weights]
+    held = [*weights, *buffers]
+    before = [x.clone() for x in held]
     norm = torch.stack(torch._foreach_norm(steps)).norm()
     torch._foreach_add_(weights, torch._foreach_mul(steps, radius / (norm + 1e-12)))
     try:
         yield
     finally:
-        torch._foreach_copy_(weights, before)
+        torch._foreach_copy_(held, before)
 
 
 def set_rates(optimiser: torch.optim.Optimizer, rates: Rates, device: torch.device) -> None:

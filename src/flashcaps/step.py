@@ -117,7 +117,8 @@ class Step:
         _, loss = self.loss_of(self.network, batch)
         grads = torch.autograd.grad(loss, self.parameters, allow_unused=True)  # as of a decoder that nobody asks
         reached = [(p, g) for p, g in zip(self.parameters, grads, strict=True) if g is not None]
-        return worst_nearby([p for p, _ in reached], [g for _, g in reached], radius)
+        weights, steps = [p for p, _ in reached], [g for _, g in reached]
+        return worst_nearby(weights, steps, radius, list(self.model.buffers()))
 
     def loss_of(self, network: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """(scores (B, K), loss) of a forward pass."""
