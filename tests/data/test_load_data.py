@@ -16,6 +16,12 @@ def test_unknown_name_is_answered_with_the_nearest():
         load_data("zzzzzzzz")
 
 
+@pytest.mark.parametrize(("name", "has"), [("mnist", "none"), ("digits", "seed"), ("synthetic_norb", "seed, size")])
+def test_an_option_it_does_not_have_is_answered_with_those_it_has(name, has):
+    with pytest.raises(ValueError, match=f"colour: no option of {name}, which has {has}"):
+        load_data(name, colour=1)
+
+
 def test_hyphens_are_as_good_as_underscores(digit_root):
     assert load_data("translated-mnist", digit_root).name == "translated_mnist"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -30,6 +31,7 @@ def _synthetic_norb(root: Root = None, *, held_out_azimuths: Iterable[int] = (),
 
     azimuths, elevations = tuple(held_out_azimuths), tuple(held_out_elevations)
     check_held_out(azimuths, elevations)  # before anything is rendered
+    _check_options("synthetic_norb", synthetic_norb, options)
     return hold_out_views(synthetic_norb(root, **options), azimuths, elevations)
 
 
@@ -59,7 +61,18 @@ def load_data(name: str, root: Root = None, **options: Any) -> Dataset:
         close = get_close_matches(name.lower().replace("-", "_"), DATA, cutoff=0.4)
         hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(DATA)}"
         raise ValueError(f"name: no data set {name!r}; {hint}")
+    _check_options(name, known, options)
     return known(root, **options)
+
+
+def _check_options(name: str, known: Callable[..., Dataset], options: dict[str, Any]) -> None:
+    takes = inspect.signature(known).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()):
+        return  # which checks the rest itself
+    has = [option for option in takes if option != "root"]
+    for option in options:
+        if option not in has:
+            raise ValueError(f"{option}: no option of {name}, which has {', '.join(has) or 'none'}")
 
 
 __all__ = [
