@@ -154,6 +154,12 @@ def test_over_goes_to_convolutional_layers_alone() -> None:
     assert [x.over for x in model.capsules.layers[:2]] == ["types", "types"]
 
 
+def test_an_option_per_iteration_goes_with_their_number() -> None:
+    model = create_model("em_smallnorb", iterations=2, options={"inverse_temperature": [0.1, 0.2]})
+    for layer in model.capsules.layers:
+        assert (layer.routing.iterations, layer.routing.inverse_temperature) == (2, [0.1, 0.2])
+
+
 def test_attention_routes_twice_unless_told() -> None:
     """Once would be uniform coefficients alone, and no routing."""
     assert create_model("capsnet_tiny", routing="attention").capsules.iterations == 2

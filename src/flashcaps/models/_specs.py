@@ -53,9 +53,14 @@ class Route:
                              f"give iterations={self.options['iterations']!r} beside options")
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What its layers are built with; a list with an entry per iteration needs their number."""
+        return dict(self.options) | ({} if self.iterations is None else {"iterations": self.iterations})
+
+    @property
     def algorithm(self) -> Routing:
         check_choice("routing", self.routing, ROUTING)
-        return make_routing(self.routing, {k: v for k, v in self.options.items() if k not in ("vote_bias", "over")})
+        return make_routing(self.routing, {k: v for k, v in self.settings.items() if k not in ("vote_bias", "over")})
 
     @property
     def form(self) -> str:
@@ -149,7 +154,7 @@ class ConvCaps:
             padding=self.padding,
             pose=pose,
             backend=route.backend,
-            **route.options,
+            **route.settings,
         )
         h, w = places("ConvCaps", below.height, below.width, self.kernel, self.stride, self.padding)
         return layer, Grid(self.types, h, w, self.dim)
@@ -179,7 +184,7 @@ class Dense:
             shared=children == "type",
             coordinates=self.children == "type",
             backend=route.backend,
-            **{k: v for k, v in route.options.items() if k != "over"},
+            **{k: v for k, v in route.settings.items() if k != "over"},
         )
         return layer, Grid(self.capsules, 1, 1, self.dim)
 
