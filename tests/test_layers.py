@@ -208,7 +208,7 @@ def test_start_of_the_transforms() -> None:
 def test_start_of_what_algorithms_learn() -> None:
     """Of every algorithm, with all it can learn."""
     options = {"dynamic": {"prior": True, "bias": True}, "attention": {"activation": True, "initial": "learned"}}
-    starts = {"dynamic": {"logits": 0, "bias": 0.1}, "em": {"beta_u": 3, "beta_a": 0},
+    starts = {"dynamic": {"logits": 0, "bias": 0.1}, "em": {"beta_u": 0, "beta_a": 0},
               "attention": {"weight": 1, "bias": 0, "beta_u": 0, "beta_a": 0, "initial": 0},
               "heinsen": {"beta_use": 0, "beta_ignore": 0}, "discriminative": {"coefficients": 0.2}}
     for routing, expected in starts.items():

@@ -135,8 +135,8 @@ class EM(Routing):
         return em_routing
 
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
-        """beta_u starts as -log sigma of a new network's classes, about 3, so that their activations start near 1/2."""
-        return {"beta_u": Learned((sizes.parents,), 3.0, parents=0), "beta_a": Learned((sizes.parents,), parents=0)}
+        beta = Learned((sizes.parents,), parents=0)
+        return {"beta_u": beta, "beta_a": beta}
 
     def start(self, weight: Tensor, sizes: Sizes) -> None:
         """Near the identity, where poses keep their size: a vote is the child's own pose, a little turned.
