@@ -1,4 +1,4 @@
-"""Draw how runs under results/ learned, from their logs: python -m docs.curves"""
+"""Draw how runs under results/ learned, from their logs, and how they stand attacks: python -m docs.curves"""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FormatStrFormatter, LogLocator
 
+from flashcaps.analysis.adversarial import is_plain, mean_curve, read_records
+
 DOCS = Path(__file__).parent
 RUNS, PICTURE = DOCS.parent / "results" / "runs", DOCS / "images" / "convergence.png"
+RESULTS, ATTACKED = DOCS.parent / "results", DOCS / "images" / "robustness.png"
+DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#56B4E9", "#E69F00")  # colour-blind safe
 TABLE_II = {"dr": "dynamic", "l2": "l2", "l1": "l1", "l2_norec": "l2, no decoder", "l1_norec": "l1, no decoder"}
 PANELS = {  # title -> label -> log
@@ -49,5 +53,26 @@ def draw(runs: Path = RUNS, picture: Path = PICTURE) -> None:
     plt.close(figure)
 
 
+def draw_attacks(results: Path = RESULTS, picture: Path = ATTACKED) -> None:
+    """Accuracy under attack, a data set a panel: capsules blue, networks without them black; PGD solid, FGSM dotted."""
+    plt.rcParams.update({"font.size": 11, "font.family": "DejaVu Sans"})
+    figure, axes = plt.subplots(1, len(DATA), figsize=(11, 4), layout="constrained", sharey=True)
+    records = read_records(results)
+    for axis, (data, title) in zip(axes, DATA.items(), strict=True):
+        for record in (r for r in records if r["data"] == data):
+            colour = COLOURS[0 if is_plain(record["model"]) else 1]
+            for attack, style in (("pgd", "o-"), ("fgsm", "o:")):
+                points = mean_curve([record], attack)
+                axis.plot(list(points), list(points.values()), style, color=colour, lw=1.8, ms=4,
+                          label=f"{record['model']}, {attack.upper()}")
+        axis.set(title=title, xlabel="largest change of a pixel, of 1", ylim=(0, 101))
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=9)
+    axes[0].set_ylabel("accuracy, %")
+    figure.savefig(picture, dpi=90, facecolor="white")
+    plt.close(figure)
+
+
 if __name__ == "__main__":
     draw()
+    draw_attacks()

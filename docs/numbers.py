@@ -52,6 +52,30 @@ def _cells(recipe: str, runs: dict[str, dict[str, list[dict[str, Any]]]]) -> lis
     return [size, f"{read_recipe(recipe).claim.value:g}", *best]
 
 
+def attacks() -> str:
+    """Accuracy by the largest change of a pixel, for every network that was attacked."""
+    from flashcaps.analysis.adversarial import read_records
+
+    tables = []
+    for data, title in (("mnist", "MNIST"), ("cifar10", "CIFAR-10")):
+        rows: list[str] = []
+        for record in (r for r in read_records(RESULTS) if r["data"] == data):
+            for attack in ("fgsm", "pgd"):
+                points = {row["epsilon"]: row["accuracy"] for row in record["rows"] if row["attack"] == attack}
+                if not rows:
+                    sizes = " | ".join(_size(e, data) for e in points)
+                    rows += [f"| {title} | attack | {sizes} |", "|" + " --- |" * (2 + len(points))]
+                cells = " | ".join(f"{value:.1f}" for value in points.values())
+                rows.append(f"| `{record['model']}` ({record['parameters'] / 1e6:.1f}M) | {attack.upper()} | {cells} |")
+        tables.append("\n".join(rows))
+    return "\n\n".join(tables)
+
+
+def _size(epsilon: float, data: str) -> str:
+    """Of a colour picture, as is usual, in steps of its 255."""
+    return f"{epsilon:g}" if data == "mnist" or not epsilon else f"{round(255 * epsilon)}/255"
+
+
 def _place(paper: str) -> int:
     first = paper.split(",")[0]
     return PAPERS.index(first) if first in PAPERS else len(PAPERS)
@@ -72,7 +96,7 @@ def gpu() -> str:
 
 
 SECTIONS: dict[str, Any] = {
-    "reproduce.md": {"claims": claims, "table 1": table_1},
+    "reproduce.md": {"claims": claims, "table 1": table_1, "attacks": attacks},
     "performance.md": {"cpu": cpu, "gpu": gpu},
 }
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from docs import curves
 from PIL import Image
 
@@ -35,3 +36,21 @@ def test_the_picture_shows_every_run(tmp_path: Path) -> None:
     with Image.open(tmp_path / "picture.png") as picture:
         assert len(picture.convert("L").getcolors() or ()) > 10  # not blank
     assert curves.PICTURE.is_file()
+
+
+def test_the_picture_of_attacks_has_every_record_of_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"attack": attack, "epsilon": e, "accuracy": 90 - 300 * e} for attack in ("fgsm", "pgd") for e in (0, 0.1)]
+    records = [{"data": "mnist", "model": "capsnet_mnist", "rows": rows}, {"data": "mnist", "model": "cnn_mnist",
+               "rows": rows}, {"data": "cifar10", "model": "resnet18_cifar10", "rows": rows}]  # fmt: skip
+    for k, record in enumerate(records):
+        path = tmp_path / "robustness" / f"recipe_{k}" / "default-0.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(record))
+    drawn = []
+    monkeypatch.setattr(curves.plt, "close", drawn.append)
+    curves.draw_attacks(tmp_path, tmp_path / "picture.png")
+    axes = drawn[0].axes
+    assert [len(axis.lines) for axis in axes] == [4, 2]
+    assert {line.get_color() for line in axes[0].lines} == {curves.COLOURS[0], curves.COLOURS[1]}
+    assert {line.get_color() for line in axes[1].lines} == {curves.COLOURS[0]}
+    assert curves.ATTACKED.is_file()

@@ -37,9 +37,10 @@ def test_both_errors_of_each_model_mean_over_seeds() -> None:
     assert len(figure.axes) == 2
 
 
-def test_runs_on_other_schedules_and_other_data_are_left_out() -> None:
+def test_runs_on_other_schedules_and_other_data_and_of_other_models_are_left_out() -> None:
     run = of(record("em_views_azimuth", 4.0, 12.0), record("cnn_views_azimuth", 5.0, 20.0),
              record("em_views_azimuth", 40.0, 60.0, "epochs=3"), record("em_synthetic_norb", 1.0, 2.0),
+             record("em_views_azimuth", 2.0, 6.0, "model.iterations=2"),
              record("cnn_views_azimuth", 9.0, 9.0, "data.name=smallnorb"))  # fmt: skip
     table = novel_viewpoints(run).data["azimuth"]
     assert {name: row["novel"] for name, row in table.items()} == {"em_views_azimuth": 12.0, "cnn_views_azimuth": 20.0}

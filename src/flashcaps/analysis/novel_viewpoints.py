@@ -43,9 +43,9 @@ def novel_viewpoints(run: Run) -> Drawn:
 
 
 def held_out(f: Facts) -> str:
-    """Which viewpoints were held out, "" for none or both."""
+    """Which viewpoints were held out, "" for none, for both, and of a model that is not its recipe's."""
     kinds = [what for what, option in HELD_OUT.items() if f.recipe.data.options.get(option)]
-    return kinds[0] if len(kinds) == 1 and not f.changed.keys() - {"image"} else ""
+    return kinds[0] if len(kinds) == 1 and not f.recipe.model.overrides.keys() - {"image"} else ""
 
 
 def familiar_error(record: dict[str, Any]) -> float | None:

@@ -44,7 +44,8 @@ def attack(
     options = [f"--epsilon {e:g}" for e in plan.epsilons] + [f"--steps {steps}", f"--loss {loss}",
                                                             f"--examples {examples}", f"--seed {seed}"]
     for name in runs:
-        command = f"flashcaps attack {shlex.quote(f'runs/{Path(name).name}')} {' '.join(options)}"
+        place = f"runs/{Path(name).name}" if Path(name).exists() else name  # which is a shipped one's
+        command = f"flashcaps attack {shlex.quote(place)} {' '.join(options)}"
         record = make_record(open_run(name, data=data, device=device, count=examples), plan, command)
         if keep is not None:
             console.print(str(keep_record(record, keep)), markup=False, soft_wrap=True)
