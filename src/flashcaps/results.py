@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PAPERS = ("dynamic", "em", "attention", "heinsen", "discriminative")
 COLUMNS = ("| paper | recipe | the paper's | public code's | ours | reached | parameters | training time | on |",
            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+SUMMARY = ("| paper | recipe | the paper's | ours | epochs | reached |", "| --- | --- | --- | --- | --- | --- |")
 SECTION = "<!-- results -->", "<!-- /results -->"
 HEADER = """# Results
 
@@ -201,18 +202,19 @@ def make_trials(results: Path) -> str:
 
 
 def make_summary(results: Path) -> str:
-    """For the project's README: the best variant of every recipe that repeats a paper's number."""
-    rows = [*COLUMNS]
-    best: dict[str, tuple[float, str, Recipe]] = {}
-    for (name, kind), runs in _grouped(read_results(results)).items():
+    """For the project's README: the best variant of every recipe that repeats a paper's number, in short."""
+    best: dict[str, tuple[float, Recipe, list[dict[str, Any]]]] = {}
+    for (name, _), runs in _grouped(read_results(results)).items():
         recipe = read_recipe(name) if name in list_recipes() else None
         if recipe is None or recipe.claim.value is None:
             continue
         key = mean(runs) * (-1 if word_of(runs) == "accuracy" else 1)
         if name not in best or key < best[name][0]:
-            best[name] = key, _row(name, kind, recipe, runs), recipe
-    rows += [row for name, (_, row, recipe) in sorted(best.items(), key=lambda b: (_paper(b[1][2]), b[0]))]
-    return "\n".join(rows) + "\n"
+            best[name] = key, recipe, runs
+    rows = [f"| {recipe.claim.paper} | `{name}` | {recipe.claim} | {_ours(runs)} | {_epochs(recipe, runs)} "
+            f"| {_reached(recipe.claim, runs)} |"
+            for name, (_, recipe, runs) in sorted(best.items(), key=lambda b: (_paper(b[1][1]), b[0]))]  # fmt: skip
+    return "\n".join([*SUMMARY, *rows]) + "\n"
 
 
 def write_table(results: Path) -> Path:
@@ -262,23 +264,33 @@ def _reached(claim: Claim | None, runs: list[dict[str, Any]]) -> str:
     return "yes" if (ours >= claim.value if word_of(runs) == "accuracy" else ours <= claim.value) else "no"
 
 
-def _row(name: str, kind: str, recipe: Recipe | None, runs: list[dict[str, Any]]) -> str:
+def _ours(runs: list[dict[str, Any]]) -> str:
+    """The mean over seeds with their deviation, or the one value with its interval."""
     values = [r["value"] for r in runs]
     if len(values) > 1:
         ours = f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f} ({len(values)} seeds)"
     else:
         low, high = runs[0]["interval"]
         ours = f"{values[0]:.2f} ({low:.2f} to {high:.2f})"
-    if runs[0]["split"] != "test":
-        ours += ", best test epoch"
+    return ours if runs[0]["split"] == "test" else f"{ours}, best test epoch"
+
+
+def _epochs(recipe: Recipe, runs: list[dict[str, Any]]) -> str:
+    """Those trained for, and the recipe's where it has others."""
+    trained = f"{runs[0]['epochs']:.3g}"
+    asked = "" if recipe.train.steps else f"{recipe.train.epochs:g}"
+    return trained if asked in ("", trained) else f"{trained} of {asked}"
+
+
+def _row(name: str, kind: str, recipe: Recipe | None, runs: list[dict[str, Any]]) -> str:
     claim = recipe.claim if recipe else None
     theirs = "" if claim is None else str(claim)
     public = "" if claim is None or claim.public is None else f"{claim.public:g}"
     shown = changes(runs[0]) if re.search("-[0-9a-f]{8}$", kind) else kind.replace(",", " ")  # the first: cut short
     label = f"`{name}`" if kind == "default" else f"`{name}` {shown}"
     hardware = ", ".join(sorted({r["hardware"] for r in runs}))
-    return (f"| {claim.paper if claim else ''} | {label} | {theirs} | {public} | {ours} | {_reached(claim, runs)} "
-            f"| {runs[0]['parameters']:,} | {took(runs)} | {hardware} |")
+    return (f"| {claim.paper if claim else ''} | {label} | {theirs} | {public} | {_ours(runs)} "
+            f"| {_reached(claim, runs)} | {runs[0]['parameters']:,} | {took(runs)} | {hardware} |")
 
 
 def took(runs: list[dict[str, Any]]) -> str:
