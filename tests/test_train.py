@@ -21,13 +21,12 @@ from torch import Tensor
 
 from flashcaps import sources
 from flashcaps import train as module
-from flashcaps.batches import Augmentation, HeldImages, ImageStream, PairStream, Share
+from flashcaps.batches import ImageStream, Share
 from flashcaps.checkpoint import load
-from flashcaps.data import MultiMNIST
 from flashcaps.models import create_model
-from flashcaps.recipe import Augment, read_recipe
+from flashcaps.recipe import read_recipe
 from flashcaps.run_folder import RunFolder
-from flashcaps.step import WARM_UP, Average, CapturedStep, Step
+from flashcaps.step import Step
 from flashcaps.train import Place, Watch, train
 from flashcaps.workers import Stopped, Workers, find_device
 
@@ -371,181 +370,6 @@ def test_dev_runs_a_few_steps(tmp_path: Path, quick: None) -> None:
     assert outcome.result["images"] == 20 * 8
 
 
-def test_accumulated_parts_make_the_same_step() -> None:
-    split = fake_split(16, 10, (1, 28, 28))
-    losses, grads = [], []
-    for accumulate in (1, 4):
-        recipe = small_recipe("batch=16", f"accumulate={accumulate}")
-        stream = ImageStream(split, recipe.augment, Share(16), 10, 0)
-        torch.manual_seed(0)
-        model = create_model(recipe.model.name, **recipe.model.overrides)
-        step = Step(model, stream, recipe, "top1", Workers(CPU))
-        plan = stream.plan(0)
-        step(plan.index[0], plan.noise[0], 0)
-        losses.append(step.read()[0])
-        grads.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert (grads[0] - grads[1]).norm() < 1e-5 * grads[0].norm()
-
-
-@pytest.mark.parametrize("penalty", ["l1", "l2"])
-def test_coefficients_take_one_step_however_many_parts_a_batch_has(penalty: str) -> None:
-    split, after = fake_split(16, 10, (1, 28, 28)), []
-    for accumulate in (1, 4):
-        recipe = small_recipe("batch=16", f"accumulate={accumulate}", "model.routing=discriminative",
-                              f"model.options.penalty={penalty}", "model.options.rate=1e-3", "model.options.strength=1")
-        stream = ImageStream(split, recipe.augment, Share(16), 10, 0)
-        torch.manual_seed(0)
-        model = create_model(recipe.model.name, **recipe.model.overrides)
-        start, plan = model.capsules.layers[0].coefficients.clone(), stream.plan(0)
-        Step(model, stream, recipe, "top1", Workers(CPU))(plan.index[0], plan.noise[0], 0)
-        after.append(model.capsules.layers[0].coefficients - start)
-    torch.testing.assert_close(after[0], after[1], rtol=1e-5, atol=1e-8)
-    assert after[0].abs().max() > 1e-3
-
-
-def test_average_by_hand() -> None:
-    recipe = small_recipe("ema=0.75")
-    stream = ImageStream(fake_split(16, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
-    model = create_model(recipe.model.name, **recipe.model.overrides)
-    step = Step(model, stream, recipe, "top1", Workers(CPU))
-    before = model.capsules.layers[0].weight.detach().clone()
-    plan = stream.plan(0)
-    step(plan.index[0], plan.noise[0], 0)
-    after = model.capsules.layers[0].weight.detach()
-    torch.testing.assert_close(step.tested.capsules.layers[0].weight, 0.75 * before + 0.25 * after)
-
-
-def test_an_average_has_the_statistics_averaged_and_the_counters_as_they_are() -> None:
-    source = torch.nn.BatchNorm2d(2)
-    average = Average(source, 0.75)
-    source.running_mean.fill_(4.0)
-    source.num_batches_tracked.fill_(7)
-    average.follow()
-    assert average.model.running_mean.tolist() == [1, 1]
-    assert average.model.num_batches_tracked == 7
-
-
-def test_processes_average_what_batches_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Running means and variances of 0 and 1 here, and of 2 and 2 in the other process; nothing else is touched."""
-    monkeypatch.setattr("torch.distributed.all_reduce", lambda x: x.add_(2))
-    model = torch.nn.BatchNorm2d(1)
-    Workers(CPU, 0, 2).average_statistics(model)
-    assert (model.running_mean.item(), model.running_var.item()) == (1, 1.5)
-    assert (model.weight.item(), model.bias.item(), model.num_batches_tracked.item()) == (1, 0, 0)
-
-
-def test_an_epoch_shows_each_example_once_and_processes_share_it() -> None:
-    split = fake_split(40, 10, (1, 28, 28))
-    whole = ImageStream(split, Augment(shift=1), Share(8), 10, 5)
-    parts = [ImageStream(split, Augment(shift=1), Share(4, rank, 2), 10, 5) for rank in (0, 1)]
-    for epoch in (0, 1):
-        plan = whole.plan(epoch)
-        assert sorted(plan.index.flatten().tolist()) == list(range(40))
-        both = [p.plan(epoch) for p in parts]
-        assert torch.equal(torch.cat([p.index for p in both], 1), plan.index)
-        assert torch.equal(torch.cat([p.noise for p in both], 1), plan.noise)
-    assert not torch.equal(whole.plan(0).index, whole.plan(1).index)
-    assert not torch.equal(whole.plan(0).noise, whole.plan(1).noise)
-
-
-def test_alternating_flips_show_both_faces_equally_often() -> None:
-    split = fake_split(40, 10, (1, 28, 28))
-    stream = ImageStream(split, Augment(shift=1, flip=True, alternate=True), Share(8), 10, 5)
-    mirrored = torch.zeros(4, 40, dtype=torch.bool)
-    for epoch in range(4):
-        plan = stream.plan(epoch)
-        mirrored[epoch, plan.index.flatten()] = plan.noise[..., 2].flatten() < 0.5
-    assert torch.equal(mirrored[0], ~mirrored[1])
-    assert torch.equal(mirrored[0], mirrored[2])
-    assert torch.equal(mirrored[1], mirrored[3])
-    assert 5 < int(mirrored[0].sum()) < 35
-    with pytest.raises(ValueError, match=r"augment\.alternate: expected augment\.flip=true"):
-        small_recipe("alternate=true")
-
-
-def test_pairs_are_new_in_every_epoch_and_shared() -> None:
-    pairs = MultiMNIST(fake_split(40, 10, (1, 28, 28)))
-    whole = PairStream(pairs, Share(8), 3)
-    parts = [PairStream(pairs, Share(4, rank, 2), 3) for rank in (0, 1)]
-    first, second = whole.plan(0).index, whole.plan(1).index
-    assert not set(first.flatten().tolist()) & set(second.flatten().tolist())
-    assert torch.equal(torch.cat([p.plan(1).index for p in parts], 1), second)
-    batch = whole.batch(first[0], whole.plan(0).noise[0])
-    assert batch.inputs.shape == (8, 1, 36, 36)
-    assert batch.pictures is not None
-    assert batch.pictures.shape == (8, 2, 1, 36, 36)
-    assert (batch.targets.sum(1) == 2).all()
-
-
-def test_augmentation_uses_each_number_for_one_thing() -> None:
-    spec = Augment(shift=1, crop=24, padding=2, flip=True, brightness=0.2, contrast=(0.5, 1.5), cutout=5, mixup=0.2,
-                   cutmix=1.0)  # fmt: skip
-    augment = Augmentation(spec)
-    assert augment.columns == 15
-    images, labels = fake_split(6, 10, (1, 28, 28)).images, torch.arange(6)
-    noise = torch.rand(6, 15)
-    out, targets = augment(images, labels, noise, 10)
-    assert out.shape == (6, 1, 24, 24)
-    assert 0 <= float(out.min()) <= float(out.max()) <= 1
-    torch.testing.assert_close(targets.sum(1), torch.ones(6))
-    for column in range(15):
-        other = noise.clone()
-        other[:, column] = (other[:, column] + 0.5) % 1
-        assert not torch.equal(augment(images, labels, other, 10)[0], out), column
-
-
-def test_augmentation_reaches_both_ends_of_its_ranges() -> None:
-    """Numbers of 0, and as near to 1 as they come."""
-    images, labels = torch.arange(1, 17, dtype=torch.uint8).view(1, 1, 4, 4), torch.zeros(1, dtype=torch.int64)
-
-    def ends(spec: Augment) -> list[Tensor]:
-        augment = Augmentation(spec)
-        noises = (torch.full((1, augment.columns), u) for u in (0.0, 1 - 2.0**-24))
-        return [(augment(images, labels, u, 10)[0] * 255).round()[0, 0] for u in noises]
-
-    whole = images[0, 0].float()
-    first, last = ends(Augment(shift=1))
-    assert torch.equal(first[:3, :3], whole[1:, 1:])
-    assert torch.equal(last[1:, 1:], whole[:3, :3])
-    first, last = ends(Augment(crop=3))
-    assert torch.equal(first, whole[:3, :3])
-    assert torch.equal(last, whole[1:, 1:])
-    first, last = ends(Augment(crop=4, padding=1))
-    assert torch.equal(first[1:, 1:], whole[:3, :3])
-    assert torch.equal(last[:3, :3], whole[1:, 1:])
-    first, last = ends(Augment(flip=True))
-    assert torch.equal(first, whole.flip(-1))
-    assert torch.equal(last, whole)
-    first, last = ends(Augment(brightness=0.1))
-    assert torch.equal(first, (whole - 25.5).clamp(min=0).round())
-    torch.testing.assert_close(last, whole + 25.5, rtol=0, atol=0.51)
-
-
-def test_images_are_resized_once_in_every_split() -> None:
-    opened = sources.open_sources(small_recipe("data.resize=14"), None, CPU, Share(8))
-    held = [opened.train.split, opened.validation.split, opened.test.split]
-    assert [tuple(x.images.shape[1:]) for x in held] == [(1, 14, 14)] * 3
-
-
-def test_held_out_examples_are_the_same_ones_differently_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(name: str, root: Any, bright: int = 0) -> Any:
-        whole = fake_load_data(name)
-        return replace(whole, train=replace(whole.train, images=whole.train.images | bright))
-
-    monkeypatch.setattr(sources, "load_data", load)
-    plain, made = (sources.load_splits(small_recipe(*more).data, None, CPU) for more in ((), ("data.held.bright=1",)))
-    assert torch.equal(made[0].train.images, plain[0].train.images)
-    assert torch.equal(made[1].images, plain[1].images | 1)
-    assert torch.equal(made[1].labels, plain[1].labels)
-
-
-def test_evaluation_takes_the_centre_of_what_training_crops() -> None:
-    split = fake_split(10, 10, (1, 28, 28))
-    (batch,) = HeldImages(split, 24, 10).batches(10)
-    torch.testing.assert_close(batch.inputs, split.images[:, :, 2:26, 2:26].float() / 255)
-
-
 def test_wrong_settings_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"train\.batch: expected at most 64"):
         train(small_recipe("batch=65"), place(tmp_path))
@@ -558,28 +382,6 @@ def test_wrong_settings_say_what_to_do(tmp_path: Path) -> None:
         train(small_recipe("data.name=multimnist", "model.image=[1, 36, 36]"), place(tmp_path))
     with pytest.raises(ValueError, match="device: expected auto, cpu"):
         find_device("gpu")
-
-
-def test_a_capture_that_fails_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = small_recipe()
-    stream = ImageStream(fake_split(16, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
-    step = Step(create_model(recipe.model.name, **recipe.model.overrides), stream, recipe, "top1", Workers(CPU))
-
-    class NoGraph:
-        def __enter__(self) -> None:
-            raise RuntimeError("operation not permitted when stream is capturing")
-
-        def __exit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "graph", lambda _: NoGraph())
-    captured = CapturedStep(step)
-    captured.warm = WARM_UP
-    plan = stream.plan(0)
-    captured.index, captured.noise = plan.index[0], plan.noise[0]
-    with pytest.raises(RuntimeError, match=r"could not be captured.*not permitted.*train\.capture=false"):
-        captured(plan.index[0], plan.noise[0], 0)
 
 
 @pytest.mark.gpu
