@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -152,6 +154,24 @@ def test_patches_keep_every_pose_whole(kernel: int, stride: int) -> None:
                         child = (t * kernel + ky) * kernel + kx
                         expected = u[:, t, row * stride + ky, column * stride + kx]
                         assert torch.equal(x[:, row, column, child], expected)
+
+
+def test_compiled_patches_are_the_same_without_unfold() -> None:
+    """Whose gradient, of two together, torch 2.13 compiles wrongly for CPUs."""
+    called = []
+
+    def note(graph: torch.fx.GraphModule, _: Any) -> Any:
+        called.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    u = torch.randn(2, 3, 7, 6, 4)
+    for kernel, stride in ((3, 1), (3, 2), (2, 3), (1, 1)):
+        torch._dynamo.reset()
+        compiled = torch.compile(patches, fullgraph=True, backend=note)
+        assert torch.equal(compiled(u, kernel, stride), patches(u, kernel, stride))
+    assert called
+    assert not [name for name in called if "unfold" in name]
+
 
 
 def test_covered_names_the_place_behind_each_offset() -> None:

@@ -115,9 +115,15 @@ def centres(height: int, width: int, device: torch.device | None = None) -> Tens
 
 def patches(u: Tensor, kernel: int, stride: int) -> Tensor:
     """(B, T, H, W, D) -> (B, H', W', T * k * k, D): what each output looks at, every pose whole."""
-    x = u.unfold(2, kernel, stride).unfold(3, kernel, stride)  # (B, T, H', W', D, k, k)
-    b, t, h, w, d, _, _ = x.shape
-    return x.permute(0, 2, 3, 1, 5, 6, 4).reshape(b, h, w, t * kernel * kernel, d)
+    b, t, *size, d = u.shape
+    h, w = ((side - kernel) // stride + 1 for side in size)
+    if torch.compiler.is_compiling():  # of two unfolds torch 2.13 compiles a gradient for CPUs that writes past its end
+        tall, wide = (stride * (n - 1) + 1 for n in (h, w))
+        parts = [u[:, :, y : y + tall : stride, x : x + wide : stride] for y in range(kernel) for x in range(kernel)]
+        windows = torch.stack(parts, 2).permute(0, 3, 4, 1, 2, 5)  # (B, H', W', T, k * k, D)
+    else:
+        windows = u.unfold(2, kernel, stride).unfold(3, kernel, stride).permute(0, 2, 3, 1, 5, 6, 4)
+    return windows.reshape(b, h, w, t * kernel * kernel, d)
 
 
 def covered(height: int, width: int, kernel: int, stride: int, device: torch.device | None = None) -> Tensor:
