@@ -15,16 +15,16 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator
 
 from flashcaps.analysis.adversarial import is_plain, mean_curve, read_records
 
-DOCS = Path(__file__).parent
-RUNS, PICTURE = DOCS.parent / "results" / "runs", DOCS / "images" / "convergence.png"
-RESULTS, ATTACKED = DOCS.parent / "results", DOCS / "images" / "robustness.png"
-DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
+from .numbers import ATTACKED, DOCS, RESULTS
+
+RUNS, PICTURE, ATTACKS = RESULTS / "runs", DOCS / "images" / "convergence.png", DOCS / "images" / "robustness.png"
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#56B4E9", "#E69F00")  # colour-blind safe
 TABLE_II = {"dr": "dynamic", "l2": "l2", "l1": "l1", "l2_norec": "l2, no decoder", "l1_norec": "l1, no decoder"}
 PANELS = {  # title -> label -> log
     title: {label: f"discriminative_{data}_{kind}/default-0.jsonl.gz" for kind, label in TABLE_II.items()}
     for title, data in (("Fashion-MNIST", "fashion"), ("MNIST", "mnist"))
 }
+plt.rcParams.update({"font.size": 11, "font.family": "DejaVu Sans"})
 
 
 def by_epoch(log: Path) -> tuple[list[int], list[float]]:
@@ -38,7 +38,6 @@ def by_epoch(log: Path) -> tuple[list[int], list[float]]:
 
 
 def draw(runs: Path = RUNS, picture: Path = PICTURE) -> None:
-    plt.rcParams.update({"font.size": 11, "font.family": "DejaVu Sans"})
     figure, axes = plt.subplots(1, len(PANELS), figsize=(11, 4), layout="constrained")
     for axis, (title, logs) in zip(axes, PANELS.items(), strict=True):
         for colour, (label, log) in zip(COLOURS, logs.items(), strict=True):
@@ -53,12 +52,11 @@ def draw(runs: Path = RUNS, picture: Path = PICTURE) -> None:
     plt.close(figure)
 
 
-def draw_attacks(results: Path = RESULTS, picture: Path = ATTACKED) -> None:
+def draw_attacks(results: Path = RESULTS, picture: Path = ATTACKS) -> None:
     """Accuracy under attack, a data set a panel: capsules blue, networks without them black; PGD solid, FGSM dotted."""
-    plt.rcParams.update({"font.size": 11, "font.family": "DejaVu Sans"})
-    figure, axes = plt.subplots(1, len(DATA), figsize=(11, 4), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, len(ATTACKED), figsize=(11, 4), layout="constrained", sharey=True)
     records = read_records(results)
-    for axis, (data, title) in zip(axes, DATA.items(), strict=True):
+    for axis, (data, title) in zip(axes, ATTACKED.items(), strict=True):
         for record in (r for r in records if r["data"] == data):
             colour = COLOURS[0 if is_plain(record["model"]) else 1]
             for attack, style in (("pgd", "o-"), ("fgsm", "o:")):

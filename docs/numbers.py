@@ -13,6 +13,7 @@ from flashcaps.results import PAPERS, mean, read_results
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
 BENCH = RESULTS / "bench"
+ATTACKED = {"mnist": "MNIST", "cifar10": "CIFAR-10"}  # data sets whose networks were attacked
 NOTHING = "Not measured yet: `flashcaps bench` writes its file under `results/bench`, and `python -m docs` this table."
 
 
@@ -54,14 +55,14 @@ def _cells(recipe: str, runs: dict[str, dict[str, list[dict[str, Any]]]]) -> lis
 
 def attacks() -> str:
     """Accuracy by the largest change of a pixel, for every network that was attacked."""
-    from flashcaps.analysis.adversarial import read_records
+    from flashcaps.analysis.adversarial import mean_curve, read_records
 
     tables = []
-    for data, title in (("mnist", "MNIST"), ("cifar10", "CIFAR-10")):
+    for data, title in ATTACKED.items():
         rows: list[str] = []
         for record in (r for r in read_records(RESULTS) if r["data"] == data):
             for attack in ("fgsm", "pgd"):
-                points = {row["epsilon"]: row["accuracy"] for row in record["rows"] if row["attack"] == attack}
+                points = mean_curve([record], attack)
                 if not rows:
                     sizes = " | ".join(_size(e, data) for e in points)
                     rows += [f"| {title} | attack | {sizes} |", "|" + " --- |" * (2 + len(points))]

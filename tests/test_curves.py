@@ -53,4 +53,4 @@ def test_the_picture_of_attacks_has_every_record_of_its_data(tmp_path: Path, mon
     assert [len(axis.lines) for axis in axes] == [4, 2]
     assert {line.get_color() for line in axes[0].lines} == {curves.COLOURS[0], curves.COLOURS[1]}
     assert {line.get_color() for line in axes[1].lines} == {curves.COLOURS[0]}
-    assert curves.ATTACKED.is_file()
+    assert curves.ATTACKS.is_file()
