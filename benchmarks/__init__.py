@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from flashcaps.kernels._tiles import with_tiles
-from flashcaps.results import commit, hardware
+from flashcaps.kernels.common.tiles import with_tiles
+from flashcaps.training.results import commit, hardware
 
 SEED = 0  # of weights; inputs take the numbers after it
 

@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from flashcaps.kernels import _attend_launch
-from flashcaps.kernels import _attend_plan as plan
-from flashcaps.kernels._attend import Attend
-from flashcaps.kernels._attend_triton import TritonAttend, dynamic_poses
-from flashcaps.routing._math import squash
-from flashcaps.votes import Votes
+from flashcaps.kernels.attend import launch as _attend_launch
+from flashcaps.kernels.attend import plan as plan
+from flashcaps.kernels.attend.matrix import Attend
+from flashcaps.kernels.attend.triton import TritonAttend, dynamic_poses
+from flashcaps.routing.math import squash
+from flashcaps.routing.votes import Votes
 
 from . import plain_gpu, provenance
 

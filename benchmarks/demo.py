@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flashcaps.checkpoint import write_atomic
 from flashcaps.demo.serve import take_port
-from flashcaps.shipped import DEMO
+from flashcaps.deploy.shipped import DEMO
+from flashcaps.training.checkpoint import write_atomic
 
 from . import provenance
 

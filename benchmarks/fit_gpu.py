@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 import flashcaps
-from flashcaps.kernels import _fit_forward, _fit_gradients
+from flashcaps.kernels.fit import forward as _fit_forward
+from flashcaps.kernels.fit import gradients as _fit_gradients
 from flashcaps.routing import Routed
 
 from . import provenance

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flashcaps.graphs import aside, record
-from flashcaps.train import convolutions_last
+from flashcaps.training.graphs import aside, record
+from flashcaps.training.loop import convolutions_last
 
 from .workloads import BACKENDS, NO_CAPSULES, Workload
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashcaps.kernels import _attend_plan as plan
-from flashcaps.kernels._attend_launch import Step, added_up, mend
+from flashcaps.kernels.attend import plan as plan
+from flashcaps.kernels.attend.launch import Step, added_up, mend
 
 KERNELS = ("plain_sum", "plain_pose_gradient", "plain_weight_gradient")
 RUNS = 10

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flashcaps.analysis._style import ALGORITHM, FAINT, GREEN, INK, MUTED, RC, figure, grid
+from flashcaps.analysis.style import ALGORITHM, FAINT, GREEN, INK, MUTED, RC, figure, grid
 
 LABELS = {
     "I": "children I", "J": "parents J", "D": "pose D", "iterations": "iterations", "batch": "batch B",

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from flashcaps.checkpoint import write_atomic
+from flashcaps.training.checkpoint import write_atomic
 
 from .workloads import NO_CAPSULES, large, table
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import flashcaps
 from flashcaps import Routed
-from flashcaps.alternation import ascend_coefficients
 from flashcaps.functional import margin_loss, spread_loss
-from flashcaps.losses import reconstruction_loss
-from flashcaps.stack import hand_on
+from flashcaps.nn.coefficients import ascend_coefficients
+from flashcaps.nn.losses import reconstruction_loss
+from flashcaps.nn.stack import hand_on
 
 from .floors import Cost, layer_cost
 from .public import public_style

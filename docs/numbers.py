@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from flashcaps.recipe import list_recipes, read_recipe
-from flashcaps.results import PAPERS, mean, read_results
+from flashcaps.training.recipe import list_recipes, read_recipe
+from flashcaps.training.results import PAPERS, mean, read_results
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"

@@ -246,7 +246,7 @@ def measure(count: int = 200) -> dict[str, Any]:
     from PIL import Image
 
     from flashcaps.data.shards import Source, decode, open_shards, write_shards
-    from flashcaps.results import commit, hardware
+    from flashcaps.training.results import commit, hardware
 
     with tempfile.TemporaryDirectory() as folder:
         rng = np.random.default_rng(0)

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flashcaps.batches import ImageStream, Plan, Share
 from flashcaps.data import Dataset, DiverseMultiMNIST, MultiMNIST, Split
 from flashcaps.models import create_model
-from flashcaps.recipe import Recipe, make_recipe
-from flashcaps.step import Step
-from flashcaps.workers import Workers
+from flashcaps.training.batches import ImageStream, Plan, Share
+from flashcaps.training.distributed import Workers
+from flashcaps.training.recipe import Recipe, make_recipe
+from flashcaps.training.step import Step
 
 SHAPES = {
     "cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "svhn": (3, 32, 32), "smallnorb": (2, 96, 96),

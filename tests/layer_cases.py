@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from flashcaps import ROUTING, ConvCapsules, DenseCapsules, Routed
-from flashcaps.capsule_layer import CapsuleLayer
-from flashcaps.votes import Votes
+from flashcaps.nn.base import CapsuleLayer
+from flashcaps.routing.votes import Votes
 
 from .conftest import TOLERANCE, assert_near
 

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 import torch
 
-from flashcaps.checkpoint import write_atomic
-from flashcaps.results import commit, hardware
+from flashcaps.training.checkpoint import write_atomic
+from flashcaps.training.results import commit, hardware
 
 ROOT = Path(__file__).parents[1]
 

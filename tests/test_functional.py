@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flashcaps import functional
 from flashcaps.functional import em_routing, heinsen_routing
 from flashcaps.routing import Routed
-from flashcaps.routing._math import OverPositions
+from flashcaps.routing.math import OverPositions
 
 from .cases import CASES, Tensors, assert_gradients, backward, leaves, results
 from .conftest import TOLERANCE, assert_near

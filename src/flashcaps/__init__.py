@@ -1,13 +1,13 @@
 """flashcaps: capsule networks at the speed of the hardware."""
 
 from . import functional
-from .alternation import ascend_coefficients
-from .checkpoint import load
-from .heads import Activations, Decoder, Lengths, SharedLinear
-from .layers import ConvCapsules, DenseCapsules, PrimaryCapsules
 from .models import create_model, list_models
+from .nn.capsules import ConvCapsules, DenseCapsules, PrimaryCapsules
+from .nn.coefficients import ascend_coefficients
+from .nn.heads import Activations, Decoder, Lengths, SharedLinear
+from .nn.stack import CapsuleStack
 from .routing import ROUTING, Learned, Routed, Routing, Sizes, Step
-from .stack import CapsuleStack
+from .training.checkpoint import load
 
 __version__ = "0.1.0"
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from .losses import (
+from .nn.losses import (
     binary_cross_entropy_loss,
     cross_entropy_loss,
     margin_loss,
@@ -11,10 +11,10 @@ from .losses import (
     spread_margin,
     spread_margin_by_step,
 )
-from .routing import _math
-from .routing._checks import check_axis, check_floating, check_overflow
-from .routing._types import Routed, Step
+from .routing import math as _math
 from .routing.attention import attention_routing
+from .routing.checks import check_axis, check_floating, check_overflow
+from .routing.contract import Routed, Step
 from .routing.discriminative import discriminative_routing, discriminative_update
 from .routing.dynamic import dynamic_routing
 from .routing.em import em_routing, inverse_temperature

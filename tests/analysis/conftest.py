@@ -7,7 +7,7 @@ import torch
 
 import flashcaps
 from flashcaps.analysis import Run
-from flashcaps.batches import Batch
+from flashcaps.training.batches import Batch
 
 
 def small_run(count: int = 24, **overrides) -> Run:

@@ -30,8 +30,8 @@ from flashcaps.analysis.adversarial import (
     read_records,
     robustness,
 )
-from flashcaps.batches import Batch
-from flashcaps.recipe import Loss, read_recipe
+from flashcaps.training.batches import Batch
+from flashcaps.training.recipe import Loss, read_recipe
 from tests.analysis.conftest import small_run
 from tests.fake_data import fake_split
 

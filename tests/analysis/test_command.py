@@ -6,9 +6,9 @@ import typer
 from typer.testing import CliRunner
 
 from flashcaps.analysis import FIGURES
-from flashcaps.checkpoint import save_weights
-from flashcaps.cli._figures import figures
-from flashcaps.recipe import read_recipe
+from flashcaps.cli.figures import figures
+from flashcaps.training.checkpoint import save_weights
+from flashcaps.training.recipe import read_recipe
 from tests.analysis.conftest import small_run
 
 app = typer.Typer()

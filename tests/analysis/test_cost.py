@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from flashcaps.analysis.cost import cost, kept_bytes, step_time, variants
-from flashcaps.batches import Batch
-from flashcaps.models._types import Output
+from flashcaps.models.base import Output
 from flashcaps.routing import ROUTING
+from flashcaps.training.batches import Batch
 
 
 class Exponentials(nn.Module):

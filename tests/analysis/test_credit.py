@@ -7,9 +7,9 @@ import torch
 
 import flashcaps
 from flashcaps.analysis import DoesNotApply, Run
-from flashcaps.analysis._inside import trace
 from flashcaps.analysis.credit import credit, credit_of
-from flashcaps.batches import Batch
+from flashcaps.analysis.inside import trace
+from flashcaps.training.batches import Batch
 
 
 def sentences() -> Run:

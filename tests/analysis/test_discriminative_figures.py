@@ -7,7 +7,7 @@ import torch
 
 from flashcaps.analysis import DoesNotApply
 from flashcaps.analysis.discriminative import borrowed_decoder, curve, small_share, sparsity
-from flashcaps.checkpoint import save_weights
+from flashcaps.training.checkpoint import save_weights
 from tests.analysis.conftest import small_run
 
 

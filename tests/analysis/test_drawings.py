@@ -11,8 +11,8 @@ from flashcaps.analysis.measures import MEASURES, measure
 from flashcaps.analysis.perturbations import OFFSETS, dimensions, perturbations, response
 from flashcaps.analysis.reconstructions import first_of_each, reconstructions
 from flashcaps.analysis.segmentation import TINTS, absent_class, overlay, segmentation
-from flashcaps.batches import Batch
 from flashcaps.routing import Routed
+from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run
 
 

@@ -7,11 +7,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-from docs import gallery
 from PIL import Image
 
+from docs import gallery
 from flashcaps.analysis import FIGURES
-from flashcaps.recipe import read_recipe
+from flashcaps.training.recipe import read_recipe
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "gallery.md").read_text()

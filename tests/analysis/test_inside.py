@@ -7,9 +7,9 @@ import torch
 
 import flashcaps
 from flashcaps.analysis import Run
-from flashcaps.analysis._inside import class_votes, iterated, presence, receptive_fields, trace
-from flashcaps.batches import Batch
+from flashcaps.analysis.inside import class_votes, iterated, presence, receptive_fields, trace
 from flashcaps.functional import dynamic_routing
+from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from flashcaps.analysis import DoesNotApply, Run
 from flashcaps.analysis.novel_viewpoints import novel_viewpoints
-from flashcaps.recipe import read_recipe
+from flashcaps.training.recipe import read_recipe
 from tests.analysis.conftest import small_run
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from flashcaps.analysis import DoesNotApply, Run
-from flashcaps.analysis._records import accuracy, facts
 from flashcaps.analysis.comparisons import ablated, ablation, diverse
+from flashcaps.analysis.records import accuracy, facts
 from flashcaps.analysis.training import convergence, error_curves, iterations, reroute, training_loss
-from flashcaps.recipe import read_recipe
+from flashcaps.training.recipe import read_recipe
 from tests.analysis.conftest import small_run
 
 

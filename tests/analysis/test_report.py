@@ -11,11 +11,11 @@ from PIL import Image
 
 import flashcaps
 from flashcaps.analysis import FIGURES, DoesNotApply, Run, compare, darken, open_run, write_figures
-from flashcaps.analysis._style import IN_THE_DARK, INK, PAPER
 from flashcaps.analysis.report import choose, title_of
-from flashcaps.batches import Batch
-from flashcaps.checkpoint import save_weights
-from flashcaps.recipe import read_recipe
+from flashcaps.analysis.style import IN_THE_DARK, INK, PAPER
+from flashcaps.training.batches import Batch
+from flashcaps.training.checkpoint import save_weights
+from flashcaps.training.recipe import read_recipe
 from tests.analysis.conftest import small_run
 
 QUICK = ["reconstructions", "margin", "segmentation"]

@@ -82,5 +82,5 @@ def test_a_whole_network(name):
     images = torch.randn(2, *model.image, dtype=torch.float64)
     expected = model(images).scores
     public_style(model.capsules.layers)
-    assert not any(isinstance(m, flashcaps.capsule_layer.CapsuleLayer) for m in model.modules())
+    assert not any(isinstance(m, flashcaps.nn.base.CapsuleLayer) for m in model.modules())
     assert_near(model.double()(images).scores, expected)

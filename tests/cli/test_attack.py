@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from flashcaps.analysis import open_run
 from flashcaps.analysis.adversarial import read_records
-from flashcaps.checkpoint import save_weights
 from flashcaps.cli import app
 from flashcaps.models import create_model
+from flashcaps.training.checkpoint import save_weights
 from tests.fake_data import small_recipe, write_idx
 
 

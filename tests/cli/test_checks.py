@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashcaps import checks
-from flashcaps.cli._checks import checks as command
+from flashcaps.cli.checks import checks as command
 from flashcaps.routing import ROUTING
+from flashcaps.training import environment as checks
 
 
 def test_versions_devices_and_extras(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

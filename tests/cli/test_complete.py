@@ -9,7 +9,7 @@ import pytest
 
 from flashcaps.analysis import FIGURES
 from flashcaps.cli import main
-from flashcaps.cli._complete import run_names
+from flashcaps.cli.complete import run_names
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashcaps.batches import Share
 from flashcaps.cli import main
 from flashcaps.data.shards import open_shards
-from flashcaps.recipe import make_recipe
-from flashcaps.sharded import HeldShards, Reader, ShardStream
-from flashcaps.sources import open_sources
+from flashcaps.training.batches import Share
+from flashcaps.training.loader import open_sources
+from flashcaps.training.recipe import make_recipe
+from flashcaps.training.streaming import HeldShards, Reader, ShardStream
 
 from ..own_pictures import write_pictures
 
@@ -91,7 +91,7 @@ def test_held_parts_come_whole_and_in_order(shards: Path) -> None:
 
 def test_a_run_that_stops_and_goes_on_ends_as_one_that_did_not(shards: Path, tmp_path: Path) -> None:
     """The second run is cut after five steps and resumed: the same weights, bit for bit."""
-    from flashcaps.train import Place, train
+    from flashcaps.training.loop import Place, train
 
     ends = []
     for name, stops in (("whole", ()), ("cut", (5,))):

@@ -11,11 +11,11 @@ import typer
 from typer.testing import CliRunner
 
 import flashcaps
-from flashcaps.checkpoint import save_weights
-from flashcaps.cli._export import beside, export
-from flashcaps.export import open_exported
-from flashcaps.shipped import FOLDER
-from flashcaps.sizing import own_recipe
+from flashcaps.cli.export import beside, export
+from flashcaps.deploy.export import open_exported
+from flashcaps.deploy.shipped import FOLDER
+from flashcaps.training.autosize import own_recipe
+from flashcaps.training.checkpoint import save_weights
 from tests.own_pictures import write_pictures
 
 app = typer.Typer()

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from flashcaps.cli import _own, main
-from flashcaps.cli._own import own_fields
+from flashcaps.cli import main
+from flashcaps.cli import own as _own
+from flashcaps.cli.own import own_fields
 from tests.own_pictures import write_pictures
 from tests.small_transformer import write_texts
 

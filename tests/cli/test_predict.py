@@ -13,9 +13,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import flashcaps
-from flashcaps import predict_text
-from flashcaps.checkpoint import save_weights
-from flashcaps.cli._predict import predict
+from flashcaps.cli.predict import predict
+from flashcaps.deploy import predict_text
+from flashcaps.training.checkpoint import save_weights
 from tests.fake_data import FakeTransformer, small_recipe
 
 app = typer.Typer()

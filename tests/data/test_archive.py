@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from flashcaps.data._archive import unpack
+from flashcaps.data.archive import unpack
 
 
 def make_tar(path, entries):

@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from flashcaps.data import download
-from flashcaps.data._files import SUMS
-from flashcaps.data._sources import SOURCES, Member, Remote
 from flashcaps.data.download import fetch
+from flashcaps.data.files import SUMS
+from flashcaps.data.urls import SOURCES, Member, Remote
 
 CONTENT = random.Random(0).randbytes(3_000_000)
 

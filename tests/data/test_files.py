@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flashcaps.data import _files
-from flashcaps.data._files import SUMS, note_sums, read_bytes, read_sums
+from flashcaps.data import files as _files
+from flashcaps.data.files import SUMS, note_sums, read_bytes, read_sums
 
 
 def test_a_noted_file_is_checked_whenever_it_is_read(tmp_path: Path) -> None:

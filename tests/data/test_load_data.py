@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from flashcaps.data import DATA, data_root, load_data
-from flashcaps.data._sources import NEEDS, SOURCES
+from flashcaps.data.urls import NEEDS, SOURCES
 
 OWN = {"images", "table", "text", "hub"}  # a person's own, which nobody publishes
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flashcaps.data._lock import InUse, Lock
+from flashcaps.data.lock import InUse, Lock
 
 
 def test_the_second_is_refused_with_the_first_ones_id(tmp_path: Path) -> None:

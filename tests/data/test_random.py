@@ -1,6 +1,6 @@
 import torch
 
-from flashcaps.data._random import draws, make_generator, uniform
+from flashcaps.data.random import draws, make_generator, uniform
 
 GOLDEN = 0x9E3779B97F4A7C15
 

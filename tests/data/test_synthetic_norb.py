@@ -8,7 +8,9 @@ from torch.nn import functional
 
 from flashcaps.data import load_data
 from flashcaps.data import synthetic_norb as module
-from flashcaps.data._render import (
+from flashcaps.data.norb import smallnorb
+from flashcaps.data.synthetic_norb import contact_sheet, synthetic_norb, write_norb_files
+from flashcaps.data.synthetic_norb.render import (
     FAR,
     Part,
     Toy,
@@ -23,10 +25,8 @@ from flashcaps.data._render import (
     sphere_pattern,
     unit,
 )
-from flashcaps.data._toys import CATEGORIES, assemble, ball, box, tube
-from flashcaps.data._types import Dataset
-from flashcaps.data.norb import smallnorb
-from flashcaps.data.synthetic_norb import contact_sheet, synthetic_norb, write_norb_files
+from flashcaps.data.synthetic_norb.toys import CATEGORIES, assemble, ball, box, tube
+from flashcaps.data.types import Dataset
 
 SUBSET = {"size": 16, "azimuths": [0, 5], "elevations": [0, 8], "lightings": [1, 3]}
 

@@ -12,8 +12,8 @@ from flashcaps.data import Dataset, load_data
 from flashcaps.data.synthetic_norb import split_viewpoints as same_name
 from flashcaps.data.synthetic_norb import synthetic_norb, write_norb_files
 from flashcaps.data.viewpoints import hold_out_views, split_viewpoints
-from flashcaps.recipe import list_recipes, read_recipe
-from flashcaps.train import Place, train
+from flashcaps.training.loop import Place, train
+from flashcaps.training.recipe import list_recipes, read_recipe
 
 SUBSET: dict[str, Any] = {"size": 16, "azimuths": [0, 5], "elevations": [0, 8], "lightings": [1, 3]}
 

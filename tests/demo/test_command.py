@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import flashcaps
-from flashcaps.checkpoint import save_weights
 from flashcaps.cli import main
 from flashcaps.demo import serve
-from flashcaps.shipped import DEMO
+from flashcaps.deploy.shipped import DEMO
+from flashcaps.training.checkpoint import save_weights
 from tests.demo.served import models
 from tests.demo.started import start_demo, wait_for
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 import flashcaps
-from flashcaps.checkpoint import write_atomic
-from flashcaps.results import commit, duration, hardware
+from flashcaps.training.checkpoint import write_atomic
+from flashcaps.training.results import commit, duration, hardware
 from tests.faults.row import Row
 
 FAULTS = ("kill", "disk", "damage", "data_files", "nonfinite", "lost_rank", "malice", "hostile", "long_run", "together")

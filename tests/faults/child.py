@@ -19,8 +19,8 @@ import torch
 import torch._dynamo  # which the first optimiser would import, in every child anew
 from torch import Tensor
 
-from flashcaps import train as training
 from flashcaps.cli import main as command_line
+from flashcaps.training import loop as training
 from tests.fake_data import SMALL_TOML, write_idx
 
 FORKS = multiprocessing.get_context("forkserver")

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flashcaps.checkpoint import load, load_state
+from flashcaps.training.checkpoint import load, load_state
 from tests.faults.child import differences, lines_of, prepare, start
 from tests.faults.row import Row
 

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.io import savemat
 
 from flashcaps.data import load_data
-from flashcaps.data._files import SUMS, note_sums
+from flashcaps.data.files import SUMS, note_sums
 from tests.data.files import idx_bytes, write_digits
 from tests.data.test_norb import STEMS, arrays, matrix
 from tests.data.test_sst import TREES

@@ -12,8 +12,8 @@ import shutil
 import signal
 from pathlib import Path
 
-from flashcaps import train as training
-from flashcaps.checkpoint import load_state
+from flashcaps.training import loop as training
+from flashcaps.training.checkpoint import load_state
 from tests.faults.child import differences, lines_of, prepare, start
 from tests.faults.row import Row
 

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from flashcaps import train as training
+from flashcaps.training import loop as training
 from tests.faults.child import Child, prepare, start
 from tests.faults.row import Row
 

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashcaps.batches import Batch, ImageStream, PairStream, Share
 from flashcaps.data import MultiMNIST
 from flashcaps.models import create_model
-from flashcaps.recipe import Recipe
-from flashcaps.step import Step
-from flashcaps.workers import Workers, join_workers, leave_workers
+from flashcaps.training.batches import Batch, ImageStream, PairStream, Share
+from flashcaps.training.distributed import Workers, join_workers, leave_workers
+from flashcaps.training.recipe import Recipe
+from flashcaps.training.step import Step
 from tests.fake_data import fake_split, small_recipe
 from tests.faults.child import FORKS, LIMIT_S
 

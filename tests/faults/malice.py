@@ -17,11 +17,12 @@ import numpy as np
 import torch
 
 import flashcaps
-from flashcaps.checkpoint import load_state, save_state
-from flashcaps.data import _files, load_data
-from flashcaps.data._archive import unpack
-from flashcaps.recipe import read_recipe
-from flashcaps.sources import load_splits  # noqa: F401  (adds the data sets "images" and "table")
+from flashcaps.data import files as _files
+from flashcaps.data import load_data
+from flashcaps.data.archive import unpack
+from flashcaps.training.checkpoint import load_state, save_state
+from flashcaps.training.loader import load_splits  # noqa: F401  (adds the data sets "images" and "table")
+from flashcaps.training.recipe import read_recipe
 from tests.fake_data import small_recipe
 from tests.faults.row import Row
 

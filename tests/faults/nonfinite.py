@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashcaps import step as stepping
-from flashcaps import train as training
-from flashcaps.batches import Batch, ImageStream, Share
-from flashcaps.checkpoint import load_state
 from flashcaps.data import load_data
-from flashcaps.sources import holdout
+from flashcaps.training import loop as training
+from flashcaps.training import step as stepping
+from flashcaps.training.batches import Batch, ImageStream, Share
+from flashcaps.training.checkpoint import load_state
+from flashcaps.training.loader import holdout
 from tests.faults.child import Child, prepare, start, write_digest
 from tests.faults.row import Row
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from flashcaps.workers import Workers
+from flashcaps.training.distributed import Workers
 from tests.conftest import assert_near
 from tests.faults.child import metrics, prepare, train_arguments
 from tests.faults.machines import ROUTINGS, free_port, on_ranks, pairs, ranks_sum, steps

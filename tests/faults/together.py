@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from flashcaps.data._sources import SOURCES, Remote
 from flashcaps.data.download import fetch
+from flashcaps.data.urls import SOURCES, Remote
 from tests.faults.child import Child, differences, lines_of, prepare, start
 from tests.faults.row import Row
 

@@ -14,9 +14,9 @@ from torch import Tensor
 import flashcaps
 from flashcaps.data import DiverseMultiMNIST, MultiMNIST, Split, holdout, shard_index, to_float
 from flashcaps.data import augment as A
-from flashcaps.own_data import read_picture
-from flashcaps.predict import prepare
-from flashcaps.recipe import list_recipes, make_recipe, read_recipe
+from flashcaps.data.user_images import read_picture
+from flashcaps.deploy.predict import prepare
+from flashcaps.training.recipe import list_recipes, make_recipe, read_recipe
 
 from .draw import Draw
 from .judge import Case

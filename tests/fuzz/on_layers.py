@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import flashcaps
 from flashcaps import ROUTING, CapsuleStack, ConvCapsules, Decoder, DenseCapsules, PrimaryCapsules, Routed
-from flashcaps.backbones import Conv, output_shape
+from flashcaps.nn.backbones import Conv, output_shape
 
 from ..layer_cases import OPTIONS
 from .draw import Draw

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from flashcaps.checkpoint import write_atomic
-from flashcaps.results import commit, hardware
+from flashcaps.training.checkpoint import write_atomic
+from flashcaps.training.results import commit, hardware
 
 from .judge import KINDS, UNEXPLAINED, judge
 from .targets import NAMES, make_case

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from flashcaps.graphs import aside, record
+from flashcaps.training.graphs import aside, record
 
 
 def assert_right_when_replayed(step: Callable[[], Sequence[Tensor]], u: Tensor) -> None:

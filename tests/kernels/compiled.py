@@ -24,7 +24,7 @@ from triton.compiler.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction
 
 import flashcaps.kernels
-from flashcaps.kernels import _attend_launch
+from flashcaps.kernels.attend import launch as _attend_launch
 
 HOPPER = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int64: "i64", torch.int32: "i32",
@@ -88,7 +88,7 @@ def last_cause(error: BaseException) -> str:
 
 def routed(compiler: Compiler) -> None:
     """Layers of every kind, forward and backward; half precision without options."""
-    from flashcaps.kernels._fit_triton import TritonFit
+    from flashcaps.kernels.fit.triton import TritonFit
 
     from ..layer_cases import cases, run_layer
     from .test_attend_triton import GIVEN, draw, fused, with_gradients
@@ -118,10 +118,10 @@ def routed(compiler: Compiler) -> None:
 
 def around(compiler: Compiler) -> None:
     """What lies around them."""
-    from flashcaps.kernels import _batch_norm
-    from flashcaps.kernels._norm import norm_rows, squash_rows
-    from flashcaps.kernels._patches import gather_patches
-    from flashcaps.kernels._stem import image_columns
+    from flashcaps.kernels.common import batch_norm as _batch_norm
+    from flashcaps.kernels.common.norm import norm_rows, squash_rows
+    from flashcaps.kernels.common.patches import gather_patches
+    from flashcaps.kernels.common.stem import image_columns
 
     _batch_norm.fused = lambda x: True  # type: ignore[assignment]
     for dtype in (torch.float32, torch.bfloat16):

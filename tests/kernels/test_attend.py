@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flashcaps.kernels import _blocks
-from flashcaps.kernels._attend import Attend, combine, project, uniform
-from flashcaps.votes import Votes
+from flashcaps.kernels.attend.matrix import Attend, combine, project, uniform
+from flashcaps.kernels.common import blocks as _blocks
+from flashcaps.routing.votes import Votes
 
 from ..conftest import assert_near
 from ..layer_cases import make_votes

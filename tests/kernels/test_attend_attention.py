@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from flashcaps import ConvCapsules
-from flashcaps.kernels import _attend_plan as plan
-from flashcaps.kernels import _patches
-from flashcaps.kernels._attend_triton import attention_poses, supported
+from flashcaps.kernels.attend import plan as plan
+from flashcaps.kernels.attend.triton import attention_poses, supported
+from flashcaps.kernels.common import patches as _patches
 from flashcaps.routing.attention import attention_routing
-from flashcaps.votes import Votes, Windows, group, patches
+from flashcaps.routing.votes import Votes, Windows, group, patches
 
 from .poison import poison_memory
 from .test_attend_triton import STATIC, relative, small_tiles
@@ -206,7 +206,7 @@ class TestLayers:
         def gathered(*_: Any) -> Tensor:
             raise AssertionError("patches were gathered")
 
-        monkeypatch.setattr("flashcaps.layers.patches", gathered)
+        monkeypatch.setattr("flashcaps.nn.capsules.patches", gathered)
 
     @pytest.mark.parametrize("gated", [False, True])
     def test_same_as_the_reference_without_a_patch(self, gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:

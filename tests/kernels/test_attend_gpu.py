@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from flashcaps.kernels._attend_triton import dynamic_poses
-from flashcaps.votes import Votes
+from flashcaps.kernels.attend.triton import dynamic_poses
+from flashcaps.routing.votes import Votes
 
 from . import test_attend_attention as attention
 from .capture import assert_right_when_replayed

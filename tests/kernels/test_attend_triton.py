@@ -10,12 +10,12 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from flashcaps.kernels import _attend_plan as plan
-from flashcaps.kernels._attend_launch import precision
-from flashcaps.kernels._attend_triton import TritonAttend, dynamic_poses, supported
-from flashcaps.routing._math import OverPositions, masked, over_parents
+from flashcaps.kernels.attend import plan as plan
+from flashcaps.kernels.attend.launch import precision
+from flashcaps.kernels.attend.triton import TritonAttend, dynamic_poses, supported
 from flashcaps.routing.dynamic import dynamic_routing
-from flashcaps.votes import Votes, covered
+from flashcaps.routing.math import OverPositions, masked, over_parents
+from flashcaps.routing.votes import Votes, covered
 
 from .poison import poison_memory
 
@@ -165,7 +165,7 @@ class TestInterpreted:
         The interpreter multiplies the bits of bf16: halves are fp16 here.
         """
         monkeypatch.setattr(plan, "ROWS", 1)
-        monkeypatch.setattr("flashcaps.kernels._attend_plain.HALF", tl.constexpr(tl.float16))
+        monkeypatch.setattr("flashcaps.kernels.attend.plain.HALF", tl.constexpr(tl.float16))
         if full is not None:
             small_tiles(monkeypatch, full)
         torch.set_float32_matmul_precision("highest" if numbers == "fp16" else numbers)

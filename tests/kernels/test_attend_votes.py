@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from flashcaps import ConvCapsules, DenseCapsules
-from flashcaps.kernels import _voted
-from flashcaps.kernels._attend_plan import wide
-from flashcaps.kernels._attend_triton import TritonAttend, supported
-from flashcaps.votes import Votes
+from flashcaps.kernels.attend.plan import wide
+from flashcaps.kernels.attend.triton import TritonAttend, supported
+from flashcaps.kernels.common import formed as _voted
+from flashcaps.routing.votes import Votes
 
 from ..layer_cases import assert_same, run_layer
 from . import test_attend_triton as in_registers

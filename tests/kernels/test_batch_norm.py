@@ -9,10 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flashcaps.backbones import Conv, ResidualBlock, ResNet
-from flashcaps.kernels import _batch_norm
-from flashcaps.kernels._batch_norm import batch_norm, batch_norm_backward, batch_statistics, cut, normalise, takes
-from flashcaps.kernels._rows import DTYPES
+from flashcaps.kernels.common import batch_norm as _batch_norm
+from flashcaps.kernels.common.batch_norm import (
+    batch_norm,
+    batch_norm_backward,
+    batch_statistics,
+    cut,
+    normalise,
+    takes,
+)
+from flashcaps.kernels.common.rows import DTYPES
+from flashcaps.nn.backbones import Conv, ResidualBlock, ResNet
 
 from ..conftest import TOLERANCE, assert_near
 from .poison import poison_memory

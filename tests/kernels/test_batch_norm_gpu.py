@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flashcaps.backbones import ResidualBlock
-from flashcaps.kernels import _batch_norm
-from flashcaps.kernels._batch_norm import batch_statistics, normalise, takes
+from flashcaps.kernels.common import batch_norm as _batch_norm
+from flashcaps.kernels.common.batch_norm import batch_statistics, normalise, takes
+from flashcaps.nn.backbones import ResidualBlock
 
 from ..conftest import TOLERANCE, assert_near
 from .poison import poison_memory

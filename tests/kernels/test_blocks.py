@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashcaps.kernels import _blocks
-from flashcaps.kernels._blocks import children_per_block, recompute, split_children
-from flashcaps.routing._math import OverPositions, over_parents
-from flashcaps.votes import Votes, covered
+from flashcaps.kernels.common import blocks as _blocks
+from flashcaps.kernels.common.blocks import children_per_block, recompute, split_children
+from flashcaps.routing.math import OverPositions, over_parents
+from flashcaps.routing.votes import Votes, covered
 
 from ..conftest import assert_near
 from ..layer_cases import make_votes

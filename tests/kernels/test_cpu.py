@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from flashcaps import DenseCapsules
-from flashcaps.kernels import _blocks
-from flashcaps.kernels._attend_cpu import AttendStep, Options
-from flashcaps.kernels._cpu import Gradients, Workspace, children_blocks, fits, sources_of
-from flashcaps.kernels._fit import Fit
-from flashcaps.kernels._fit_cpu import FitStep, Inputs
-from flashcaps.routing._gaussian import weighted_moments
-from flashcaps.routing._math import OverPositions, masked, over_parents
-from flashcaps.votes import Votes, covered
+from flashcaps.kernels.attend.cpu import AttendStep, Options
+from flashcaps.kernels.common import blocks as _blocks
+from flashcaps.kernels.common.cpu import Gradients, Workspace, children_blocks, fits, sources_of
+from flashcaps.kernels.fit.cpu import FitStep, Inputs
+from flashcaps.kernels.fit.matrix import Fit
+from flashcaps.routing.math import OverPositions, masked, over_parents, weighted_moments
+from flashcaps.routing.votes import Votes, covered
 
 from ..conftest import assert_near
 from ..layer_cases import make_votes

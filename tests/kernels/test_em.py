@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flashcaps import ConvCapsules, DenseCapsules, layers
-from flashcaps.kernels._patches import patches
+from flashcaps import ConvCapsules, DenseCapsules
+from flashcaps.kernels.common.patches import patches
+from flashcaps.nn import capsules as layers
 
 from ..conftest import TOLERANCE, assert_near
 from .twins import Twins

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashcaps.kernels._fit_triton import TritonFit
-from flashcaps.votes import Votes
+from flashcaps.kernels.fit.triton import TritonFit
+from flashcaps.routing.votes import Votes
 
 from ..conftest import TOLERANCE, assert_near
 from .capture import assert_right_when_replayed

@@ -8,11 +8,22 @@ import pytest
 import torch
 
 from flashcaps import ConvCapsules, DenseCapsules
-from flashcaps.kernels import _fit_forward, _fit_gradients, _fit_parts, _fit_source
-from flashcaps.kernels._fit_ops import Outputs, fit_routing, fit_routing_backward
-from flashcaps.kernels._fit_parts import LEAST, grouped, parts_of, rows_at_once
-from flashcaps.kernels._fit_return import Inputs, Options
-from flashcaps.kernels._fit_source import Source, Walk, stored, wide
+from flashcaps.kernels.fit import (
+    forward as _fit_forward,
+)
+from flashcaps.kernels.fit import (
+    gradients as _fit_gradients,
+)
+from flashcaps.kernels.fit import (
+    parts as _fit_parts,
+)
+from flashcaps.kernels.fit import (
+    source as _fit_source,
+)
+from flashcaps.kernels.fit.ops import Outputs, fit_routing, fit_routing_backward
+from flashcaps.kernels.fit.parts import LEAST, grouped, parts_of, rows_at_once
+from flashcaps.kernels.fit.source import Source, Walk, stored, wide
+from flashcaps.kernels.fit.walk_back import Inputs, Options
 
 from ..conftest import TOLERANCE, assert_near
 from ..layer_cases import assert_same, run_layer

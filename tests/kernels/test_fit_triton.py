@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flashcaps.kernels import _fit_return, em, heinsen
-from flashcaps.kernels._fit import Fit, Rule
-from flashcaps.kernels._fit_ops import fit_routing
-from flashcaps.kernels._fit_share import listed, share_gradient, share_of
-from flashcaps.kernels._fit_source import LANES, Walk, _walk_batch, stored
-from flashcaps.kernels._fit_triton import TritonFit, supported
-from flashcaps.routing._math import Grid, OverPositions, Softmax, masked, over_parents
-from flashcaps.votes import Votes, Windows, add_bias, covered, patches
+from flashcaps.kernels import em, heinsen
+from flashcaps.kernels.fit import walk_back as _fit_return
+from flashcaps.kernels.fit.matrix import Fit, Rule
+from flashcaps.kernels.fit.ops import fit_routing
+from flashcaps.kernels.fit.share import listed, share_gradient, share_of
+from flashcaps.kernels.fit.source import LANES, Walk, _walk_batch, stored
+from flashcaps.kernels.fit.triton import TritonFit, supported
+from flashcaps.routing.math import Grid, OverPositions, Softmax, masked, over_parents
+from flashcaps.routing.votes import Votes, Windows, add_bias, covered, patches
 
 from ..conftest import TOLERANCE, assert_near
 from .poison import poison_memory
@@ -160,7 +161,8 @@ def test_half_precision(case: Case) -> None:
 
 def test_walks_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moments of chunks merge, whatever their length."""
-    from flashcaps.kernels import _fit_forward, _fit_gradients
+    from flashcaps.kernels.fit import forward as _fit_forward
+    from flashcaps.kernels.fit import gradients as _fit_gradients
 
     monkeypatch.setattr(_fit_forward, "walk_children", lambda source, registers: Walk(2, 2, 4, 2, 1))
     monkeypatch.setattr(_fit_gradients, "walk_children", lambda source, registers: Walk(1, 1, 8, 2, 1))
@@ -382,7 +384,9 @@ def test_stored_votes_a_few_examples_at_a_time(case: Case, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[12], CASES[17]], ids=names)
 def test_more_than_one_child_to_a_lane(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flashcaps.kernels import _fit_forward, _fit_gradients, _fit_source
+    from flashcaps.kernels.fit import forward as _fit_forward
+    from flashcaps.kernels.fit import gradients as _fit_gradients
+    from flashcaps.kernels.fit import source as _fit_source
 
     for module in (_fit_source, _fit_forward):
         monkeypatch.setattr(module, "LANES", 2)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashcaps.kernels._margin import margin_rows
-from flashcaps.losses import margin_loss
+from flashcaps.kernels.common.margin import margin_rows
+from flashcaps.nn.losses import margin_loss
 
 from ..conftest import TOLERANCE, assert_near
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flashcaps.functional import squash
-from flashcaps.kernels._norm import layer_norm_poses, norm_rows, squash_poses, squash_rows
-from flashcaps.kernels._rows import Rows, fused, rows_of, tiles_of
+from flashcaps.kernels.common.norm import layer_norm_poses, norm_rows, squash_poses, squash_rows
+from flashcaps.kernels.common.rows import Rows, fused, rows_of, tiles_of
 
 from ..conftest import TOLERANCE, assert_near
 from .poison import poison_memory
@@ -127,7 +127,7 @@ def test_squash(x: Tensor, dtype: torch.dtype) -> None:
 
 def test_sums_of_several_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that walk through more than one tile, and whose sums are added."""
-    monkeypatch.setattr("flashcaps.kernels._norm.PROGRAMS", 2)
+    monkeypatch.setattr("flashcaps.kernels.common.norm.PROGRAMS", 2)
     x, w, b = torch.randn(5, 200, 16), torch.randn(16), torch.randn(16)
     assert tiles_of(rows_of(x)[1], 16).total > 4
     actual = run(lambda x, w, b: norm_rows(x, w, b, EPS, torch.float32), x, w, b)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashcaps.kernels import _voted
-from flashcaps.kernels._spread import variance_of_attended
-from flashcaps.kernels._voted import Gradients, blocks, split, takes
-from flashcaps.routing._gaussian import weighted_moments
-from flashcaps.votes import Votes
+from flashcaps.kernels.attend.variance import variance_of_attended
+from flashcaps.kernels.common import formed as _voted
+from flashcaps.kernels.common.formed import Gradients, blocks, split, takes
+from flashcaps.routing.math import weighted_moments
+from flashcaps.routing.votes import Votes
 
 from ..conftest import assert_near
 from .capture import assert_right_when_replayed

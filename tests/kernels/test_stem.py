@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from flashcaps.kernels._stem import ImageConv2d, convolve_image, image_columns, image_product
+from flashcaps.kernels.common.stem import ImageConv2d, convolve_image, image_columns, image_product
 
 from ..conftest import TOLERANCE, assert_near
 

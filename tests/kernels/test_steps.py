@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import flashcaps
-from flashcaps import capsule_layer
 from flashcaps.kernels import TRITON
+from flashcaps.nn import base as capsule_layer
 
 from ..conftest import TOLERANCE, assert_near
 

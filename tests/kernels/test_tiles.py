@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 import flashcaps
-from flashcaps.kernels._attend_plan import BLOCKS, EXACT, Sizes, other_blocks, tile
-from flashcaps.kernels._fit_source import LANES, Walk, other_walks
-from flashcaps.kernels._tiles import IN_USE, VARIABLE, Tiles, read, with_tiles
-from flashcaps.recipe import read_recipe
-from flashcaps.tune import GAIN, Step, alike, search, step_of, tune
+from flashcaps.kernels.attend.plan import BLOCKS, EXACT, Sizes, other_blocks, tile
+from flashcaps.kernels.common.tiles import IN_USE, VARIABLE, Tiles, read, with_tiles
+from flashcaps.kernels.fit.source import LANES, Walk, other_walks
+from flashcaps.training.recipe import read_recipe
+from flashcaps.training.tune import GAIN, Step, alike, search, step_of, tune
 
 from ..conftest import assert_near
 
@@ -104,7 +104,7 @@ def a_step(tiles: Tiles, wrong: tuple[int, ...] = (), large: tuple[int, ...] = (
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Tiles:
     tiles = Tiles()
-    monkeypatch.setattr("flashcaps.tune.IN_USE", tiles)
+    monkeypatch.setattr("flashcaps.training.tune.IN_USE", tiles)
     return tiles
 
 
@@ -186,7 +186,7 @@ def test_a_step_of_a_recipe() -> None:
 @pytest.mark.gpu
 def test_a_search_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one other block for each kernel, so that few are compiled; with the file gradients are the same."""
-    monkeypatch.setattr("flashcaps.kernels._attend_plan.other_blocks", lambda block: [block._replace(rows=32)])
+    monkeypatch.setattr("flashcaps.kernels.attend.plan.other_blocks", lambda block: [block._replace(rows=32)])
     recipe, said = read_recipe("capsnet_mnist", ["batch=32"]), list[str]()
     path = tune(recipe, tmp_path / "tiles.json", said.append)
     kept = json.loads(path.read_text())

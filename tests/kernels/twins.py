@@ -12,8 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from flashcaps import ConvCapsules, DenseCapsules
-from flashcaps.capsule_layer import CapsuleLayer
-from flashcaps.kernels import _attend, _blocks, _fit
+from flashcaps.kernels.attend import matrix as _attend
+from flashcaps.kernels.common import blocks as _blocks
+from flashcaps.kernels.fit import matrix as _fit
+from flashcaps.nn.base import CapsuleLayer
 
 from ..layer_cases import OPTIONS, LayerCase, assert_same, combination, run_layer
 

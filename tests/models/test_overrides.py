@@ -10,7 +10,7 @@ from torch import nn
 
 from flashcaps import ROUTING, Activations, Lengths, SharedLinear, ascend_coefficients
 from flashcaps.models import create_model, list_models
-from flashcaps.models._specs import GatedLinear
+from flashcaps.models.specs import GatedLinear
 
 from ..conftest import assert_near
 from .sizes import SIZES

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import flashcaps
-from flashcaps.checkpoint import save_weights
-from flashcaps.models._timm import timm_backbone
+from flashcaps.models.timm import timm_backbone
+from flashcaps.training.checkpoint import save_weights
 from tests.fake_timm import MEAN, STD, FakeTimm
 
 SIZES: dict[str, Any] = {"image": (3, 96, 96), "classes": 5, "primary": {"kernel": 3, "stride": 2}, "decoder": False}

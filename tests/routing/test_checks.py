@@ -7,7 +7,7 @@ import torch
 
 from flashcaps.functional import attention_routing
 from flashcaps.routing import ROUTING
-from flashcaps.routing._checks import (
+from flashcaps.routing.checks import (
     check_choice,
     check_devices,
     check_floating,

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from flashcaps.functional import em_routing, inverse_temperature
 from flashcaps.routing import Sizes
-from flashcaps.routing._math import OverPositions
 from flashcaps.routing.em import EM
+from flashcaps.routing.math import OverPositions
 
 from .. import oracles
 from ..cases import CASES, SHAPES, assert_gradients, assert_routed, backward, lists, named

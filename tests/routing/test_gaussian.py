@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from flashcaps.routing._gaussian import log_density, weighted_moments
+from flashcaps.routing.math import log_density, weighted_moments
 
 from .. import oracles
 from ..cases import SHAPES

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from flashcaps.routing._math import OverPositions, length, masked, over_parents, squash
+from flashcaps.routing.math import OverPositions, length, masked, over_parents, squash
 
 from .. import oracles
 from ..conftest import assert_near

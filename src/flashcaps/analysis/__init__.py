@@ -8,9 +8,6 @@ Each figure is a function of a `Run` that gives its data, a matplotlib figure an
 
 from collections.abc import Callable
 
-from ._open import open_run
-from ._style import darken
-from ._types import DoesNotApply, Drawn, Run
 from .adversarial import adversarial
 from .agreement import agreement
 from .architecture import architecture
@@ -18,14 +15,17 @@ from .comparisons import ablation, diverse
 from .cost import cost, step_time
 from .credit import credit
 from .discriminative import borrowed_decoder, sparsity
+from .figure import DoesNotApply, Drawn, Run
 from .margin import margin
 from .novel_viewpoints import novel_viewpoints
+from .open_run import open_run
 from .parse_tree import animation, parse_tree
 from .perturbations import dimensions, perturbations
 from .reconstructions import reconstructions
 from .report import compare, write_figure, write_figures
 from .routing_logits import routing_logits
 from .segmentation import segmentation
+from .style import darken
 from .training import convergence, error_curves, iterations, training_loss
 from .viewpoints import pose_azimuth, pose_elevation, pose_trajectories
 from .vote_distances import vote_distances

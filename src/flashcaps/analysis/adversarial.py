@@ -24,16 +24,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..batches import Batch, spread
-from ..evaluate import is_right, wilson
-from ..losses import multi_hot
-from ..models._types import Output
-from ..recipe import Loss
-from ..results import commit, hardware, keep
-from ..routing._checks import check_choice, check_number
-from ..step import criterion
-from ._style import COLOURS, MARKERS, figure, grid, styled
-from ._types import DoesNotApply, Drawn, Run, take
+from ..models.base import Output
+from ..nn.losses import multi_hot
+from ..routing.checks import check_choice, check_number
+from ..training.batches import Batch, spread
+from ..training.evaluate import is_right, wilson
+from ..training.recipe import Loss
+from ..training.results import commit, hardware, keep
+from ..training.step import criterion
+from .figure import DoesNotApply, Drawn, Run, take
+from .style import COLOURS, MARKERS, figure, grid, styled
 
 Climbed = Callable[[Tensor, Tensor], Tensor]  # scores (B, K), targets (B,) -> what an attack makes large, (B,) or ()
 FOLDER = "robustness"  # under results/
@@ -189,7 +189,7 @@ def _row(attack: str, epsilon: float, right: int, examples: int) -> dict[str, An
 
 def make_record(run: Run, plan: Plan, command: str = "") -> dict[str, Any]:
     """What results/robustness/RECIPE/VARIANT-SEED.json says of a checkpoint."""
-    from ..checks import versions
+    from ..training.environment import versions
 
     recipe, began = run.recipe, time.monotonic()
     if recipe is None:
@@ -245,7 +245,7 @@ def adversarial(run: Run) -> Drawn:
 
 
 def variant_of(run: Run) -> str:
-    from ..run_folder import variant
+    from ..training.run_folder import variant
 
     assert run.recipe is not None
     return variant(run.recipe)

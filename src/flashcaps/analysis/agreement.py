@@ -15,9 +15,9 @@ from ..routing.discriminative import discriminative_routing, discriminative_upda
 from ..routing.dynamic import dynamic_routing
 from ..routing.em import em_routing, inverse_temperature
 from ..routing.heinsen import heinsen_routing
-from ._inside import class_votes
-from ._style import ALGORITHM, MARKERS, figure, grid, styled, whole_ticks
-from ._types import DoesNotApply, Drawn, Run, take
+from .figure import DoesNotApply, Drawn, Run, take
+from .inside import class_votes
+from .style import ALGORITHM, MARKERS, figure, grid, styled, whole_ticks
 
 Steps = list[Step]
 

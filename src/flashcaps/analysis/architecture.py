@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..batches import Batch
 from ..routing import Routed
-from ._inside import trace
-from ._style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, PURPLE, figure, numbers, styled
-from ._types import Drawn, Run, take
+from ..training.batches import Batch
+from .figure import Drawn, Run, take
+from .inside import trace
+from .style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, PURPLE, figure, numbers, styled
 
 COLOUR = {"input": MUTED, "layer": BLUE, "capsules": ORANGE, "head": GREEN, "decoder": PURPLE}
 PER_ROW = 5

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ..recipe import Recipe, list_recipes
-from ._records import Facts, accuracy, facts
-from ._style import COLOURS, INK, MUTED, figure, grid, numbers, styled
-from ._types import DoesNotApply, Drawn, Run
+from ..training.recipe import Recipe, list_recipes
+from .figure import DoesNotApply, Drawn, Run
+from .records import Facts, accuracy, facts
+from .style import COLOURS, INK, MUTED, figure, grid, numbers, styled
 
 ABLATIONS = {"attention": "", "A: no LayerNorm": "model.options.norm=false", "B: sequential": "model.concurrent=false",
              "C: activations": "model.options.activation=true"}  # the bars, and the override that makes each

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..alternation import ascend_coefficients
-from ..batches import Batch
-from ..losses import margin_loss, reconstruction_loss
 from ..models import create_model
+from ..nn.coefficients import ascend_coefficients
+from ..nn.losses import margin_loss, reconstruction_loss
 from ..routing import ROUTING
-from ._inside import iterated, iterations_of
-from ._style import ALGORITHM, INK, MARKERS, figure, grid, styled, whole_ticks
-from ._types import DoesNotApply, Drawn, Run, take
+from ..training.batches import Batch
+from .figure import DoesNotApply, Drawn, Run, take
+from .inside import iterated, iterations_of
+from .style import ALGORITHM, INK, MARKERS, figure, grid, styled, whole_ticks
 
 IMAGES = 16
 LIMIT_S = 30.0  # of measuring, about: a large model on a small machine gets fewer points

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._inside import LayerTrace, presence, trace
-from ._style import bare, figure, styled
-from ._types import DoesNotApply, Drawn, Run, take
+from .figure import DoesNotApply, Drawn, Run, take
+from .inside import LayerTrace, presence, trace
+from .style import bare, figure, styled
 
 
 @styled

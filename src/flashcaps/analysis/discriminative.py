@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checkpoint import load
 from ..routing import Routed
-from ._style import COLOURS, figure, grid, styled, tiles
-from ._types import DoesNotApply, Drawn, Run
+from ..training.checkpoint import load
+from .figure import DoesNotApply, Drawn, Run
 from .reconstructions import first_of_each
+from .style import COLOURS, figure, grid, styled, tiles
 
 SMALL = 0.01  # of the largest: what counts as nothing
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..losses import margin_loss, multi_hot
-from ._style import BLUE, MUTED, RED, figure, grid, styled
-from ._types import DoesNotApply, Drawn, Run
+from ..nn.losses import margin_loss, multi_hot
+from .figure import DoesNotApply, Drawn, Run
+from .style import BLUE, MUTED, RED, figure, grid, styled
 
 BINS = 40
 

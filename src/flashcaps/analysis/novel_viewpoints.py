@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from ..recipe import Recipe, list_recipes
-from ._records import Facts, accuracy
-from ._style import BLUE, INK, RED, figure, grid, styled
-from ._types import DoesNotApply, Drawn, Run
+from ..training.recipe import Recipe, list_recipes
 from .comparisons import Rows, known, not_measured, trained_alike
+from .figure import DoesNotApply, Drawn, Run
+from .records import Facts, accuracy
+from .style import BLUE, INK, RED, figure, grid, styled
 
 HELD_OUT = {"azimuth": "held_out_azimuths", "elevation": "held_out_elevations"}
 

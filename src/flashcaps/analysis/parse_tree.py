@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._inside import iterations_of
-from ._style import BLUE, FAINT, GREEN, INK, MUTED, RED, figure, rgba, styled
-from ._tree import Tree, grow
-from ._types import Drawn, Run
+from .figure import Drawn, Run
+from .inside import iterations_of
+from .style import BLUE, FAINT, GREEN, INK, MUTED, RED, figure, rgba, styled
+from .tree import Tree, grow
 
 ROOTS = (BLUE, RED, GREEN)
 WIDEST = 4.5  # of a line, points

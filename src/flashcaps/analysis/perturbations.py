@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..routing import Routed
-from ._style import figure, styled, tiles
-from ._types import DoesNotApply, Drawn, Run
+from .figure import DoesNotApply, Drawn, Run
 from .measures import MEASURES, correlation, measure
+from .style import figure, styled, tiles
 
 OFFSETS = tuple(round(-0.25 + 0.05 * k, 2) for k in range(11))  # the paper's
 ROWS = 16  # dimensions a figure has room for

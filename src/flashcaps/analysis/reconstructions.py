@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..routing import Routed
-from ._style import INK, RED, figure, styled, tiles
-from ._types import Drawn, Run
+from .figure import Drawn, Run
+from .style import INK, RED, figure, styled, tiles
 
 
 @styled

@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ._style import darken, numbers
-from ._types import DoesNotApply, Drawn, Run
+from .figure import DoesNotApply, Drawn, Run
+from .style import darken, numbers
 
 DPI = 110
 Tell = Callable[[str, str], None]  # (name, why not), "" where it was drawn

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batches import Batch
-from ..checkpoint import load, read_weights
-from ..layers import DenseCapsules
-from ._inside import class_votes
-from ._open import untrained
-from ._style import COLOURS, MARKERS, figure, grid, styled, whole_ticks
-from ._types import DoesNotApply, Drawn, Run, take
+from ..nn.capsules import DenseCapsules
+from ..training.batches import Batch
+from ..training.checkpoint import load, read_weights
+from .figure import DoesNotApply, Drawn, Run, take
+from .inside import class_votes
+from .open_run import untrained
+from .style import COLOURS, MARKERS, figure, grid, styled, whole_ticks
 
 ITERATIONS = 6
 IMAGES = 16

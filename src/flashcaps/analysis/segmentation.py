@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..routing import Routed
-from ._style import figure, styled, tiles
-from ._types import DoesNotApply, Drawn, Run
+from .figure import DoesNotApply, Drawn, Run
+from .style import figure, styled, tiles
 
 TINTS = ((1.0, 0.45, 0.0), (0.0, 0.55, 1.0))  # orange and blue add up to white
 

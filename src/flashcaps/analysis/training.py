@@ -7,11 +7,11 @@ import statistics
 from dataclasses import replace
 from typing import Any
 
-from ..sizing import own_command
-from ._inside import iterated, iterations_of
-from ._records import Facts, accuracy, algorithm_name, comparable
-from ._style import ALGORITHM, COLOURS, INK, MARKERS, MUTED, figure, grid, plain_log, styled, whole_ticks
-from ._types import DoesNotApply, Drawn, Run
+from ..training.autosize import own_command
+from .figure import DoesNotApply, Drawn, Run
+from .inside import iterated, iterations_of
+from .records import Facts, accuracy, algorithm_name, comparable
+from .style import ALGORITHM, COLOURS, INK, MARKERS, MUTED, figure, grid, plain_log, styled, whole_ticks
 
 LINES = ("-", "--", "-.", ":", (0, (1, 3)), (0, (5, 4)))
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..data import Split, to_float
 from ..data.augment import center_crop
-from ._style import BLUE, MUTED, figure, grid, styled
-from ._types import DoesNotApply, Drawn, Run
+from .figure import DoesNotApply, Drawn, Run
+from .style import BLUE, MUTED, figure, grid, styled
 
 DEGREES = {"azimuth": 10, "elevation": 5}  # of one unit of the label
 FIRST = {"azimuth": 0, "elevation": 30}

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._inside import class_votes
-from ._style import BLUE, INK, RED, figure, styled
-from ._types import DoesNotApply, Drawn, Run, take
+from .figure import DoesNotApply, Drawn, Run, take
+from .inside import class_votes
+from .style import BLUE, INK, RED, figure, styled
 
 BINS = 24
 

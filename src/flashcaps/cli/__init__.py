@@ -11,18 +11,18 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from ..workers import Stopped, leave_workers
-from ._attack import attack
-from ._bench import bench
-from ._checks import checks
-from ._data import data
-from ._demo import demo
-from ._export import export
-from ._figures import figures
-from ._lists import models, recipes, results
-from ._predict import predict
-from ._train import evaluate, train
-from ._tune import tune
+from ..training.distributed import Stopped, leave_workers
+from .attack import attack
+from .bench import bench
+from .checks import checks
+from .data import data
+from .demo import demo
+from .export import export
+from .figures import figures
+from .lists import models, recipes, results
+from .predict import predict
+from .train import evaluate, train
+from .tune import tune
 
 EXAMPLES = """\
 flashcaps: capsule networks at the speed of the hardware. Five things to try:

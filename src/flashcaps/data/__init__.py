@@ -7,27 +7,27 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any
 
-from flashcaps.data._files import Root, data_root
-from flashcaps.data._random import make_generator
-from flashcaps.data._types import Batch, Dataset, Split, describe, holdout, to_float
-from flashcaps.data.affnist import affnist
-from flashcaps.data.affnist_style import affnist_style, translated_mnist
-from flashcaps.data.cifar import cifar10, cifar100
-from flashcaps.data.digits import digits
-from flashcaps.data.diverse_multimnist import DiverseMultiMNIST, diverse_multimnist
-from flashcaps.data.fashion_mnist import fashion_mnist
-from flashcaps.data.mnist import mnist
-from flashcaps.data.multimnist import FixedPairs, MultiMNIST, multimnist, shard_index
-from flashcaps.data.norb import smallnorb
-from flashcaps.data.sst import sst2, sst5
-from flashcaps.data.svhn import svhn
-from flashcaps.data.viewpoints import check_held_out, hold_out_views
+from .affnist import affnist
+from .affnist_style import affnist_style, translated_mnist
+from .cifar import cifar10, cifar100
+from .digits import digits
+from .diverse_multimnist import DiverseMultiMNIST, diverse_multimnist
+from .fashion_mnist import fashion_mnist
+from .files import Root, data_root
+from .mnist import mnist
+from .multimnist import FixedPairs, MultiMNIST, multimnist, shard_index
+from .norb import smallnorb
+from .random import make_generator
+from .sst import sst2, sst5
+from .svhn import svhn
+from .types import Batch, Dataset, Split, describe, holdout, to_float
+from .viewpoints import check_held_out, hold_out_views
 
 
 def _synthetic_norb(root: Root = None, *, held_out_azimuths: Iterable[int] = (),
                     held_out_elevations: Iterable[int] = (), **options: Any) -> Dataset:
     """As `smallnorb` holds viewpoints out; the other options are the renderer's."""
-    from flashcaps.data.synthetic_norb import synthetic_norb  # the renderer is loaded only when it renders
+    from .synthetic_norb import synthetic_norb  # the renderer is loaded only when it renders
 
     azimuths, elevations = tuple(held_out_azimuths), tuple(held_out_elevations)
     check_held_out(azimuths, elevations)  # before anything is rendered

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flashcaps.data._files import Root, check_labels, check_same, data_root, load_mat, locate, wrong
-from flashcaps.data._types import Dataset, Split
-from flashcaps.data.affnist_style import CANVAS, translated_mnist
+from .affnist_style import CANVAS, translated_mnist
+from .files import Root, check_labels, check_same, data_root, load_mat, locate, wrong
+from .types import Dataset, Split
 
 
 def read_affnist(path: Path) -> Split:

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashcaps.data._files import Root
-from flashcaps.data._random import uniform
-from flashcaps.data._types import Dataset, Split
-from flashcaps.data.augment import center_crop, random_crop
-from flashcaps.data.mnist import mnist
+from .augment import center_crop, random_crop
+from .files import Root
+from .mnist import mnist
+from .random import uniform
+from .types import Dataset, Split
 
 CANVAS = 40
 ROTATION, SHEAR, SCALE = 20.0, 0.2, (0.8, 1.2)

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from flashcaps.data._checks import check_images, check_real, check_whole
-from flashcaps.data._types import to_float
+from .checks import check_images, check_real, check_whole
+from .types import to_float
 
 Size = int | tuple[int, int]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from flashcaps.data._files import Root, check_labels, check_same, locate, read_bytes, wrong
-from flashcaps.data._types import Dataset, Split
+from .files import Root, check_labels, check_same, locate, read_bytes, wrong
+from .types import Dataset, Split
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR100 = (

@@ -6,8 +6,8 @@ from functools import cache
 
 import torch
 
-from flashcaps.data._files import Root
-from flashcaps.data._types import Dataset, Split, holdout
+from .files import Root
+from .types import Dataset, Split, holdout
 
 
 @cache  # 4 MB that take seconds to read: they come as text

@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from flashcaps.data._files import Root
-from flashcaps.data._types import Batch, Dataset
-from flashcaps.data.multimnist import MultiMNIST, multimnist
+from .files import Root
+from .multimnist import MultiMNIST, multimnist
+from .types import Batch, Dataset
 
 
 class DiverseMultiMNIST(MultiMNIST):

@@ -20,10 +20,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import IO
 
-from flashcaps.data._archive import LIMIT, unpack
-from flashcaps.data._files import Root, data_root, note_sums, read_sums
-from flashcaps.data._lock import Lock
-from flashcaps.data._sources import NEEDS, SOURCES, Member, Remote
+from .archive import LIMIT, unpack
+from .files import Root, data_root, note_sums, read_sums
+from .lock import Lock
+from .urls import NEEDS, SOURCES, Member, Remote
 
 Progress = Callable[[str, int, int], None]  # file, bytes done, bytes in all
 _CHUNK = 1 << 20

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flashcaps.data._files import Root, check_labels, check_same, locate, read_bytes, wrong
-from flashcaps.data._types import Dataset, Split
+from .files import Root, check_labels, check_same, locate, read_bytes, wrong
+from .types import Dataset, Split
 
 _UNSIGNED_BYTE = 0x08
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flashcaps.data._files import Root
-from flashcaps.data._types import Dataset
-from flashcaps.data.idx import idx_dataset
+from .files import Root
+from .idx import idx_dataset
+from .types import Dataset
 
 
 def mnist(root: Root = None) -> Dataset:

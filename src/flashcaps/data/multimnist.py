@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from flashcaps.data._checks import check_integers, check_whole
-from flashcaps.data._files import Root
-from flashcaps.data._random import DRAW_BITS, draws
-from flashcaps.data._types import Batch, Dataset, Split, to_float
-from flashcaps.data.mnist import mnist
+from .checks import check_integers, check_whole
+from .files import Root
+from .mnist import mnist
+from .random import DRAW_BITS, draws
+from .types import Batch, Dataset, Split, to_float
 
 
 class MultiMNIST:

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flashcaps.data._files import Root, check_labels, check_same, locate, read_bytes, wrong
-from flashcaps.data._types import Dataset, Split
-from flashcaps.data.augment import resize
-from flashcaps.data.viewpoints import hold_out_views
+from .augment import resize
+from .files import Root, check_labels, check_same, locate, read_bytes, wrong
+from .types import Dataset, Split
+from .viewpoints import hold_out_views
 
 CLASSES = ("animal", "human", "airplane", "truck", "car")
 # column of the info file: name and highest value; azimuth is 0, 2, .., 34 (times 10 degrees)

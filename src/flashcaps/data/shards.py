@@ -30,8 +30,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flashcaps.data._files import wrong
-from flashcaps.data._random import draws
+from .files import wrong
+from .random import draws
 
 INDEX = "shards.json"
 PARTS = ("train", "validation", "test")

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from flashcaps.data._files import Root, locate, read_bytes, wrong
-from flashcaps.data._types import Dataset, Split
+from .files import Root, locate, read_bytes, wrong
+from .types import Dataset, Split
 
 FINE = ("very negative", "negative", "neutral", "positive", "very positive")
 BINARY = ("negative", "positive")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flashcaps.data._files import Root, check_labels, check_same, load_mat, locate, wrong
-from flashcaps.data._types import Dataset, Split
+from .files import Root, check_labels, check_same, load_mat, locate, wrong
+from .types import Dataset, Split
 
 
 def read_svhn(path: Path) -> Split:

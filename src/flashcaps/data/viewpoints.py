@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashcaps.data._types import Dataset, Split
+from .types import Dataset, Split
 
 AZIMUTHS, ELEVATIONS = 18, 9  # steps of 20 degrees from 0, and of 5 degrees from 30
 

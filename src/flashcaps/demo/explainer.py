@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..analysis._inside import children, class_votes, layers_of, receptive_fields
-from ..analysis._types import Run
+from ..analysis.figure import Run
+from ..analysis.inside import children, class_votes, layers_of, receptive_fields
 from ..analysis.measures import MEASURES, measure
 from ..analysis.perturbations import OFFSETS
-from ..batches import Batch
 from ..data import to_float
-from ..evaluate import answers
-from ..layers import ConvCapsules, DenseCapsules
-from ..predict import answer_rule, class_names
+from ..deploy.predict import answer_rule, class_names
+from ..nn.capsules import ConvCapsules, DenseCapsules
 from ..routing import Routed
-from ..routing._math import length
+from ..routing.math import length
+from ..training.batches import Batch
+from ..training.evaluate import answers
 from .centering import fit
 from .inputs import Refused, write_pixels
 from .routing_view import DIGITS, Seen, plain, step_activations, steps, strongest, votes_in_plane
@@ -286,7 +286,7 @@ def field_of(fields: Tensor, side: int) -> dict[str, int]:
 
 def card_of(name: str, model: Any, folder: Path) -> str:
     """The card that lies beside the weights, or one made on the spot."""
-    from ..hub import model_card
+    from ..deploy.hub import model_card
 
     beside = folder / f"{name}.md"
     if beside.is_file():

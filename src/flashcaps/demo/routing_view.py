@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..analysis._inside import LayerTrace, presence
 from ..analysis.agreement import entropy
+from ..analysis.inside import LayerTrace, presence
 from ..routing import Routed
-from ..routing._math import length
+from ..routing.math import length
 
 LINES = 24  # strongest, of each class and step
 POINTS = 96  # votes shown of a class

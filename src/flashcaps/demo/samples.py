@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checkpoint import write_atomic
+from ..training.checkpoint import write_atomic
 from .inputs import write_pixels
 
 FILE = Path(__file__).with_name("samples.npz")

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import find_weights, load
-from ..shipped import DEMO, shipped_names
+from ..deploy.shipped import DEMO, shipped_names
+from ..training.checkpoint import find_weights, load
 from .explainer import Explainer, card_of, check_model
 from .samples import read_samples
 from .wording import words_for

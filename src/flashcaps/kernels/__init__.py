@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..routing._types import Routed
+from ..routing.contract import Routed
 from . import attention, discriminative, dynamic, em, heinsen
 
 MATRIX: dict[str, Callable[..., Routed]] = {

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..routing._math import Softmax, over_parents
-from ..routing._types import Routed, Step
+from ..routing.contract import Routed, Step
 from ..routing.em import activation_logit
-from ..votes import Votes, Windows
-from ._attend_plan import wide
-from ._fit import spread_of_attended
-from ._norm import layer_norm_poses
-from ._steps import attend_step
+from ..routing.math import Softmax, over_parents
+from ..routing.votes import Votes, Windows
+from .attend.plan import wide
+from .common.norm import layer_norm_poses
+from .fit.matrix import spread_of_attended
+from .steps import attend_step
 
 
 def attention_routing(
@@ -37,7 +37,7 @@ def attention_routing(
         u = votes.u
         votes = votes._replace(u=u * activation.to(u.dtype).view(*u.shape[:3], 1, 1))
     if triton and not (record or coupling or active or wide(votes)):
-        from ._attend_triton import attention_poses  # all iterations in one operator
+        from .attend.triton import attention_poses  # all iterations in one operator
 
         return Routed(attention_poses(votes, pose, iterations, scale, norm, weight, bias))
     if isinstance(votes, Windows):
@@ -61,8 +61,8 @@ def attention_routing(
 def _spread_of(votes: Votes, query: Tensor | None, softmax: Softmax, triton: bool) -> tuple[Tensor, Tensor]:
     """Total coupling (B, J) and variance (B, J, D), for the activation."""
     if triton:
-        from ._spread import variance_of_attended
-        from ._voted import takes
+        from .attend.variance import variance_of_attended
+        from .common.formed import takes
 
         if takes(votes):
             return variance_of_attended(votes, query, eps=1e-8)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..routing._math import Softmax, length, over_parents
-from ..routing._types import Routed, Step
+from ..routing.contract import Routed, Step
 from ..routing.discriminative import ascend, label_signs
-from ..votes import Votes
-from ._attend import combine
-from ._blocks import add_up, children_per_block, recompute, split_children
-from ._choice import pick_form
-from ._norm import squash_poses
+from ..routing.math import Softmax, length, over_parents
+from ..routing.votes import Votes
+from .attend.matrix import combine
+from .common.blocks import add_up, children_per_block, recompute, split_children
+from .common.norm import squash_poses
+from .dispatch import pick_form
 
 
 def weighted_sum(votes: Votes, coefficients: Tensor, triton: bool = False) -> Tensor:
@@ -21,7 +21,7 @@ def weighted_sum(votes: Votes, coefficients: Tensor, triton: bool = False) -> Te
     triton: the kernels of equal couplings, 1 / J each, on weights b_ij W_ij.
     """
     if triton:
-        from ._attend_triton import TritonAttend
+        from .attend.triton import TritonAttend
 
         j = votes.weight.shape[0]
         return TritonAttend(votes._replace(weight=votes.weight * (j * coefficients.t()[:, None, :, None])))(None)

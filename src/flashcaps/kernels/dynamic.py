@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..routing._checks import check_iterations
-from ..routing._math import Softmax, length, over_parents, squash
-from ..routing._types import Routed, Step
-from ..votes import Votes
-from ._attend_plan import wide
-from ._steps import attend_step
+from ..routing.checks import check_iterations
+from ..routing.contract import Routed, Step
+from ..routing.math import Softmax, length, over_parents, squash
+from ..routing.votes import Votes
+from .attend.plan import wide
+from .steps import attend_step
 
 
 def dynamic_routing(
@@ -33,7 +33,7 @@ def dynamic_routing(
     check_iterations(iterations)
     attend_with = attend_step(triton)
     if triton and not (record or coupling or wide(votes)):
-        from ._attend_triton import dynamic_poses  # all iterations in one operator
+        from .attend.triton import dynamic_poses  # all iterations in one operator
 
         v = dynamic_poses(votes, iterations, logits, bias, leaky, detach)
         return Routed(v, length(v))

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from ..routing._checks import check_iterations
-from ..routing._math import Softmax, over_parents
-from ..routing._types import Routed
+from ..routing.checks import check_iterations
+from ..routing.contract import Routed
 from ..routing.em import temperatures
-from ..votes import Votes, Windows
-from ._fit import Rule
-from ._steps import couplings, fit_step
+from ..routing.math import Softmax, over_parents
+from ..routing.votes import Votes, Windows
+from .fit.matrix import Rule
+from .steps import couplings, fit_step
 
 
 def em_routing(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..routing._checks import check_iterations
-from ..routing._math import Softmax, over_parents
-from ..routing._types import Routed
-from ..votes import Votes
-from ._fit import Rule
-from ._steps import couplings, fit_step
+from ..routing.checks import check_iterations
+from ..routing.contract import Routed
+from ..routing.math import Softmax, over_parents
+from ..routing.votes import Votes
+from .fit.matrix import Rule
+from .steps import couplings, fit_step
 
 
 def heinsen_routing(

@@ -1,9 +1,9 @@
 """Inverted dot-product attention routing (attention). Its primary convolutions have no bias."""
 
-from ..backbones import BACKBONES, Conv
-from ._network import Capsules
-from ._registry import register
-from ._specs import ConvCaps, Dense, Primary, Route
+from ..nn.backbones import BACKBONES, Conv
+from .network import Capsules
+from .registry import register
+from .specs import ConvCaps, Dense, Primary, Route
 
 ATTENTION = Route("attention", iterations=2)
 PRIMARY_4X4 = Primary(types=32, dim=16, kernel=1, bias=False)

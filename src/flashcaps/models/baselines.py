@@ -1,9 +1,9 @@
 """The networks without capsules that the papers compare theirs to."""
 
-from ..backbones import Chain, Conv, ResNet
-from ._plain import Plain
-from ._pooled import Pooled
-from ._registry import register
+from ..nn.backbones import Chain, Conv, ResNet
+from .plain import Plain
+from .pooled import Pooled
+from .registry import register
 
 CIFAR_BODY = Chain((
     Conv(1024, kernel=3, stride=2, padding=1),

@@ -1,9 +1,9 @@
 """dynamic's network with coefficients that belong to the layer (discriminative)."""
 
-from ..backbones import Conv
-from ._network import Capsules
-from ._registry import register
-from ._specs import Dense, Primary, Route
+from ..nn.backbones import Conv
+from .network import Capsules
+from .registry import register
+from .specs import Dense, Primary, Route
 
 DISCRIMINATIVE = Route("discriminative")
 CONV9 = Conv(256, kernel=9)

@@ -1,9 +1,9 @@
 """Networks routed by agreement (dynamic), and those the attention paper compares itself to."""
 
-from ..backbones import BACKBONES, Conv
-from ._network import Capsules
-from ._registry import register
-from ._specs import ConvCaps, Dense, Primary, Route
+from ..nn.backbones import BACKBONES, Conv
+from .network import Capsules
+from .registry import register
+from .specs import ConvCaps, Dense, Primary, Route
 
 DYNAMIC = Route("dynamic", iterations=3)
 CONV9 = Conv(256, kernel=9)

@@ -1,9 +1,9 @@
 """Matrix capsules with EM routing (em)."""
 
-from ..backbones import BACKBONES, Conv
-from ._network import Capsules
-from ._registry import register
-from ._specs import ConvCaps, Dense, Primary, Route
+from ..nn.backbones import BACKBONES, Conv
+from .network import Capsules
+from .registry import register
+from .specs import ConvCaps, Dense, Primary, Route
 
 EM3 = Route("em", iterations=3)
 EM2 = Route("em", iterations=2)  # where the attention paper finds it best

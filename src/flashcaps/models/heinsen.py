@@ -1,10 +1,10 @@
 """Capsules routed by net benefit to use and net cost to ignore (heinsen)."""
 
-from ..backbones import BACKBONES
-from ._network import Capsules
-from ._registry import register
-from ._sentiment import Sentiment
-from ._specs import Dense, Primary, Route
+from ..nn.backbones import BACKBONES
+from .network import Capsules
+from .registry import register
+from .sentiment import Sentiment
+from .specs import Dense, Primary, Route
 
 HEINSEN = Route("heinsen", iterations=3)
 

@@ -1,7 +1,7 @@
 """One paper, one file. A new algorithm is a file here, a line in `ROUTING` and a test."""
 
-from ._types import Learned, Routed, Routing, Sizes, Step
 from .attention import Attention
+from .contract import Learned, Routed, Routing, Sizes, Step
 from .discriminative import Discriminative
 from .dynamic import Dynamic
 from .em import EM

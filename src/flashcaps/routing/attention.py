@@ -14,11 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._checks import check_choice, check_devices, check_number, check_overflow, check_shape, check_votes
-from ._gaussian import weighted_moments
-from ._math import Softmax, full_precision, over_parents
-from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
+from .checks import check_choice, check_devices, check_number, check_overflow, check_shape, check_votes
+from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
 from .em import activation_logit
+from .math import Softmax, full_precision, over_parents, weighted_moments
 
 
 @full_precision

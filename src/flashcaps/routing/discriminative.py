@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._checks import (
+from .checks import (
     can_look,
     check_choice,
     check_devices,
@@ -25,8 +25,8 @@ from ._checks import (
     check_tensor,
     check_votes,
 )
-from ._math import Softmax, full_precision, length, over_parents, squash
-from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
+from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
+from .math import Softmax, full_precision, length, over_parents, squash
 
 
 @full_precision

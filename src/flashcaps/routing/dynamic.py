@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._checks import check_devices, check_iterations, check_overflow, check_shape, check_votes
-from ._math import Softmax, full_precision, length, over_parents, squash
-from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
+from .checks import check_devices, check_iterations, check_overflow, check_shape, check_votes
+from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
+from .math import Softmax, full_precision, length, over_parents, squash
 
 
 @full_precision

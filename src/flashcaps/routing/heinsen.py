@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._checks import (
+from .checks import (
     check_devices,
     check_given,
     check_iterations,
@@ -26,9 +26,8 @@ from ._checks import (
     check_shape,
     check_votes,
 )
-from ._gaussian import log_density, weighted_moments
-from ._math import Softmax, full_precision, over_parents
-from ._types import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
+from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
+from .math import Softmax, full_precision, log_density, over_parents, weighted_moments
 
 
 @full_precision

@@ -1,0 +1,158 @@
+"""What happens inside: the children, couplings and poses of every capsule layer, and where capsules look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..nn.base import CapsuleLayer
+from ..nn.capsules import DenseCapsules
+from ..nn.stack import CapsuleStack, hand_on
+from ..routing import Routed, Step
+from ..training.batches import Batch
+from ..training.evaluate import forward
+from .figure import DoesNotApply, Run
+
+
+@dataclass(frozen=True)
+class LayerTrace:
+    """One capsule layer: what came in, and its coupling and pose after every iteration."""
+
+    layer: CapsuleLayer
+    u: Tensor  # (B, I, D) or (B, types, H, W, D)
+    activation: Tensor | None
+    steps: tuple[Step, ...]
+    out: Routed
+
+
+def children(run: Run, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    """The primary capsules of a batch: what the stack of capsule layers is called with."""
+    seen: dict[str, Any] = {}
+
+    def look(module: Any, inputs: tuple[Any, ...]) -> None:
+        seen["in"] = (*inputs, None)[:2]
+
+    hook = run.stack().register_forward_pre_hook(look)
+    try:
+        forward(run.model, batch)
+    finally:
+        hook.remove()
+    return seen["in"]
+
+
+@contextmanager
+def iterated(stack: CapsuleStack, iterations: int | None) -> Iterator[None]:
+    """The stack with another number of routing iterations; None leaves its own."""
+    layers = layers_of(stack)
+    before = stack.iterations, [layer.routing.iterations for layer in layers]
+    try:
+        if iterations is not None and stack.concurrent:
+            stack.iterations = iterations
+        elif iterations is not None:
+            for layer in layers:
+                layer.set_iterations(iterations)
+        yield
+    finally:
+        stack.iterations = before[0]
+        for layer, own in zip(layers, before[1], strict=True):
+            layer.set_iterations(own)
+
+
+def layers_of(stack: CapsuleStack) -> list[CapsuleLayer]:
+    return [cast(CapsuleLayer, layer) for layer in stack.layers]
+
+
+def iterations_of(stack: CapsuleStack) -> int:
+    """How often it routes."""
+    return stack.iterations if stack.concurrent else layers_of(stack)[-1].routing.iterations
+
+
+def trace(run: Run, batch: Batch, iterations: int | None = None) -> list[LayerTrace]:
+    """Every capsule layer of the model, from the lowest. The last one's `out` is what the model's head reads."""
+    stack = run.stack()
+    u, activation = children(run, batch)
+    with iterated(stack, iterations):
+        return _concurrent(stack, u, activation) if stack.concurrent else _sequential(stack, u, activation)
+
+
+def _sequential(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> list[LayerTrace]:
+    found, layers = [], layers_of(stack)
+    for k, layer in enumerate(layers):
+        out = layer(u, activation, coupling=True, record=True)
+        found.append(LayerTrace(layer, u, activation, out.history, out))
+        if k + 1 < len(layers):
+            u, activation = out.pose, hand_on(out.activation, layer, layers[k + 1])
+    return found
+
+
+def _concurrent(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> list[LayerTrace]:
+    """Procedure 2: after one sweep all layers at once, each from what its neighbours were."""
+    layers = layers_of(stack)
+    state = [Routed(u, activation)]
+    for layer in layers:
+        state.append(layer.step(state[-1].pose, None, state[-1].activation, coupling=True))
+    steps = [[_step(x)] for x in state[1:]]
+    below = state
+    for _ in range(stack.iterations - 1):
+        below, state = state, [state[0], *(
+            layer.step(state[k].pose, state[k + 1].pose, state[k].activation, coupling=True)
+            for k, layer in enumerate(layers)
+        )]
+        for seen, x in zip(steps, state[1:], strict=True):
+            seen.append(_step(x))
+    return [LayerTrace(layer, below[k].pose, below[k].activation, tuple(steps[k]), state[k + 1])
+            for k, layer in enumerate(layers)]
+
+
+def _step(x: Routed) -> Step:
+    assert x.coupling is not None
+    return Step(x.coupling, x.pose)
+
+
+def class_votes(run: Run, batch: Batch, iterations: int | None = None) -> tuple[Tensor, LayerTrace]:
+    """Every vote for every class capsule, (B, I, J, D), and the trace of the class layer."""
+    top = trace(run, batch, iterations)[-1]
+    if not isinstance(top.layer, DenseCapsules):
+        raise DoesNotApply("a dense class layer is needed; this one is convolutional")
+    u, _, yx = top.layer._children(top.u, top.activation)
+    return top.layer._votes(u, yx).explicit(), top
+
+
+def presence(top: LayerTrace) -> Tensor:
+    """How much each child is there, (B, I) or (B, types, H, W): its activation or, in its pose already, its length."""
+    if top.activation is not None:
+        return top.activation.sigmoid() if top.layer.routing.takes == "score" else top.activation
+    if top.layer.routing.gives == "length":
+        return top.u.norm(dim=-1)
+    return torch.ones_like(top.u[..., 0])
+
+
+def receptive_fields(run: Run, batch: Batch) -> Tensor:
+    """Where the primary capsules at each place look, (H, W, 4): first row, last row, first and last column.
+
+    Read off the gradient of one place's poses with respect to the image, so any backbone will do.
+    """
+    image = run.images()[:1]
+    u, _ = children(run, batch._replace(inputs=image))
+    if u.ndim != 5:
+        raise DoesNotApply("primary capsules in places are needed; these have none")
+    h, w = u.shape[2:4]
+    network: Any = run.model
+    with torch.enable_grad():
+        x = torch.rand_like(image).requires_grad_()
+        pose = network.primary(network.backbone(x)).pose[0].abs().sum((0, 3))  # (H, W)
+        fields = [_extent(torch.autograd.grad(pose[i, j], x, retain_graph=True)[0]) for i in range(h) for j in range(w)]
+    return torch.tensor(fields).view(h, w, 4)
+
+
+def _extent(gradient: Tensor) -> tuple[int, int, int, int]:
+    ink = gradient.abs().sum((0, 1)) > 0
+    rows, columns = ink.any(1).nonzero()[:, 0], ink.any(0).nonzero()[:, 0]
+    if not len(rows):  # every unit below is off for this input
+        return 0, ink.shape[0] - 1, 0, ink.shape[1] - 1
+    return int(rows[0]), int(rows[-1]), int(columns[0]), int(columns[-1])

@@ -1,0 +1,96 @@
+"""From a checkpoint to all that figures are made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..training.batches import spread
+from ..training.checkpoint import find_weights, load
+from ..training.distributed import find_device
+from ..training.evaluate import score_threshold
+from ..training.loader import open_sources
+from ..training.recipe import make_recipe
+from ..training.results import read_results
+from .adversarial import read_records
+from .figure import Run
+
+COUNT = 500  # test examples a figure looks at
+SENTENCES = 16  # of text: the hidden states of one take megabytes
+
+
+def open_run(
+    checkpoint: str | Path,
+    *,
+    data: str | None = None,
+    results: str | Path = "results",
+    beside: Iterable[str | Path] = (),
+    device: str = "cpu",
+    count: int = COUNT,
+) -> Run:
+    """The run of a folder, a weights file or a shipped name, with `count` examples of its test data.
+
+    data: where data sets lie. results: folder of measured results; beside: run folders, or folders of them; figures
+    that compare runs find them there. Test data that are not here leave the figures that need them undrawn.
+    """
+    chosen = find_device(device)
+    model: Any = load(checkpoint, device=chosen)
+    recipe = make_recipe(model.config["recipe"]) if "recipe" in model.config else None
+    path = Path(checkpoint)
+    folder = path if path.is_dir() else find_weights(checkpoint).parent
+    known = (folder / "config.json").is_file()
+    records = gather(results, [*beside, *([folder] if known else [])])
+    run = Run(model, name=path.name or str(path), recipe=recipe, folder=folder if known else None,
+              metrics=read_metrics(folder), records=records, robustness=read_records(Path(results)))
+    if recipe is None:
+        run.missing = "the checkpoint names no recipe, so its data are not known"
+        return run
+    run.threshold = score_threshold(recipe.loss.kind)
+    try:
+        sources = open_sources(recipe, data, chosen, None)
+    except (OSError, ValueError, ImportError) as error:
+        run.missing = " ".join(str(error).split())
+        return run
+    held: Any = sources.test
+    run.rule, run.class_names = held.rule, sources.dataset.class_names
+    if hasattr(held, "phrases"):
+        count = min(count, SENTENCES)
+        ids = held.phrases.ids[spread(len(held), count).to(held.phrases.ids.device)]
+        run.tokens = [held.phrases.transformer.tokenizer.convert_ids_to_tokens(row.tolist()) for row in ids]
+    run.batch = held.some(min(count, len(held)))
+    run.split, run.crop = getattr(held, "split", None), getattr(held, "crop", 0)
+    return run
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The whole lines of a run's metrics.jsonl; [] where there is none."""
+    path = folder / "metrics.jsonl"
+    text = path.read_text() if path.is_file() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def gather(results: str | Path, folders: Iterable[str | Path]) -> list[dict[str, Any]]:
+    """Finished runs: those in `results`, and of the folders; the latter with their metrics and where they lie."""
+    found = read_results(Path(results))
+    for folder in folders:
+        inner = sorted(Path(folder).glob("*/result.json"))
+        for path in [Path(folder) / "result.json"] if (Path(folder) / "result.json").is_file() else inner:
+            record = json.loads(path.read_text())
+            same = ("recipe", "variant", "seed")
+            found = [r for r in found if any(r[k] != record[k] for k in same)]
+            found.append(record | {"metrics": read_metrics(path.parent), "folder": str(path.parent)})
+    return found
+
+
+def untrained(run: Run) -> Any:
+    """The run's model as it was before the first step: same seed, same weights."""
+    from ..models import create_model
+
+    device = next(run.model.parameters()).device
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.recipe.train.seed if run.recipe else 0)
+        return create_model(run.model.name, **run.model.overrides).to(device).eval()

@@ -1,0 +1,147 @@
+"""One look for all figures: colour-blind safe, light or dark, readable at half size. matplotlib is imported late."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec
+
+import torch
+from torch import Tensor
+
+from .figure import Drawn, Run
+
+P = ParamSpec("P")
+
+INK, PAPER, MUTED, FAINT = "#1c1f24", "#ffffff", "#6b7280", "#d5d9e0"
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"
+COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)  # Okabe and Ito's, apart for every kind of colour vision
+ALGORITHM = dict(zip(("dynamic", "em", "attention", "heinsen", "discriminative"), COLOURS, strict=False))
+MARKERS = ("o", "s", "^", "D", "v", "P")
+IN_THE_DARK = {INK: "#e7eaf0", PAPER: "#14171c", MUTED: "#9aa3b2", FAINT: "#343a45", BLUE: "#4aa8e0", SKY: "#9fd3f5"}
+
+RC: dict[Any, Any] = {
+    "font.size": 12, "axes.titlesize": 12, "axes.labelsize": 12, "legend.fontsize": 11, "font.family": "DejaVu Sans",
+    "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "axes.edgecolor": MUTED,
+    "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
+    "axes.facecolor": PAPER, "figure.facecolor": PAPER, "savefig.facecolor": "auto", "grid.color": FAINT,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": False, "legend.frameon": False,
+    "lines.linewidth": 2, "lines.solid_capstyle": "round", "axes.axisbelow": True, "svg.hashsalt": "flashcaps",
+}  # fmt: skip
+
+
+def figure(width: float, height: float) -> Any:
+    """An empty figure, inches. Not pyplot's: it needs no screen and nobody has to close it."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError("figures need matplotlib: pip install 'flashcaps[plots]'") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def styled(function: Callable[Concatenate[Run, P], Drawn]) -> Callable[Concatenate[Run, P], Drawn]:
+    """A figure function in our style, the model in evaluation mode and without gradients, its layout settled."""
+
+    @functools.wraps(function)
+    def inner(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> Drawn:
+        try:
+            import matplotlib
+        except ImportError:
+            raise ImportError("figures need matplotlib: pip install 'flashcaps[plots]'") from None
+        training = run.model.training
+        run.model.eval()
+        try:
+            with matplotlib.rc_context(RC), torch.no_grad():
+                drawn = function(run, *args, **kwargs)
+                drawn.figure.draw_without_rendering()  # ticks take their colours when they are first drawn
+                drawn.figure.set_layout_engine("none")
+        finally:
+            run.model.train(training)
+        return drawn
+
+    return inner
+
+
+def darken(figure: Any) -> Any:
+    """The same figure for a dark page, in place."""
+    from matplotlib.colors import to_hex, to_rgba
+
+    def swap(colour: Any) -> Any:
+        r, g, b, alpha = to_rgba(colour)
+        return (*to_rgba(IN_THE_DARK.get(to_hex((r, g, b)), (r, g, b)))[:3], alpha)
+
+    def swap_all(colours: Any) -> Any:
+        if isinstance(colours, str) or (getattr(colours, "ndim", 1) == 1 and len(colours) in (3, 4)):
+            return swap(colours)
+        return [swap(c) for c in colours]
+
+    for artist in figure.findobj():
+        for what in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
+            get, put = getattr(artist, f"get_{what}", None), getattr(artist, f"set_{what}", None)
+            if get is None or put is None or (what == "color" and hasattr(artist, "get_facecolor")):
+                continue
+            colours = get()
+            if colours is not None and len(colours) and not (isinstance(colours, str) and colours in ("none", "auto")):
+                put(swap_all(colours))
+    return figure
+
+
+def rgba(pictures: Tensor) -> Tensor:
+    """(..., C, H, W) in [0, 1] -> (..., H, W, 4): grey for one channel, the left one of a stereo pair, else colours."""
+    x = pictures.detach().float().cpu().clamp(0, 1)
+    x = x if x.shape[-3] == 3 else x[..., :1, :, :].expand(*x.shape[:-3], 3, *x.shape[-2:])
+    return torch.cat([x, torch.ones_like(x[..., :1, :, :])], -3).movedim(-3, -1)
+
+
+def tiles(axis: Any, pictures: Tensor, columns: Sequence[str] = (), rows: Sequence[str] = (), gap: int = 2) -> None:
+    """pictures (R, C, channels, H, W) as one image, names above its columns and beside its rows."""
+    x = rgba(pictures)
+    r, c, h, w, _ = x.shape
+    whole = x.new_zeros(r * (h + gap) - gap, c * (w + gap) - gap, 4)  # nothing between the pictures
+    for i in range(r):
+        for j in range(c):
+            whole[i * (h + gap) : i * (h + gap) + h, j * (w + gap) : j * (w + gap) + w] = x[i, j]
+    axis.imshow(whole.numpy(), interpolation="nearest")
+    bare(axis)
+    axis.tick_params(length=0, labeltop=True, labelbottom=False)
+    if columns:
+        axis.set_xticks([j * (w + gap) + (w - 1) / 2 for j in range(c)], columns)
+    if rows:
+        axis.set_yticks([i * (h + gap) + (h - 1) / 2 for i in range(r)], rows)
+
+
+def show(axis: Any, image: Tensor, title: str = "") -> None:
+    """One picture (C, H, W) without axes."""
+    axis.imshow(rgba(image).numpy(), interpolation="nearest")
+    bare(axis)
+    if title:
+        axis.set_title(title)
+
+
+def bare(axis: Any) -> None:
+    axis.set(xticks=[], yticks=[])
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def grid(axis: Any, along: str = "y") -> None:
+    axis.grid(True, axis=along, linewidth=0.8)
+
+
+def plain_log(axis: Any) -> None:
+    """0.2, 0.5, 1, 10 along a log axis, not powers of ten."""
+    from matplotlib.ticker import LogLocator
+
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter("")
+
+
+def whole_ticks(axis: Any, count: int) -> None:
+    """1, 2, ..., count below."""
+    axis.set_xticks(range(1, count + 1))
+
+
+def numbers(x: Any) -> str:
+    """1234567 -> 1,234,567."""
+    return f"{int(x):,}"

@@ -1,0 +1,74 @@
+"""flashcaps figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from .complete import run_names
+from .console import DATA_ROOT
+from .names import Figures
+
+console = Console(highlight=False)
+
+
+def figures(
+    checkpoint: Annotated[
+        str | None, typer.Argument(help="a run folder, a weights file, or a shipped name", autocompletion=run_names)
+    ] = None,
+    names: Figures = None,
+    out: Annotated[Path | None, typer.Option(help="folder to write to (default: CHECKPOINT/figures)")] = None,
+    against: Annotated[str | None, typer.Option(help="another checkpoint, shown side by side")] = None,
+    beside: Annotated[list[str] | None, typer.Option(help="run folders, or a folder of them, to compare with")] = None,
+    results: Annotated[Path, typer.Option(help="folder of measured results")] = Path("results"),
+    data: Annotated[str | None, typer.Option(help=f"where data sets lie ({DATA_ROOT})")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")] = "cpu",
+) -> None:
+    """Draw what is inside a trained model: PNG and SVG, light and dark, and one report to read. Alone, list figures.
+
+    \b
+    flashcaps figures
+    flashcaps figures runs/tiny-0
+    flashcaps figures runs/tiny-0 perturbations parse_tree
+    flashcaps figures runs/tiny-0 --against runs/tiny-1 --out both
+    flashcaps figures runs/tiny-0 training_loss --beside runs
+    """
+    from ..analysis import FIGURES, Run, compare, open_run, write_figures
+    from ..analysis.report import choose, title_of
+
+    if checkpoint is None:
+        table = Table("figure", "what it shows", box=None, pad_edge=False)
+        for name in FIGURES:
+            table.add_row(name, title_of(name))
+        console.print(table)
+        return
+    chosen = choose(names or [])
+    stem = Path(checkpoint.removesuffix(".xz")).stem
+    place = out or (Path(checkpoint) if Path(checkpoint).is_dir() else Path(stem)) / "figures"
+    if place.is_file():
+        raise ValueError(f"--out: expected a folder, got a file, {place}")
+    columns = BarColumn(None), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    skipped: dict[str, str] = {}
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("opening", total=len(chosen) * (2 if against else 1))
+
+        def tell(name: str, why: str) -> None:
+            progress.update(task, advance=1, description=name)
+            if why:
+                skipped[name] = why
+
+        def opened(name: str) -> Run:
+            return open_run(name, data=data, results=results, beside=beside or (), device=device)
+
+        if against:
+            report = compare(opened(checkpoint), opened(against), place, chosen, tell)
+        else:
+            report = write_figures(opened(checkpoint), place, chosen, tell)
+    for name, why in skipped.items():
+        console.print(f"{name}: not drawn: {why}", markup=False, soft_wrap=True)
+    console.print(str(report), markup=False, soft_wrap=True)

@@ -1,0 +1,101 @@
+"""flashcaps predict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ..data.user_images import read_picture
+from ..deploy.predict import Picture, Prediction, draw, find_pictures, looks
+from ..deploy.predict_text import find_texts, predict_texts, reads_text
+from ..training.checkpoint import load
+from ..training.distributed import find_device
+from .console import console
+from .names import RunName, Weights
+
+
+def predict(
+    checkpoint: RunName,
+    files: Annotated[list[str] | None, typer.Argument(help="pictures, folders, patterns; - is stdin")] = None,
+    text: Annotated[list[str] | None, typer.Option(help="a text, for models of text; files are .txt or .csv")] = None,
+    transformer: Annotated[str | None, typer.Option(help="for texts: where the transformer is now")] = None,
+    top: Annotated[int, typer.Option(min=1, help="classes to list for each picture")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object a line")] = False,
+    reconstruct: Annotated[Path | None, typer.Option(help="folder for pictures of what the decoder draws")] = None,
+    invert: Annotated[bool, typer.Option("--invert", help="for dark on white, as on paper")] = False,
+    weights: Weights = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")] = "auto",
+) -> None:
+    """Classes of pictures or texts: the answer, the top capsules and their lengths; both digits of a two-digit model.
+
+    \b
+    flashcaps predict runs/tiny-0 digit.png
+    flashcaps predict runs/tiny-0 scans/ --invert --reconstruct drawn/
+    find . -name '*.png' | flashcaps predict runs/tiny-0 - --json
+    flashcaps predict runs/reviews-0 --text 'a quiet, moving film'
+    """
+    model: Any = load(checkpoint, weights=weights, device=find_device(device))
+    if reads_text(model):
+        if reconstruct or invert:
+            raise ValueError(f"--reconstruct, --invert: are for pictures; {model.name} reads text")
+        if any(not words.strip() for words in text or []):
+            raise ValueError("--text: expected a text, got an empty one")
+        texts = (text or []) + (find_texts(files or []) if files or not text else [])
+        show_texts(predict_texts(model, texts, transformer=transformer, top=top), as_json)
+        return
+    if text or transformer:
+        raise ValueError(f"--text: {model.name} reads pictures; give files, a folder, a pattern, or - for stdin")
+    if reconstruct is not None and reconstruct.is_file():
+        raise ValueError(f"--reconstruct: expected a folder, got a file, {reconstruct}")
+    found: list[Prediction] = []
+    unread: list[str] = []
+    for batch in looks(model, readable(find_pictures(files or []), model, unread), top=top, invert=invert):
+        paths = [] if reconstruct is None else draw(model, batch, reconstruct)
+        for k, prediction in enumerate(batch.predictions):
+            if as_json:
+                extra = {"reconstruction": str(paths[k])} if paths else {}
+                typer.echo(json.dumps(prediction.to_dict() | extra))
+        found += batch.predictions
+    if found and not as_json:
+        console.print(table(found))
+        if reconstruct is not None:
+            console.print(f"{len(found)} pictures in {reconstruct}", markup=False)
+    for why in unread:
+        typer.echo(f"error: {why}", err=True)
+    if unread:
+        raise typer.Exit(1)
+
+
+def readable(pictures: list[Picture], model: Any, unread: list[str]) -> Iterator[Picture]:
+    """Pictures as arrays; one that is damaged is left out and named in `unread`, so that the others have an answer."""
+    for picture in pictures:
+        try:
+            yield Picture(picture.name, read_picture(picture.source, model.image[0]).numpy())
+        except ValueError as error:
+            unread.append(" ".join(str(error).split()))
+
+
+def show_texts(found: list[Prediction], as_json: bool) -> None:
+    if not as_json:
+        console.print(table(found, "text"))
+        return
+    for prediction in found:
+        rest = prediction.to_dict()
+        typer.echo(json.dumps({"text": rest.pop("file")} | rest))
+
+
+def table(predictions: list[Prediction], what: str = "file") -> Table:
+    """A row a picture: its answer, then the top classes with score and, where it differs, length."""
+    shown = Table(what, "answer", "score", box=None, pad_edge=False)
+    for found in predictions:
+        scores = []
+        for name, score, length in found.top:
+            plain = length is None or abs(length - score) < 5e-4
+            scores.append(f"{name} {score:.3f}" + ("" if plain else f" (length {length:.3f})"))
+        shown.add_row(found.file, " ".join(found.answer) or "none", ", ".join(scores))
+    return shown

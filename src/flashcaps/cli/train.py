@@ -1,0 +1,249 @@
+"""flashcaps train, flashcaps evaluate."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ..training import loop as training
+from ..training.checkpoint import load
+from ..training.distributed import find_device
+from ..training.ensemble import ensemble_result, keep_ensemble, open_ensemble
+from ..training.evaluate import Evaluation, confusion_text, evaluate_as
+from ..training.loader import open_sources
+from ..training.recipe import Recipe, make_recipe, read_recipe
+from ..training.results import duration
+from .console import DATA_ROOT, console
+from .names import Algorithm, RecipeName, RunName, Weights
+from .own import own_fields
+
+QUIET_S = 30  # between two lines of progress where there is no terminal for a bar
+
+
+class Bar(training.Watch):
+    """A progress bar with loss, error, images a second and time left, gone when training is."""
+
+    begun = False
+
+    def begin(self, title: str, total: int, at: int) -> None:
+        self.__exit__()  # of a run that went back to an earlier state
+        console.print(title, markup=False)
+        self.told = time.monotonic()
+        self.progress_bar = Progress(
+            BarColumn(None), MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn(),
+            TextColumn("left"), TimeRemainingColumn(), console=console, transient=True,
+        )
+        self.task = self.progress_bar.add_task("", total=total, completed=at, text="")
+        self.progress_bar.start()
+        self.begun = True
+
+    def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
+        text = f"loss {loss:.4f}  error {error:.2f} %  {images_s:,.0f} images/s"
+        self.progress_bar.update(self.task, completed=at, text=text)
+        if not console.is_terminal and time.monotonic() - self.told > QUIET_S:
+            self.told = time.monotonic()
+            console.print(f"step {at:,}  {text}", markup=False)
+
+    def say(self, text: str) -> None:
+        console.print(text, markup=False)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self.begun:
+            self.progress_bar.stop()
+
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="key=value: epochs=3, train.batch=64, iterations=1")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")]
+DataRoot = Annotated[str | None, typer.Option(help=f"where data sets lie ({DATA_ROOT})")]
+
+
+def train(
+    recipe: RecipeName = None,
+    overrides: Overrides = None,
+    images: Annotated[str | None, typer.Option(help="your pictures: a folder with a folder per class")] = None,
+    table: Annotated[str | None, typer.Option(help="your pictures: a .csv with columns file and label")] = None,
+    dataset: Annotated[str | None, typer.Option(help="your pictures: a Hugging Face data set")] = None,
+    text: Annotated[str | None, typer.Option(help="your texts: a .csv with columns text and label")] = None,
+    transformer: Annotated[str | None, typer.Option(help="for your texts: folder or name of a transformer")] = None,
+    routing: Algorithm = None,
+    backbone: Annotated[str | None, typer.Option(help="for your pictures: timm:NAME, pretrained")] = None,
+    size: Annotated[tuple[int, int] | None, typer.Option(help="for your pictures: height and width")] = None,
+    seed: Annotated[int | None, typer.Option(help="of weights, order and augmentation")] = None,
+    device: Device = "auto",
+    out: Annotated[str | None, typer.Option(help="the run's folder (default runs/RECIPE-SEED)")] = None,
+    data: DataRoot = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with an unfinished run")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="overwrite an unfinished run")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="write TensorBoard events, too")] = False,
+    dev: Annotated[bool, typer.Option("--dev", help="a few steps on a few hundred examples, as a trial")] = False,
+) -> None:
+    """Train a recipe, evaluate it, keep weights, curve and pictures.
+
+    \b
+    flashcaps train tiny
+    flashcaps train capsnet_mnist epochs=10 model.iterations=1 --seed 1
+    flashcaps train capsnet_mnist --resume
+    flashcaps train --images pets/ epochs=20
+    flashcaps train --text reviews.csv --transformer DIR
+    torchrun --nproc_per_node=2 -m flashcaps train tiny batch=25
+    """
+    check_out(out)
+    words = [word for word in (recipe, *(overrides or [])) if word is not None]
+    given = {"--images": images, "--table": table, "--dataset": dataset, "--text": text}
+    own = own_fields(given, words, routing=routing, size=size or (), device=device, transformer=transformer,
+                     backbone=backbone)  # fmt: skip
+    if own is None and recipe is None:
+        raise ValueError("recipe: expected a name `flashcaps recipes` lists, or your data: --images DIR, --text FILE")
+    if own is None and any((routing, size, transformer, backbone)):
+        raise ValueError("--routing, --size, --backbone, --transformer: are for your own data; a recipe takes "
+                         "model.routing=, data.resize=, model.backbone=, data.transformer=")  # fmt: skip
+    fields = own or read_recipe(words[0], words[1:])
+    if seed is not None:
+        fields = with_seed(fields, seed)
+    place = training.Place(device, out, data, resume, fresh, tensorboard, dev, "" if own else words[0])
+    with Bar() as bar:
+        outcome = training.train(fields, place, bar)
+    if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:
+        return
+    report(fields, outcome)
+
+
+def check_out(out: str | None) -> None:
+    """Before anything is read: a folder can be there."""
+    if out is None:
+        return
+    path = Path(out)
+    there = next((p for p in (path, *path.parents) if p.exists()), path)
+    if not out or not there.is_dir():
+        raise ValueError(f"--out: expected a folder for the run, got {f'a file, {there}' if out else 'an empty name'}")
+
+
+def with_seed(recipe: Recipe, seed: int) -> Recipe:
+    return replace(recipe, train=replace(recipe.train, seed=seed))
+
+
+def report(recipe: Recipe, outcome: training.Outcome) -> None:
+    """The table at the end: what came out, where it is, what to try next."""
+    result, folder = outcome.result, outcome.folder
+    table = Table(show_header=False, box=None, pad_edge=False)
+    claim = f"{recipe.claim} ({recipe.claim.paper})" if recipe.claim.value is not None else ""
+    trained = f"{result['epochs']:g} epochs, {result['images']:,} images in {duration(result['wall_s'])}"
+    weights = folder / f"{result['weights']}.safetensors"
+    rows = {"test": describe(outcome.test), "the paper's": claim, "parameters": f"{result['parameters']:,}",
+            "trained": f"{trained} on {result['hardware']}", "weights": str(weights),
+            "metrics": str(folder / "metrics.jsonl")}
+    rows |= {Path(p).stem: str(folder / p) for p in ("curve.png", "reconstructions.png") if (folder / p).is_file()}
+    for key, text in rows.items():
+        if text:
+            table.add_row(key, text)
+    console.print(table)
+    for line in ("", f"next:  flashcaps evaluate {folder}", "       flashcaps recipes",
+                 f"       python -c \"import flashcaps; print(flashcaps.load('{folder}'))\""):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def describe(evaluation: Evaluation) -> str:
+    low, high = evaluation.interval
+    text = f"error {evaluation.error:.2f} % (95 % interval {low:.2f} to {high:.2f}), "
+    text += f"{evaluation.wrong:,} of {evaluation.examples:,}"
+    if evaluation.digits:
+        text = f"all digits right {evaluation.accuracy:.2f} %, digit by digit {evaluation.digit_accuracy:.2f} %; {text}"
+    return text
+
+
+def evaluate(
+    run: RunName,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=value: data.name=affnist; more runs for --ensemble")
+    ] = None,
+    weights: Weights = None,
+    split: Annotated[str, typer.Option(help="test or validation")] = "test",
+    ensemble: Annotated[bool, typer.Option("--ensemble", help="several runs as one: the mean of their scores")] = False,
+    keep: Annotated[Path | None, typer.Option(help="for --ensemble: folder of measured results to add it to")] = None,
+    device: Device = "auto",
+    data: DataRoot = None,
+    batch: Annotated[int, typer.Option(min=1, help="images at once")] = 500,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Error with its 95 % interval and a confusion table; for several digits, both right and digit by digit.
+
+    \b
+    flashcaps evaluate runs/tiny-0
+    flashcaps evaluate runs/capsnet_affnist-0 data.name=translated_mnist
+    flashcaps evaluate runs/tiny-0/last.safetensors --json
+    flashcaps evaluate runs/tiny-0 runs/tiny-1 runs/tiny-2 --ensemble --keep results
+    """
+    more, changes = runs_and_overrides(overrides or [])
+    if not ensemble and (more or keep):
+        raise ValueError(f"{more[0] if more else '--keep'}: expected key=value; several runs, and --keep of what they "
+                         "answer together, go with --ensemble")
+    if ensemble and keep is not None and (changes or split != "test"):
+        raise ValueError("--keep: expected the recipe's own test data, got overrides or --split; leave them out")
+    if ensemble:
+        evaluation, names = evaluate_together([run, *more], changes, weights, split, device, data, batch, keep)
+    else:
+        evaluation, names = evaluate_run(run, changes, weights, split, device, data, batch)
+    if as_json:
+        typer.echo(json.dumps(evaluation.to_dict()))
+        return
+    console.print(describe(evaluation), markup=False, soft_wrap=True)
+    if evaluation.confusion:
+        console.print(confusion_text(evaluation, names), markup=False, soft_wrap=True)
+
+
+def runs_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
+    """Words of the form key=value change the recipe, unless there is such a path; the others are runs."""
+    changes = [word for word in words if re.match(r"[\w.]+=", word) and not Path(word).exists()]
+    return [word for word in words if word not in changes], changes
+
+
+def evaluate_run(
+    run: str, overrides: list[str], weights: str | None, split: str, device: str, data: str | None, batch: int
+) -> tuple[Evaluation, tuple[str, ...]]:
+    """Any checkpoint, on the data of its recipe (or of the overrides); and the names of its classes."""
+    model: Any = load(run, weights=weights, device=find_device(device))
+    content = model.config["recipe"]
+    elsewhere = any(word.startswith(("data.path=", "data.options.path=")) for word in overrides)
+    if elsewhere and "examples" in content["data"].get("options", {}):
+        overrides = ["data.examples=0", *overrides]  # as many as there are: none of them was trained on
+    return evaluate_model(model, make_recipe(content, overrides), split, data, batch)
+
+
+def evaluate_together(
+    runs: list[str], overrides: list[str], weights: str | None, split: str, device: str, data: str | None, batch: int,
+    keep: Path | None,
+) -> tuple[Evaluation, tuple[str, ...]]:  # fmt: skip
+    """Several checkpoints of one recipe as one; the result goes to the folder `keep`."""
+    chosen = find_device(device)
+    model, members = open_ensemble(runs, weights=weights, device=chosen)
+    recipe = make_recipe(members[0].recipe.to_dict(), overrides)
+    evaluation, names = evaluate_model(model, recipe, split, data, batch)
+    if keep is not None:
+        command = shlex.join(["flashcaps", "evaluate", *(f"runs/{Path(run).name}" for run in runs), "--ensemble"])
+        path = keep_ensemble(ensemble_result(members, evaluation, command, chosen), keep)
+        console.print(str(path), markup=False, soft_wrap=True)
+    return evaluation, names
+
+
+def evaluate_model(
+    model: Any, recipe: Recipe, split: str, data: str | None, batch: int
+) -> tuple[Evaluation, tuple[str, ...]]:
+    """A model on the data of a recipe; and the names of its classes."""
+    sources = open_sources(recipe, data, next(model.parameters()).device, None)
+    held = {"test": sources.test, "validation": sources.validation}.get(split)
+    if held is None:
+        raise ValueError(f"--split: expected test, or validation where the recipe holds some out, got {split!r}")
+    return evaluate_as(recipe, model, held, batch), sources.dataset.class_names

@@ -1,0 +1,293 @@
+"""Models as files that run without flashcaps: ONNX, torch.export, safetensors; each checked before it counts.
+
+    report = export_model(flashcaps.load("runs/tiny-0"), "tiny.onnx")
+    run = open_exported("tiny.onnx")
+    scores, pose = run(images)                # images (B, C, H, W), any B
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import io
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..nn.base import CapsuleLayer
+from ..training.checkpoint import load, save_weights
+from ..training.evaluate import is_right
+
+SUFFIX = {"onnx": ".onnx", "torch-export": ".pt2", "safetensors": ".safetensors"}
+TOLERANCE = 1e-4
+BATCHES = (1, 7)  # sizes that are tried: a batch axis that is not free fails here
+QUANTISED = ("Conv", "MatMul", "Gemm")  # what has learned weights; routing itself stays in fp32
+
+Run = Callable[[Tensor], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written and how far it is from PyTorch: the largest difference over random and over real inputs.
+
+    Differences are shares of the largest number expected, where that is above 1. real is None without real inputs.
+    """
+
+    path: Path
+    random: float
+    real: float | None
+    size: int
+
+    @property
+    def difference(self) -> float:
+        return max(self.random, self.real or 0.0)
+
+
+class Deployed(nn.Module):
+    """images (B, C, H, W) -> (scores (B, K), pose (B, K, D)), or (scores,) of a network without class capsules.
+
+    Votes are explicit in it: other runtimes have no use for the fused forms.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model).cpu().eval().requires_grad_(False)
+        for layer in self.model.modules():
+            if isinstance(layer, CapsuleLayer):
+                layer.backend = "reference"
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        return outputs(self.model(images))
+
+
+def outputs(output: Any) -> tuple[Tensor, ...]:
+    """The tensors of a model's answer: scores and poses of an `Output`, pose and activation of a `Routed`."""
+    if isinstance(output, Tensor):
+        return (output,)
+    if hasattr(output, "scores"):
+        return (output.scores,) if output.routed is None else (output.scores, output.routed.pose)
+    return tuple(x for x in output[:2] if x is not None)
+
+
+def export_model(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    to: str | None = None,
+    *,
+    image: tuple[int, int, int] | None = None,
+    real: Tensor | None = None,
+    tolerance: float = TOLERANCE,
+) -> Report:
+    """Write `model` and compare the file with PyTorch; it is removed again where they differ by more than `tolerance`.
+
+    to: "onnx", "torch-export" or "safetensors", by default what the name of the file says. image: (C, H, W), for
+    networks that do not know theirs. real: images of the data, (B, C, H, W), to compare on beside random ones.
+    """
+    path = Path(path)
+    to = to or next((name for name, suffix in SUFFIX.items() if path.suffix == suffix), "")
+    if to not in SUFFIX:
+        raise ValueError(f"to: expected one of {', '.join(SUFFIX)}, got {to or path.name!r}")
+    if not path.name or path.is_dir():
+        raise ValueError(f"{path}: expected a file to write, got a folder; {path / f'model{SUFFIX[to]}'} would be one")
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance: expected a number of at least 0, got {tolerance:g}")
+    shape = image or getattr(model, "image", None)
+    if shape is None and hasattr(model, "presence"):
+        raise ValueError(f"model: {getattr(model, 'name', 'this one')} reads hidden states of text, and only models of "
+                         "images are exported; save_pretrained shares it as it is")  # fmt: skip
+    if shape is None:
+        raise ValueError("image: expected (C, H, W), for this model does not say what it takes; give image=")
+    part = path.with_name(f".part-{path.stem}{SUFFIX[to]}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        WRITERS[to](model, part, shape)
+        run = open_exported(part)
+        generator = torch.Generator().manual_seed(0)
+        random = difference(model, run, (torch.rand(n, *shape, generator=generator) for n in BATCHES))
+        seen = None if real is None else difference(model, run, real.split(64))
+        largest = max(random, seen or 0.0)
+        if not largest <= tolerance:
+            raise RuntimeError(
+                f"{path}: {to} differs from PyTorch by {largest:.1e}, more than {tolerance:.0e}, and was not kept; "
+                "safetensors are exact"
+            )
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return Report(path, random, seen, path.stat().st_size)
+
+
+@torch.no_grad()
+def difference(model: nn.Module, run: Run, batches: Iterable[Tensor]) -> float:
+    """The largest difference between `model` as it is and `run`, over all outputs. NaN where either has one."""
+    training, device = model.training, next(model.parameters()).device
+    model.eval()
+    worst = torch.zeros(())
+    try:
+        for images in batches:
+            expected = outputs(model(images.to(device)))
+            for a, b in zip(run(images.cpu()), expected, strict=True):
+                b = b.cpu()
+                if a.shape != b.shape:
+                    raise RuntimeError(f"exported file: expected {tuple(b.shape)}, got {tuple(a.shape)}")
+                worst = torch.maximum(worst, (a - b).abs().max() / b.abs().max().clamp(min=1))
+    finally:
+        model.train(training)
+    return float(worst)
+
+
+def _program(model: nn.Module, shape: tuple[int, int, int]) -> Any:
+    batch = torch.export.Dim("batch", min=1)
+    example = torch.rand(2, *shape)  # 0 and 1 would be taken as constants
+    return torch.export.export(Deployed(model), (example,), dynamic_shapes={"images": {0: batch}})
+
+
+def write_onnx(model: nn.Module, path: Path, shape: tuple[int, int, int]) -> None:
+    _need("onnx", "onnxscript", "onnxruntime")
+    program = _program(model, shape)
+    with _quiet():
+        written = torch.onnx.export(
+            program,
+            dynamo=True,
+            input_names=["images"],
+            output_names=["scores", "pose"][: len(program.graph_signature.user_outputs)],
+            custom_translation_table=_translations(),
+            optimize=False,  # the optimiser takes an added 1e-8 for 0, and with it em's floor under variances
+            verbose=False,
+        )
+    assert written is not None
+    written.save(str(path))
+
+
+def _translations() -> dict[Any, Any]:
+    """Logistic functions in a form that stays exact in the tails.
+
+    onnxruntime's Sigmoid is a polynomial: below -15 it is off by a factor, and em takes its logarithm.
+    """
+    op = importlib.import_module("onnxscript").opset18
+
+    def log_sigmoid(self: Any) -> Any:
+        return op.Neg(op.Softplus(op.Neg(self)))
+
+    def sigmoid(self: Any) -> Any:
+        return op.Exp(op.Neg(op.Softplus(op.Neg(self))))
+
+    return {torch.ops.aten.sigmoid.default: sigmoid, torch.ops.aten.log_sigmoid.default: log_sigmoid}
+
+
+def write_program(model: nn.Module, path: Path, shape: tuple[int, int, int]) -> None:
+    torch.export.save(_program(model, shape), path)
+
+
+def write_safetensors(model: nn.Module, path: Path, shape: tuple[int, int, int]) -> None:
+    if not hasattr(model, "name"):
+        raise ValueError("model: safetensors name the model they belong to, and create_model did not make this one")
+    save_weights(path, model, getattr(model, "config", {}))
+
+
+WRITERS: dict[str, Callable[[nn.Module, Path, tuple[int, int, int]], None]] = {
+    "onnx": write_onnx,
+    "torch-export": write_program,
+    "safetensors": write_safetensors,
+}
+
+
+def open_exported(path: str | os.PathLike[str]) -> Run:
+    """images (B, C, H, W) on the CPU -> the outputs of an exported file, by the runtime its suffix names."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; export_model or `flashcaps export` writes one")
+    if path.suffix == ".onnx":
+        _need("onnxruntime")
+        runtime = importlib.import_module("onnxruntime")
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3  # errors: its remarks on folding constants are many
+        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        name = session.get_inputs()[0].name
+        return lambda images: tuple(torch.from_numpy(x) for x in session.run(None, {name: images.numpy()}))
+    if path.suffix == ".pt2":
+        program = torch.export.load(path).module()
+        return lambda images: program(images)
+    model = load(path)
+
+    def run(images: Tensor) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return outputs(model(images))
+
+    return run
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """An int8 file beside the one it was made from. agreement: percent of answers that are the same.
+
+    error, error_int8: percent wrong, where labels were given.
+    """
+
+    path: Path
+    size: int
+    agreement: float
+    images: int
+    error: float | None = None
+    error_int8: float | None = None
+
+
+def quantise(
+    path: str | os.PathLike[str],
+    images: Tensor,
+    labels: Tensor | None = None,
+    *,
+    rule: str = "top1",
+    threshold: float = 0.5,
+) -> Quantised:
+    """int8 weights for the convolutions and products of an ONNX file, and what that costs on `images` (B, C, H, W)."""
+    source = Path(path)
+    if source.suffix != ".onnx":
+        raise ValueError(f"--int8: expected an .onnx file, got {source.name}; use --to onnx")
+    _need("onnx", "onnxruntime")
+    tools = importlib.import_module("onnxruntime.quantization")
+    target = source.with_name(f"{source.stem}.int8.onnx")
+    with _quiet():
+        tools.quantize_dynamic(source, target, op_types_to_quantize=list(QUANTISED), weight_type=tools.QuantType.QUInt8)
+    before, after = (torch.cat([run(x)[0] for x in images.split(64)]) for run in map(open_exported, (source, target)))
+    answer = before.argmax(1) if rule == "top1" else _present(before, rule, threshold)
+    agreement = 100 * float(is_right(after, answer, rule, threshold).float().mean())
+    errors = [None, None] if labels is None else [
+        100 - 100 * float(is_right(scores, labels, rule, threshold).float().mean()) for scores in (before, after)
+    ]  # fmt: skip
+    return Quantised(target, target.stat().st_size, agreement, len(images), *errors)
+
+
+def _present(scores: Tensor, rule: str, threshold: float) -> Tensor:
+    from ..training.evaluate import answers
+
+    return answers(scores, rule, threshold).float()
+
+
+def _need(*modules: str) -> None:
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            raise ImportError(f"ONNX needs {name}: pip install 'flashcaps[export]'") from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporters' remarks: what counts is checked here."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)

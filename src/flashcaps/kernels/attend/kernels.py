@@ -1,0 +1,295 @@
+r"""Triton kernels of `attend`: children attend to parents over votes that only ever exist as factors.
+
+With v_ij = u_i W_ij every use of a vote is a product with the tile of poses u, which stays in registers while the
+parents stream past:
+
+    y_ij = q_j W_ij^T      a_ij = l_ij + u_i . y_ij      c_ij = exp(a_ij - lse_i)      s_j = sum_i (c_ij u_i) W_ij
+    z_ij = gs_j W_ij^T     gc_ij = u_i . z_ij            ga_ij = c_ij (gc_ij - delta_i),  delta_i = sum_j c_ij gc_ij
+    gu_i = sum_j c_ij z_ij + ga_ij y_ij                  gq_j = sum_i (ga_ij u_i) W_ij
+    gW_ij = sum_b (c_ij u_i)^T gs_j + (ga_ij u_i)^T q_j  gl_ij = sum_b ga_ij
+
+A tile is BT examples x IC children: to the matrix units rows (b, c) and columns (k, i), so that a sum over the pose's
+columns k stays inside a thread and each exponential is taken once. CP, DP, HP are C, d, h rounded up to what the units
+take. Loads outside a tensor are zero and their lse infinite: couplings, and all that they multiply, are zero there.
+DETACH: poses and weights get no gradient through the agreement. MEND: `_attend_launch.mend`. OH to SX: where u lies,
+`_patches.Window`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ..common.patches_triton import child_at, place_at
+
+
+@triton.jit
+def _poses(
+    u, b, i, B, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+):  # fmt: skip
+    """u (B, G, C, d), or an image's windows, -> (BT, CP, DP, IC), and its addresses and mask as (BT, IC, CP, DP)."""
+    c = tl.arange(0, CP)[None, None, :, None]
+    k = tl.arange(0, DP)[None, None, None, :]
+    place = place_at(b, OH, OW, SB, PY, PX)[:, None, None, None]
+    at = place + child_at(i, K, ST, SY, SX)[None, :, None, None] + c * D + k
+    inside = (b[:, None, None, None] < B) & (i[None, :, None, None] < G)
+    if CP != C:
+        inside = inside & (c < C)
+    if DP != D:
+        inside = inside & (k < D)
+    x = tl.load(u + at, inside, 0.0).to(tl.float32)
+    return tl.permute(x, (0, 2, 3, 1)), at, inside
+
+
+@triton.jit
+def _children_at(b, i, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr):
+    """Addresses in (B, G, C, d), as (BT, IC, CP, DP)."""
+    c = tl.arange(0, CP)[None, None, :, None]
+    k = tl.arange(0, DP)[None, None, None, :]
+    return ((b[:, None, None, None] * G + i[None, :, None, None]) * C + c) * D + k
+
+
+@triton.jit
+def _parent_at(b, j, B, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr, CP: tl.constexpr, HP: tl.constexpr):
+    """Addresses of parent j in (B, J, C, h), as (BT * CP, HP), and their mask."""
+    h = tl.arange(0, HP)[None, :]
+    c = tl.arange(0, CP)[None, :]
+    row = tl.reshape((b[:, None] * J + j) * C + c, (b.shape[0] * CP,))
+    inside = tl.reshape((b[:, None] < B) & (c < C), (b.shape[0] * CP,))[:, None]
+    if HP != H:
+        inside = inside & (h < H)
+    return row[:, None] * H + h, inside
+
+
+@triton.jit
+def _weight_at(i, j, G: tl.constexpr, D: tl.constexpr, H: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr):
+    """Addresses of W_j in (J, d, G, h), as (DP * IC, HP), and their mask."""
+    h = tl.arange(0, HP)[None, :]
+    k = tl.arange(0, DP)[:, None]
+    row = tl.reshape((j * D + k) * G + i[None, :], (DP * i.shape[0],))
+    inside = tl.reshape((k < D) & (i[None, :] < G), (DP * i.shape[0],))[:, None]
+    if HP != H:
+        inside = inside & (h < H)
+    return row[:, None] * H + h, inside
+
+
+@triton.jit
+def _dot_poses(x, y, MEND: tl.constexpr):
+    """sum over a pose of x y, both (BT, CP, DP, IC) -> (BT, IC)."""
+    return tl.sum(tl.sum(x * y, 2), 1) * MEND
+
+
+@triton.jit
+def _times_weight(p, w_j, BT: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, IC: tl.constexpr, PREC: tl.constexpr):
+    """p_j W_ij^T of a parent's tile p (BT * CP, HP) -> (BT, CP, DP, IC)."""
+    return tl.reshape(tl.dot(p, tl.trans(w_j), input_precision=PREC), (BT, CP, DP, IC))
+
+
+@triton.jit
+def _deal(x, R: tl.constexpr, N: tl.constexpr):
+    """Columns 0 2 4 6 1 3 5 7 of every eight of x (R, N); x itself if it has not as many, or is of 16 bits.
+
+    A product's accumulator has columns 2t, 2t + 1 of every eight in thread t of four, where the next product in TF32
+    wants t, t + 4 of its left factor. Summed columns may stand in any order if both factors agree: dealt like this
+    they need no shuffle.
+    """
+    if N % 8 == 0 and x.dtype == tl.float32:
+        x = tl.reshape(tl.permute(tl.reshape(x, (R, N // 8, 4, 2)), (0, 1, 3, 2)), (R, N))
+    return x
+
+
+@triton.jit
+def _deal_rows(w, N: tl.constexpr, HP: tl.constexpr):
+    """The same of the rows of w (N, HP)."""
+    if N % 8 == 0 and w.dtype == tl.float32:
+        w = tl.reshape(tl.permute(tl.reshape(w, (N // 8, 4, 2, HP)), (0, 2, 1, 3)), (N, HP))
+    return w
+
+
+@triton.jit
+def log_sum_exp(
+    u, w, q, l, lse, B,
+    G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
+    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
+    QUERY: tl.constexpr, LOGITS: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr,
+    MEND: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+):  # fmt: skip
+    """lse_i = log sum_j exp a_ij (+ 1 when leaky) -> (B, G). Program: a tile, all its parents.
+
+    Of the two exponentials of a running sum, relative to its top, one is always 1.
+    """
+    b = tl.program_id(0) * BT + tl.arange(0, BT)
+    i = tl.program_id(1) * IC + tl.arange(0, IC)
+    x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
+    top = tl.full((BT, IC), 0.0 if LEAKY else -3.0e38, tl.float32)
+    total = tl.full((BT, IC), 1.0 if LEAKY else 0.0, tl.float32)
+    for j in range(J):
+        a = tl.zeros((BT, IC), tl.float32)
+        if QUERY:
+            w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
+            p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
+            w_j = tl.load(w + w_at, w_in, 0.0)
+            y = _times_weight(tl.load(q + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
+            a = _dot_poses(x, y, MEND)
+        if LOGITS:
+            a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
+        less = tl.exp(-tl.abs(top - a))
+        total = tl.where(a > top, total * less + 1.0, total + less)
+        top = tl.maximum(top, a)
+    tl.store(lse + b[:, None] * G + i[None, :], top + tl.log(total), (b[:, None] < B) & (i[None, :] < G))
+
+
+@triton.jit
+def weighted_sum(
+    u, w, q, l, lse, s, B, tiles, parents,
+    G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
+    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
+    QUERY: tl.constexpr, LOGITS: tl.constexpr, PRECISION: tl.constexpr,
+    MEND: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+):  # fmt: skip
+    """Partial s_j of `tiles` tiles of children -> (chunks, B, J, C, h)."""
+    b = tl.program_id(0) * BT + tl.arange(0, BT)
+    s += tl.program_id(1).to(tl.int64) * B * J * (C * H)
+    first = tl.program_id(2) * parents
+    last = tl.minimum(first + parents, J)
+    for t in range(tiles):
+        i = (tl.program_id(1) * tiles + t) * IC + tl.arange(0, IC)
+        x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
+        inside = (b[:, None] < B) & (i[None, :] < G)
+        lse_i = tl.load(lse + b[:, None] * G + i[None, :], inside, float("inf"))
+        for j in range(first, last):
+            p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
+            w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
+            w_j = tl.load(w + w_at, w_in, 0.0)
+            before = tl.load(s + p_at, p_in & (t > 0), 0.0)
+            a = tl.zeros((BT, IC), tl.float32)
+            if QUERY:
+                y = _times_weight(tl.load(q + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
+                a = _dot_poses(x, y, MEND)
+            if LOGITS:
+                a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
+            coupled = x * (tl.exp(a - lse_i) * MEND)[:, None, None, :]
+            coupled = _deal(tl.reshape(coupled, (BT * CP, DP * IC)).to(w_j.dtype), BT * CP, DP * IC)
+            sums = tl.dot(coupled, _deal_rows(w_j, DP * IC, HP), input_precision=PRECISION)
+            tl.store(s + p_at, before + sums, p_in)
+        tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote
+
+
+@triton.jit
+def pose_gradient(
+    gs, u, w, q, l, lse, gu, delta, B, again,
+    G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
+    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
+    QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr,
+    MEND: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+):  # fmt: skip
+    """gu (B, G, C, d), added to what is there if `again`, and delta (B, G). Program: a tile, all its parents once:
+
+    gu_i = sum_j c_ij (z_ij + gc_ij y_ij) - delta_i sum_j c_ij y_ij
+    """
+    b = tl.program_id(0) * BT + tl.arange(0, BT)
+    i = tl.program_id(1) * IC + tl.arange(0, IC)
+    x, _, u_in = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
+    child_in = (b[:, None] < B) & (i[None, :] < G)
+    child_at = b[:, None] * G + i[None, :]
+    lse_i = tl.load(lse + child_at, child_in, float("inf"))
+    grad = tl.zeros((BT, CP, DP, IC), tl.float32)
+    mean_y = tl.zeros((BT, CP, DP, IC), tl.float32)
+    delta_i = tl.zeros((BT, IC), tl.float32)
+    for j in range(J):
+        w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
+        p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
+        w_j = tl.load(w + w_at, w_in, 0.0)
+        z = _times_weight(tl.load(gs + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
+        a = tl.zeros((BT, IC), tl.float32)
+        if LOGITS:
+            a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
+        gc = _dot_poses(x, z, MEND)
+        if QUERY:
+            y = _times_weight(tl.load(q + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
+            c = tl.exp(a + _dot_poses(x, y, MEND) - lse_i)
+            if not DETACH:
+                y *= c[:, None, None, :]
+                mean_y += y
+                grad += y * gc[:, None, None, :]
+        else:
+            c = tl.exp(a - lse_i)
+        grad += z * c[:, None, None, :]
+        delta_i += c * gc
+    if QUERY and not DETACH:
+        grad -= mean_y * delta_i[:, None, None, :]
+    tl.store(delta + child_at, delta_i, child_in)
+    gu_at = gu + _children_at(b, i, G, C, D, CP, DP)
+    out = tl.permute(grad * MEND, (0, 3, 1, 2)) + tl.load(gu_at, u_in & (again > 0), 0.0)
+    tl.store(gu_at, out.to(gu.dtype.element_ty), u_in)
+
+
+@triton.jit
+def parent_gradient(
+    gs, u, w, q, l, lse, delta, gw, gq, gl, B, tiles, batches, parents, again,
+    G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
+    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
+    QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr,
+    MEND: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+):  # fmt: skip
+    """Partial gW (examples' chunks, J, d, G, h), gq (children's chunks, B, J, C, h), gl (examples' chunks, G, J).
+
+    Program: `batches` tiles of examples x `tiles` of children x `parents` parents, sums added up in its own partials;
+    gW and gl are added to what is there if `again`. gW sums over rows: its left factors are transposed, of which poses
+    are held twice, once so, and only c and ga, d times smaller, pass through shared memory.
+    """
+    gq += tl.program_id(0).to(tl.int64) * B * J * (C * H)
+    gw += tl.program_id(1).to(tl.int64) * J * G * (D * H)
+    gl += tl.program_id(1).to(tl.int64) * G * J
+    first = tl.program_id(2) * parents
+    last = tl.minimum(first + parents, J)
+    for step in range(tiles * batches):
+        t = step // batches
+        n = step % batches
+        i = (tl.program_id(0) * tiles + t) * IC + tl.arange(0, IC)
+        b = (tl.program_id(1) * batches + n) * BT + tl.arange(0, BT)
+        to_gw = (n > 0) | (again > 0)
+        x, u_at, u_in = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
+        across = tl.permute(tl.load(u + u_at, u_in, 0.0).to(tl.float32), (3, 1, 0, 2)) * MEND  # (DP, IC, BT, CP)
+        child_in = (b[:, None] < B) & (i[None, :] < G)
+        lse_i = tl.load(lse + b[:, None] * G + i[None, :], child_in, float("inf"))
+        delta_i = tl.load(delta + b[:, None] * G + i[None, :], child_in, 0.0)
+        for j in tl.range(first, last, num_stages=1):
+            w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
+            p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
+            gs_j, w_j = tl.load(gs + p_at, p_in, 0.0), tl.load(w + w_at, w_in, 0.0)
+            a = tl.zeros((BT, IC), tl.float32)
+            if LOGITS:
+                a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
+            if QUERY:
+                q_j = tl.load(q + p_at, p_in, 0.0)
+                a += _dot_poses(x, _times_weight(q_j, w_j, BT, CP, DP, IC, PRECISION), MEND)
+            c = tl.exp(a - lse_i)
+            ga = c * (_dot_poses(x, _times_weight(gs_j, w_j, BT, CP, DP, IC, PRECISION), MEND) - delta_i)
+            if LOGITS:
+                gl_at = gl + i * J + j
+                tl.store(gl_at, tl.load(gl_at, (i < G) & to_gw, 0.0) + tl.sum(ga, 0), i < G)
+            if QUERY:
+                before = tl.load(gq + p_at, p_in & (t > 0), 0.0)
+                moved = tl.reshape(x * (ga * MEND)[:, None, None, :], (BT * CP, DP * IC)).to(w_j.dtype)
+                moved = _deal(moved, BT * CP, DP * IC)
+                sums = tl.dot(moved, _deal_rows(w_j, DP * IC, HP), input_precision=PRECISION)
+                tl.store(gq + p_at, before + sums, p_in)
+            gw_j = tl.load(gw + w_at, w_in & to_gw, 0.0)
+            coupled = tl.reshape(across * tl.trans(c)[None, :, :, None], (DP * IC, BT * CP)).to(gs_j.dtype)
+            gw_j += tl.dot(coupled, gs_j, input_precision=PRECISION)
+            if QUERY and not DETACH:
+                moved = tl.reshape(across * tl.trans(ga)[None, :, :, None], (DP * IC, BT * CP)).to(gs_j.dtype)
+                gw_j += tl.dot(moved, q_j, input_precision=PRECISION)
+            tl.store(gw + w_at, gw_j, w_in)
+        tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote

@@ -1,0 +1,123 @@
+r"""The step dynamic and attention share: children attend to parents, parents sum what they get.
+
+    a_ij = l_ij + v_ij . q_j,   c_ij = softmax_j(a_ij),   s_j = sum_i c_ij v_ij
+
+With v_ij = u_i W_ij the agreement is u_i . (q_j W_ij^T) and the sum is (c_ij u_i) W_ij: both are matrix products per
+parent and pose column over all children of a block, and no vote is formed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...routing.math import Softmax, over_parents
+from ...routing.votes import Votes
+from ..common.blocks import add_up, children_per_block, recompute, split_children
+from ..common.cpu import Source, fits, sources_of
+from .cpu import AttendStep, Options
+
+
+def columns(u: Tensor) -> Tensor:
+    """Poses of children that share nothing, (B, G, 1, C, d) -> (d, B, C, G): rows of children."""
+    return u[:, :, 0].permute(3, 0, 2, 1).contiguous()
+
+
+def project(u: Tensor, weight: Tensor, query: Tensor) -> Tensor:
+    """v_ij . q_j for query (B, J, D) -> (B, I, J)."""
+    (b, g, r, c, d), (j, _, _, h) = u.shape, weight.shape
+    q = query.view(b, j, c, h).transpose(0, 1)[:, None].expand(j, d, b, c, h).reshape(j * d, b * c, h)
+    y = torch.bmm(q, weight.flatten(0, 1).transpose(1, 2)).view(j, d, b, c, g)  # q_j W_ij^T
+    if r == 1:
+        return (y * columns(u)).sum((1, 3)).permute(1, 2, 0)
+    return torch.einsum("bgrcd,jdbcg->bgrj", u, y).reshape(b, g * r, j)
+
+
+def combine(u: Tensor, weight: Tensor, coupling: Tensor) -> Tensor:
+    """sum_i c_ij v_ij for coupling (B or 1, I, J) -> (B, J, D)."""
+    (b, g, r, c, d), (j, _, _, h) = u.shape, weight.shape
+    if r == 1:
+        t = coupling.permute(2, 0, 1).contiguous()[:, None, :, None] * columns(u)  # (J, d, B, C, G)
+    else:
+        t = torch.einsum("bgrj,bgrcd->jdbcg", coupling.reshape(-1, g, r, j).expand(b, g, r, j), u)
+    s = torch.bmm(t.reshape(j * d, b * c, g), weight.flatten(0, 1)).view(j, d, b, c * h).sum(1)
+    return s.transpose(0, 1)
+
+
+def uniform(u: Tensor, weight: Tensor) -> Tensor:
+    """sum_i v_ij / J: one matrix product, no coupling formed. (B, J, D)"""
+    (b, _, _, c, _), (j, _, _, h) = u.shape, weight.shape
+    return torch.einsum("bgcd,jdgh->bjch", u.sum(2), weight).reshape(b, j, c * h) / j
+
+
+def uniform_on_cpu(source: Source) -> Tensor:
+    """The same from a CPU's source: (B C, G d) x (G d, h J). (B, D, J)"""
+    u, weight = source
+    j = weight.shape[3]
+    poses = u.sum(1).permute(1, 2, 0, 3).flatten(2).flatten(0, 1)
+    return (poses @ weight.flatten(0, 1).flatten(1)).view(source.block) / j
+
+
+class Attend:
+    """One layer's `attend`, its children cut into blocks once for all iterations."""
+
+    def __init__(
+        self,
+        votes: Votes,
+        logits: Tensor | None = None,
+        leaky: bool = False,
+        softmax: Softmax = over_parents,
+        detach: bool = False,
+    ) -> None:
+        b, _, _, c, d = votes.u.shape
+        self.leaky, self.softmax, self.detach = leaky, softmax, detach
+        self.plain = logits is None and not leaky and softmax is over_parents
+        self.sources = sources_of(votes, softmax) if fits(votes) else []
+        self.priors = logits
+        self.blocks = votes.split(children_per_block(votes, b * votes.weight.shape[0] * c * d, softmax))
+        self.logits = split_children(logits, self.blocks, 0) if logits is not None and logits.ndim == 2 else (
+            [logits] * len(self.blocks)
+        )
+
+    def coupling(self, u: Tensor, weight: Tensor, logits: Tensor | None, query: Tensor | None) -> Tensor:
+        b, i, j, _ = Votes(u, weight).shape
+        if self.detach:  # no gradient through agreement
+            u, weight = u.detach(), weight.detach()
+        a = u.new_zeros(b, i, j) if query is None else project(u, weight, query)
+        return self.softmax(a if logits is None else a + logits, leaky=self.leaky)
+
+    def _block(self, u: Tensor, weight: Tensor, logits: Tensor | None, query: Tensor | None) -> Tensor:
+        return combine(u, weight, self.coupling(u, weight, logits, query))
+
+    def __call__(self, query: Tensor | None) -> Tensor:
+        """s (B, J, D). query None: couplings of the logits alone."""
+        if self.sources:
+            return self._on_cpu(query)
+        if query is None and self.plain:
+            return add_up(recompute(uniform, *block) for block in self.blocks)
+        return add_up(
+            recompute(self._block, *block, logits, query)
+            for block, logits in zip(self.blocks, self.logits, strict=True)
+        )
+
+    def _on_cpu(self, query: Tensor | None) -> Tensor:
+        """The same, in the layout and the memory of `_cpu`."""
+        if query is None and self.plain:
+            return torch.cat([uniform_on_cpu(source) for source in self.sources]).transpose(1, 2)
+        options = Options(self.leaky, self.softmax, self.detach)
+        logits = None if self.priors is None else self.priors.view(-1, 1, self.priors.shape[-1])
+        queries = [None] * len(self.sources) if query is None else [
+            q.transpose(1, 2).contiguous() for q in query.split([source.batch for source in self.sources])
+        ]
+        pairs = zip(self.sources, queries, strict=True)
+        return torch.cat([AttendStep.apply(*source, q, logits, options) for source, q in pairs]).transpose(1, 2)
+
+    def couplings(self, query: Tensor | None) -> Tensor:
+        """c (B, I, J), for those who ask."""
+        return torch.cat(
+            [
+                self.coupling(*block, logits, query)
+                for block, logits in zip(self.blocks, self.logits, strict=True)
+            ],
+            1,
+        )

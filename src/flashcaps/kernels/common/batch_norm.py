@@ -1,0 +1,188 @@
+"""A training step of BatchNorm, what is added to it and the ReLU after both, fused on a GPU; torch's elsewhere.
+
+    y = relu(w (x - mean) / sqrt(variance + eps) + b + residual),   x, residual, y (B, C, H, W) in channels last
+
+What is read and written, in sizes of x. torch takes an operator each for the statistics, the normalisation, the sum,
+the ReLU and their gradients: 13, with a residual 16. Here:
+
+    forward   x for its statistics; x, (residual,) y                                          3, with a residual 4
+    backward  g, x (, y, gr) for the sums of gw and gb; g or gr, x, gx                        5, with a residual 7
+
+Without a residual the ReLU's mask is computed again from x, which is read anyway. With one y is read, which the next
+layer keeps anyway, and the residual's gradient, which is the masked one, stands in for both from then on.
+Sums over rows are made in two stages of fixed order: statistics and gradients are bitwise reproducible.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from .rows import fused, power_of_two
+
+TILE = 4096  # elements of a program's tile, 16 for each of its threads
+WIDEST = 128  # channels of a tile
+PROGRAMS = {"moments": 512, "gradient_sums": 256}  # as many as the registers of 132 multiprocessors hold at a time
+REGISTERS = {} if torch.version.hip else {"maxnreg": 64}  # of `moments`: for four programs to each multiprocessor
+TOGETHER = 8  # channels whose sums one program adds up
+
+
+def normalise(norm: nn.Module, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+    """relu(norm(x) + residual), or less of it; norm's running statistics move as if it were called."""
+    if takes(norm, x) and (residual is None or _alike(x, residual)):
+        running = norm.running_mean, norm.running_var, norm.num_batches_tracked
+        statistics = batch_statistics(x.detach(), *running, norm.momentum)
+        return batch_norm(x, statistics, norm.weight, norm.bias, residual, norm.eps, relu)
+    y: Tensor = norm(x)
+    y = y if residual is None else y + residual
+    return y.relu_() if relu else y
+
+
+def takes(norm: nn.Module, x: Tensor) -> TypeGuard[nn.BatchNorm2d]:
+    """Whether the kernels do norm's step: training, as `nn.BatchNorm2d` is by default, with nobody looking on."""
+    if not (fused(x) and type(norm) is nn.BatchNorm2d and norm.training and norm.affine and norm.track_running_stats):
+        return False
+    plain = norm.momentum is not None and not (norm._forward_hooks or norm._forward_pre_hooks)
+    return plain and x.ndim == 4 and x.shape[1] == norm.num_features and x.numel() > x.shape[1] and _last(x)
+
+
+def _last(x: Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _alike(x: Tensor, residual: Tensor) -> bool:
+    return residual.shape == x.shape and residual.dtype == x.dtype
+
+
+class Cut(NamedTuple):
+    """x (B, C, H, W) as rows x channels: tiles of `height` x `width`, and programs that sum over rows."""
+
+    rows: int
+    channels: int
+    height: int
+    width: int
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.rows // self.height)
+
+    @property
+    def blocks(self) -> int:
+        """Of channels."""
+        return -(-self.channels // self.width)
+
+    def programs(self, kernel: str) -> int:
+        return min(self.tiles, max(PROGRAMS[kernel] // self.blocks, 1))
+
+    @property
+    def options(self) -> dict[str, int]:
+        warps = max(self.height * self.width // (TILE // 8), 1)
+        return {"C": self.channels, "CP": self.width, "ROWS": self.height, "num_warps": warps}
+
+    def settling(self, programs: int) -> dict[str, int]:
+        """Options of the second stage of sums."""
+        parts = power_of_two(programs)
+        return {"C": self.channels, "CT": TOGETHER, "PP": parts, "num_warps": max(parts * TOGETHER // 512, 1)}
+
+
+def cut(x: Tensor) -> Cut:
+    rows, channels = x.numel() // x.shape[1], x.shape[1]
+    width = min(power_of_two(channels), WIDEST)
+    return Cut(rows, channels, min(power_of_two(rows), TILE // width), width)
+
+
+def _empty_like(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
+def _laid_out(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+@torch.library.custom_op("flashcaps::batch_statistics", mutates_args=("running_mean", "running_var", "tracked"))
+def batch_statistics(x: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, momentum: float) -> Tensor:
+    """(2, C) in fp32: mean and variance of each channel. The running ones move, `tracked` counts one batch more."""
+    from . import batch_norm_triton as kernels
+
+    x, at = _laid_out(x), cut(x)
+    programs = at.programs("moments")
+    parts = torch.empty(programs, 2, at.channels, dtype=torch.float32, device=x.device)
+    kernels.moments[programs, at.blocks](x, parts, at.rows, **REGISTERS, **at.options)
+    statistics = torch.empty(2, at.channels, dtype=torch.float32, device=x.device)
+    kernels.settle[(-(-at.channels // TOGETHER),)](
+        parts, statistics, running_mean, running_var, tracked, programs, at.rows, momentum,
+        ROWS=at.height, **at.settling(programs),
+    )  # fmt: skip
+    return statistics
+
+
+@batch_statistics.register_fake
+def _(x, running_mean, running_var, tracked, momentum):
+    return x.new_empty((2, x.shape[1]), dtype=torch.float32)
+
+
+@torch.library.custom_op("flashcaps::batch_norm", mutates_args=())
+def batch_norm(
+    x: Tensor, statistics: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, relu: bool
+) -> Tensor:
+    """y in channels last. Gradients take `statistics` (2, C) for those of x and go through them to x."""
+    from . import batch_norm_triton as kernels
+
+    x, at, y = _laid_out(x), cut(x), _empty_like(x)
+    kernels.normalise[at.tiles, at.blocks](
+        x, x if residual is None else _laid_out(residual), y, statistics, weight, bias, at.rows, eps,
+        RESIDUAL=residual is not None, RELU=relu, **at.options,
+    )  # fmt: skip
+    return y
+
+
+@batch_norm.register_fake
+def _(x, statistics, weight, bias, residual, eps, relu):
+    return _empty_like(x)
+
+
+@torch.library.custom_op("flashcaps::batch_norm_backward", mutates_args=())
+def batch_norm_backward(
+    g: Tensor, x: Tensor, y: Tensor | None, statistics: Tensor, weight: Tensor, bias: Tensor, eps: float, relu: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """gx, gw, gb, and the gradient before the ReLU if y tells where that was open, else nothing."""
+    from . import batch_norm_triton as kernels
+
+    g, x, at = _laid_out(g), _laid_out(x), cut(x)
+    programs, of_channels = at.programs("gradient_sums"), (statistics, weight, bias, at.rows, eps)
+    parts = torch.empty(programs, 2, at.channels, dtype=torch.float32, device=x.device)
+    gr = x.new_empty(0) if y is None else _empty_like(x)
+    kernels.gradient_sums[programs, at.blocks](
+        g, x, x if y is None else _laid_out(y), gr, parts, *of_channels, RESIDUAL=y is not None, RELU=relu,
+        **at.options,
+    )  # fmt: skip
+    sums = torch.empty(2, at.channels, dtype=torch.float32, device=x.device)
+    gw, gb, gx = torch.empty_like(weight), torch.empty_like(bias), _empty_like(x)
+    kernels.settle_gradients[(-(-at.channels // TOGETHER),)](parts, sums, gw, gb, programs, **at.settling(programs))
+    kernels.gradient[at.tiles, at.blocks](
+        g if y is None else gr, x, gx, sums, *of_channels, RELU=relu and y is None, **at.options
+    )
+    return gx, gw, gb, gr
+
+
+@batch_norm_backward.register_fake
+def _(g, x, y, statistics, weight, bias, eps, relu):
+    gr = x.new_empty(0) if y is None else _empty_like(x)
+    return _empty_like(x), torch.empty_like(weight), torch.empty_like(bias), gr
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, statistics, weight, bias, residual, ctx.eps, ctx.relu = inputs
+    ctx.residual = residual is not None
+    ctx.save_for_backward(x, statistics, weight, bias, output if ctx.relu and ctx.residual else None)
+
+
+def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    x, statistics, weight, bias, y = ctx.saved_tensors
+    gx, gw, gb, gr = batch_norm_backward(g, x, y, statistics, weight, bias, ctx.eps, ctx.relu)
+    return gx, None, gw, gb, (g if y is None else gr) if ctx.residual else None, None, None
+
+
+batch_norm.register_autograd(_backward, setup_context=_keep)

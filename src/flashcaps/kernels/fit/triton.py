@@ -1,0 +1,115 @@
+r"""The fit em and heinsen share, on a GPU: the Triton twin of `_fit`, same interface, same numbers.
+
+A routing is one operator (`_fit_ops`). It stores Z_i = log sum_j exp a_ij (B, I) and the parents (B, J, D), never a
+vote nor a coupling. A softmax over positions is one over parents times the share of the child that its row of parents
+gets, which depends on Z alone:  r_ij = exp(a_ij - Z_i) q_i,  q = softmax of Z over the rows that see the child.
+
+Poses much wider than all the votes made of them (J h <= 4 d) are transformed by a matrix product, and their votes
+stored while they are needed: less to read at every iteration, and of the size of the poses. So are wide poses, whose
+transforms would take many multiply-adds, a few examples at a time (`_fit_parts`).
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import Tensor
+
+from ...routing.math import OverPositions, Softmax, over_parents
+from ...routing.votes import Votes, Windows, add_bias
+from ..common.patches import windowed
+from .matrix import Fit, Fitted, Rule
+from .ops import fit_routing
+from .share import listed, share_of
+from .source import stored, wide
+
+WIDEST = 64  # pose elements that kernels hold, or walk over, unrolled
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def supported(votes: Votes | Windows, softmax: Softmax = over_parents) -> str | None:
+    """None where `TritonFit` can run, else the reason why not."""
+    b, i, j, dim = votes.shape
+    u = votes.image if isinstance(votes, Windows) else votes.u
+    if u.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"votes on {u.device}: the kernels run on CUDA devices"
+    if u.dtype not in DTYPES or votes.weight.dtype not in DTYPES:
+        return f"{u.dtype}: the kernels compute in float32"
+    if softmax is not over_parents and not (isinstance(softmax, OverPositions) and softmax.grid):
+        return "softmax: only over parents, or parents and the positions of a grid"
+    if min(b, i, j, dim, votes.weight.shape[1]) == 0:
+        return "empty votes"
+    if dim > WIDEST:
+        return f"votes of {dim} elements: at most {WIDEST} fit the registers"
+    if isinstance(votes, Windows) and (stored(votes.weight) or wide(votes.weight, dim)):
+        return "an image: votes this few or this wide are stored, of patches"
+    return None
+
+
+class TritonFit:
+    """`Fit` on a GPU: same arguments, same results, in float32.
+
+    Children may still be in an image (`Windows`), and so is their gate then. bias (J, C, G, h): added to every vote of
+    a group. Where there is one group it moves parents, and never a vote.
+    """
+
+    def __init__(
+        self,
+        votes: Votes | Windows,
+        gate: Tensor,
+        *,
+        start: Tensor | None = None,
+        betas: tuple[Tensor, Tensor] | None = None,
+        softmax: Softmax = over_parents,
+        bias: Tensor | None = None,
+    ) -> None:
+        reason = supported(votes, softmax)
+        if reason is not None:
+            raise ValueError(f"votes: expected what the Triton kernels can route, got {reason}; use backend='matrix'")
+        self.votes, self.start, self.betas, self.softmax, self.bias = votes, start, betas, softmax, bias
+        self.gate = gate.float().contiguous()
+
+    def route(self, rule: Rule, eps: float) -> list[Fitted]:
+        """The parents after each iteration."""
+        b, i, _, _ = self.votes.shape
+        first = share = None
+        grid = listed(self.softmax.grid) if isinstance(self.softmax, OverPositions) else []
+        if self.start is not None:
+            first = self.start.float().softmax(-1).contiguous()
+            share = share_of(self.start.float().logsumexp(-1).expand(b, i), grid) if grid else None
+        beta, offset, slope = self._logits(rule)
+        bias = None if self.bias is None else self.bias.contiguous()
+        if isinstance(self.votes, Windows):
+            kernel, stride = self.votes.kernel, self.votes.stride
+            (u, _), window = windowed(self.votes.image, kernel, stride), [kernel, stride]
+        else:
+            u, window = self.votes.u.contiguous(), []
+        out = fit_routing(
+            u, self.votes.weight.contiguous(), bias, self.gate, share, first, beta, offset, slope, list(rule.scales),
+            rule.spread, grid, window, eps,
+        )  # fmt: skip
+        n = len(rule.scales)
+        return [Fitted(out[t].transpose(1, 2), out[n + t].transpose(1, 2), out[2 * n + t]) for t in range(n)]
+
+    def _logits(self, rule: Rule) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """beta (I, J), offset (B, J) and slope (J,) of  scale (offset + n slope - ...) + sum_i beta w.
+
+        heinsen's  sum_i beta_use w - beta_ignore (gate - w)  is one of these, with a scale of 1.
+        """
+        b, _, j, _ = self.votes.shape
+        offset = None if rule.offset is None else rule.offset.float().expand(b, j).contiguous()
+        slope = None if rule.cost is None else -rule.cost.float()
+        if self.betas is None:
+            return None, offset, slope
+        use, ignore = (x.float() for x in self.betas)
+        cost = self.gate @ ignore if ignore.ndim == 2 else self.gate.sum(1, keepdim=True) * ignore
+        both = (use + ignore).contiguous()
+        return (both, -cost, None) if both.ndim == 2 else (None, -cost, both)
+
+    def couplings(self, *parents: Tensor) -> Tensor:
+        """r (B, I, J), for those who ask."""
+        if isinstance(self.votes, Windows):
+            raise ValueError("votes: expected those of patches where couplings are asked for, got an image")
+        votes = self.votes if self.bias is None else add_bias(self.votes, self.bias.to(self.votes.u.dtype))
+        return Fit(votes, self.gate, start=self.start, softmax=self.softmax).couplings(*parents)

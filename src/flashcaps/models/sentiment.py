@@ -1,0 +1,98 @@
+"""heinsen's network for text: the hidden states of any transformer, routed as capsules (its Fig. 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..nn.base import CapsuleLayer
+from ..nn.stack import CapsuleStack
+from ..routing.checks import check_floating
+from . import overrides as _overrides
+from .base import Model, Output
+from .init import kaiming
+from .specs import Dense, Grid, Route
+
+
+def check_states(states: Tensor, reads: tuple[int, int]) -> None:
+    check_floating("states", states)
+    if states.ndim != 4 or tuple(states.shape[2:]) != reads:
+        raise ValueError(
+            f"states: expected (B, tokens, {', '.join(map(str, reads))}), got {tuple(states.shape)}; "
+            "build the model with the transformer's layers=, width="
+        )
+
+
+def check_mask(mask: Tensor, states: Tensor) -> None:
+    if mask.shape != states.shape[:2]:
+        raise ValueError(f"mask: expected {tuple(states.shape[:2])}, one per token, got {tuple(mask.shape)}")
+
+
+class SentimentNetwork(Model):
+    """states (B, n, l, m) of n tokens in l layers of width m, mask (B, n) -> Output.
+
+    mask: 1 for a token, 0 for padding, a number in between where mixup combined the two; None: all are tokens.
+    """
+
+    def __init__(self, layers: int, width: int, features: int, capsules: CapsuleStack, head: nn.Module) -> None:
+        super().__init__()
+        self.reads = layers, width
+        self.depth = nn.Parameter(torch.zeros(layers, width))
+        self.linear = nn.Linear(width, features)
+        self.norm = nn.LayerNorm(features)
+        self.capsules, self.head, self.decoder = capsules, head, None
+
+    def forward(self, states: Tensor, mask: Tensor | None = None) -> Output:
+        check_states(states, self.reads)
+        u = self.norm(nn.functional.silu(self.linear(states + self.depth)))  # (B, n, l, d)
+        routed = self.capsules(u.flatten(1, 2), None if mask is None else self.presence(mask, u))
+        return Output(self.head(routed), routed)
+
+    def presence(self, mask: Tensor, u: Tensor) -> Tensor:
+        """The activation of every capsule, (B, n * l): log(x / (1 - x)) where scores are taken, else x itself."""
+        check_mask(mask, u)
+        x = mask.to(u.dtype)
+        first = self.capsules.layers[0]
+        assert isinstance(first, CapsuleLayer)
+        if first.routing.takes == "score":
+            x = x.logit()  # plus or minus infinity at 1 and 0
+        return x[..., None].expand(u.shape[:3]).flatten(1)
+
+
+@dataclass(frozen=True)
+class Sentiment:
+    """layers, width: the transformer's. parts: capsules between its states and the classes."""
+
+    changes: ClassVar[dict[str, _overrides.Change]] = {
+        **_overrides.TEXT,
+        **_overrides.ROUTE,
+    }
+
+    classes: int
+    route: Route
+    layers: int = 37
+    width: int = 1280
+    features: int = 64
+    parts: int = 64
+    dim: int = 2
+
+    def build(self) -> SentimentNetwork:
+        if self.route.counts_children(self.parts, self.dim):
+            raise ValueError(
+                f"routing: {self.route.routing!r} keeps a number per child, but sentences have any number of tokens; "
+                "use another algorithm"
+            )
+        grid, layers = Grid(1, 1, 1, self.features), []
+        pose = self.route.pose or "vector"
+        for spec in (Dense(self.parts, self.dim, children="any"), Dense(self.classes, self.dim)):
+            layer, grid = spec.build(grid, self.route, pose)
+            layers.append(layer)
+        network = SentimentNetwork(
+            self.layers, self.width, self.features, self.route.stack(layers), self.route.head(self.dim)
+        )
+        kaiming(None, network.linear)
+        network.image, network.classes = None, self.classes
+        return network

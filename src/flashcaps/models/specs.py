@@ -1,0 +1,199 @@
+"""The parts of a capsule network as numbers. Each spec builds its layer once it knows what lies below."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from ..nn.backbones import Image
+from ..nn.base import CapsuleLayer, make_routing
+from ..nn.capsules import ConvCapsules, DenseCapsules, PrimaryCapsules
+from ..nn.heads import Activations, Lengths, SharedLinear
+from ..nn.stack import CapsuleStack
+from ..routing import ROUTING, Routed, Routing, Sizes
+from ..routing.checks import check_choice, check_iterations
+
+
+class Grid(NamedTuple):
+    """The capsules of one layer: `types` of them at every place; above a dense layer there is one place."""
+
+    types: int
+    height: int
+    width: int
+    dim: int
+
+    @property
+    def capsules(self) -> int:
+        return self.types * self.height * self.width
+
+
+@dataclass(frozen=True)
+class Route:
+    """How capsules are routed, from the first capsule layer to the last. None leaves a choice to the algorithm.
+
+    options: the algorithm's own, and `vote_bias` and `over` of its layers.
+    """
+
+    routing: str
+    iterations: int | None = None
+    pose: str | None = None
+    concurrent: bool | None = None
+    backend: str = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.iterations is not None:
+            check_iterations(self.iterations)
+        if "iterations" in self.options:  # which the route's own would override
+            raise ValueError(f"options: expected no iterations among them, got {self.options['iterations']!r}; "
+                             f"give iterations={self.options['iterations']!r} beside options")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What its layers are built with; a list with an entry per iteration needs their number."""
+        return dict(self.options) | ({} if self.iterations is None else {"iterations": self.iterations})
+
+    @property
+    def algorithm(self) -> Routing:
+        check_choice("routing", self.routing, ROUTING)
+        return make_routing(self.routing, {k: v for k, v in self.settings.items() if k not in ("vote_bias", "over")})
+
+    @property
+    def form(self) -> str:
+        """The primary capsules' form: what the algorithm takes."""
+        takes = self.algorithm.takes
+        if takes is None:
+            return "squash" if self.algorithm.gives == "length" else "norm"
+        return "score" if takes == "score" else "sigmoid"
+
+    def kind(self, dims: list[int]) -> str:
+        """Vectors where a pose's length is its activation, else matrices, if all dimensions are the same square."""
+        if self.pose is not None:
+            return self.pose
+        square = len(set(dims)) == 1 and math.isqrt(dims[0]) ** 2 == dims[0]
+        return "matrix" if square and self.algorithm.gives != "length" else "vector"
+
+    def head(self, dim: int) -> nn.Module:
+        """From class capsules to scores: attention reads them from poses, every other algorithm has them."""
+        if self.algorithm.stepwise:
+            return SharedLinear(dim) if self.algorithm.gives is None else GatedLinear(dim)
+        return Lengths() if self.algorithm.gives == "length" else Activations()
+
+    def stack(self, layers: list[CapsuleLayer]) -> CapsuleStack:
+        """Concurrent where the algorithm can be; uniform coefficients alone would be no routing, so then twice."""
+        stepwise = self.algorithm.stepwise
+        iterations = self.iterations or (2 if stepwise else None)
+        return CapsuleStack(layers, iterations, stepwise if self.concurrent is None else self.concurrent)
+
+    def counts_children(self, parents: int, dim: int) -> bool:
+        """Whether the algorithm keeps a number per child, so that there cannot be any number of them."""
+        try:
+            self.algorithm.learned(Sizes(None, parents, dim))
+        except ValueError:
+            return True
+        return False
+
+
+class GatedLinear(SharedLinear):
+    """SharedLinear on what a capsule with an activation hands on, its pose times its activation."""
+
+    def forward(self, routed: Routed) -> Tensor:
+        assert routed.activation is not None
+        return super().forward(Routed(routed.pose * routed.activation[..., None]))
+
+
+@dataclass(frozen=True)
+class Primary:
+    types: int
+    dim: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+    bias: bool = True
+    batch_norm: bool = False
+
+    def build(self, features: Image, form: str, original: bool = False) -> tuple[PrimaryCapsules, Grid]:
+        channels, h, w = features
+        layer = PrimaryCapsules(
+            channels,
+            self.types,
+            self.dim,
+            self.kernel,
+            self.stride,
+            padding=self.padding,
+            form=form,
+            bias=self.bias,
+            batch_norm=self.batch_norm,
+            original=original,
+        )
+        h, w = places("primary", h, w, self.kernel, self.stride, self.padding)
+        return layer, Grid(self.types, h, w, self.dim)
+
+
+@dataclass(frozen=True)
+class ConvCaps:
+    types: int
+    dim: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+
+    def build(self, below: Grid, route: Route, pose: str) -> tuple[CapsuleLayer, Grid]:
+        layer = ConvCapsules(
+            route.routing,
+            in_types=below.types,
+            in_dim=below.dim,
+            out_types=self.types,
+            out_dim=self.dim,
+            kernel=self.kernel,
+            stride=self.stride,
+            padding=self.padding,
+            pose=pose,
+            backend=route.backend,
+            **route.settings,
+        )
+        h, w = places("ConvCaps", below.height, below.width, self.kernel, self.stride, self.padding)
+        return layer, Grid(self.types, h, w, self.dim)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """capsules: None is one per class. children: "each" has its own transform, those of a type share one ("type",
+    coordinates added), or all of them, of which there may be any number ("any")."""
+
+    capsules: int | None = None
+    dim: int = 16
+    children: str = "each"
+
+    def build(self, below: Grid, route: Route, pose: str) -> tuple[CapsuleLayer, Grid]:
+        assert self.capsules is not None
+        children = self.children
+        if children == "any" and route.counts_children(self.capsules, self.dim):
+            children = "type"
+        layer = DenseCapsules(
+            route.routing,
+            in_capsules={"each": below.capsules, "type": below.types, "any": None}[children],
+            in_dim=below.dim,
+            out_capsules=self.capsules,
+            out_dim=self.dim,
+            pose=pose,
+            shared=children == "type",
+            coordinates=self.children == "type",
+            backend=route.backend,
+            **{k: v for k, v in route.settings.items() if k != "over"},
+        )
+        return layer, Grid(self.capsules, 1, 1, self.dim)
+
+
+def places(what: str, height: int, width: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
+    """The grid a k x k window leaves."""
+    if min(height, width) + 2 * padding < kernel:
+        raise ValueError(
+            f"image: too small: {height} x {width} places reach {what}, whose kernel is {kernel}; "
+            "give a larger image, or a smaller kernel or stride below"
+        )
+    return (height + 2 * padding - kernel) // stride + 1, (width + 2 * padding - kernel) // stride + 1

@@ -1,0 +1,94 @@
+"""Discriminative routing's own training step, in alternation with the optimiser's (its Algorithm 1).
+
+    loss = criterion(model(images), labels)
+    ascend_coefficients(model, labels)      # after the forward pass, while its graph and weights are there
+    loss.backward()
+    optimiser.step()
+
+Both steps use this very forward pass, so neither sees what the other did, and their order is a matter of convenience:
+here the weights and the graph that the coefficients need are still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..kernels.discriminative import weighted_sum, weighted_sum_agreement
+from ..routing.checks import check_devices
+from ..routing.discriminative import Discriminative, ascend, check_labels, label_signs
+from ..routing.math import full_precision
+from ..routing.votes import Votes
+from .base import CapsuleLayer
+
+
+def discriminative_layers(model: nn.Module) -> list[CapsuleLayer]:
+    """Layers with coefficients of their own, lowest first."""
+    return [m for m in model.modules() if isinstance(m, CapsuleLayer) and isinstance(m.routing, Discriminative)]
+
+
+@full_precision
+def _agreements(labels: Tensor, votes: Votes, coefficients: Tensor, below: list[Tensor]) -> list[Tensor]:
+    """Half the objective's gradient for the coefficients below, then for the class layer's own."""
+    own = weighted_sum_agreement(votes, coefficients, labels)
+    if not below:
+        return [own]
+    v = weighted_sum(votes, coefficients)
+    objective = (label_signs(labels, v.shape[1], v.dtype) * v.square().sum(-1)).sum()
+    return [g / 2 for g in torch.autograd.grad(objective, below, retain_graph=True)] + [own]
+
+
+class Slopes(NamedTuple):
+    """Half the objective's gradient for the coefficients of each layer, summed over `batch` examples."""
+
+    agreements: list[Tensor]
+    batch: int
+
+
+def ascend_coefficients(model: nn.Module, labels: Tensor) -> None:
+    """One step of gradient ascent for the coefficients of every discriminative layer of `model`, in place.
+
+    The class layer is the last one. Coefficients of hidden layers follow from its objective by the chain rule.
+    """
+    ascend_together(model, [coefficient_slopes(model, labels)])
+
+
+def coefficient_slopes(model: nn.Module, labels: Tensor) -> Slopes:
+    """Where the coefficients would go by the forward pass just made, which is then forgotten."""
+    layers = discriminative_layers(model)
+    if not layers:
+        return Slopes([], 0)
+    top = layers[-1].seen
+    if top.votes is None or top.coefficients is None:
+        raise RuntimeError("ascend_coefficients: no forward pass in training mode came before")
+    for layer in layers:
+        if layer.seen.version is not None and layer.seen.version != layer.weight._version:
+            raise RuntimeError("ascend_coefficients: weights changed since the forward pass; call before the optimiser")
+    batch = top.votes.shape[0]
+    check_labels(labels, batch, top.coefficients.shape[1])
+    check_devices(top.coefficients, labels=labels)
+    below = [x for x in (layer.seen.coefficients for layer in layers[:-1]) if x is not None and x.requires_grad]
+    if len(below) < len(layers) - 1:
+        raise RuntimeError("ascend_coefficients: hidden discriminative layers belong in a CapsuleStack")
+    agreements = _agreements(labels, top.votes, top.coefficients, below)
+    for layer in layers:
+        layer.seen.votes = layer.seen.coefficients = None
+    return Slopes(agreements, batch)
+
+
+def ascend_together(model: nn.Module, parts: Sequence[Slopes]) -> None:
+    """One step of all layers' coefficients by a batch that came in parts: Eq. 15's penalty counts once a step."""
+    batch = sum(part.batch for part in parts)
+    agreements = [reduce(torch.add, same) for same in zip(*(part.agreements for part in parts), strict=True)]
+    if dist.is_initialized():
+        for a in agreements:
+            dist.all_reduce(a)  # a sum over the whole batch, on every rank the same
+        batch *= dist.get_world_size()
+    for layer, agreement in zip(discriminative_layers(model), agreements, strict=True):
+        options, b = cast(Discriminative, layer.routing), layer.coefficients
+        b.copy_(ascend(b, agreement.to(b.dtype), batch, options.rate, options.strength, options.penalty))

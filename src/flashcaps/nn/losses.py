@@ -1,0 +1,120 @@
+"""Losses of the papers. Margin and spread loss: the mean over the batch of the sum over classes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..kernels.common.margin import CLASSES, margin_rows
+from ..kernels.common.rows import fused
+from ..routing.checks import can_look, check_floating, check_number, check_overflow, check_tensor
+from ..routing.contract import compute_dtype
+
+
+def multi_hot(targets: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Class indices (B,) -> (B, K); a multi-hot (B, K) as it is."""
+    if targets.ndim == 2:
+        return targets.to(dtype)
+    return (targets[:, None] == torch.arange(classes, device=targets.device)).to(dtype)
+
+
+def _check(name: str, x: Tensor, targets: Tensor, targets_name: str = "targets") -> Tensor:
+    """x in fp32 or better: squares and sums over classes pass the end of half precision."""
+    check_floating(name, x)
+    check_tensor(targets_name, targets)
+    if x.ndim != 2:
+        raise ValueError(f"{name}: expected (B, classes), got {tuple(x.shape)}")
+    if 0 in x.shape:
+        raise ValueError(f"{name}: expected at least one example and one class, got {tuple(x.shape)}")
+    if tuple(targets.shape) not in ((x.shape[0],), tuple(x.shape)):
+        raise ValueError(
+            f"{targets_name}: expected {(x.shape[0],)} class indices or {tuple(x.shape)} multi-hot, "
+            f"got {tuple(targets.shape)}"
+        )
+    if targets.device != x.device:
+        raise ValueError(f"{targets_name}: on {targets.device}, but {name} is on {x.device}; move one with .to()")
+    if targets.is_complex() or (targets.ndim == 1 and targets.dtype.is_floating_point):
+        raise ValueError(f"{targets_name}: expected whole numbers as class indices, got {targets.dtype}")
+    if targets.ndim == 1 and can_look(targets) and not 0 <= targets.min() <= targets.max() < x.shape[1]:
+        raise ValueError(f"{targets_name}: expected classes from 0 to {x.shape[1] - 1}, "
+                         f"got {targets.min().item()} to {targets.max().item()}")
+    return x.to(compute_dtype(x))
+
+
+def _checked(loss: Tensor, **arguments: Tensor) -> Tensor:
+    check_overflow((loss,), False, **arguments)
+    return loss
+
+
+def margin_loss(
+    lengths: Tensor, targets: Tensor, *, present: float = 0.9, absent: float = 0.1, down_weight: float = 0.5
+) -> Tensor:
+    """T max(0, m+ - ||v||)^2 + lambda (1 - T) max(0, ||v|| - m-)^2 (dynamic, Eq. 4)."""
+    for name, value in (("present", present), ("absent", absent), ("down_weight", down_weight)):
+        check_number(name, value)
+    v = _check("lengths", lengths, targets)
+    if fused(v) and v.shape[1] <= CLASSES:
+        loss: Tensor = margin_rows(v, targets, present, absent, down_weight)[0]
+        return loss
+    t = multi_hot(targets, v.shape[1], v.dtype)
+    per_class = t * F.relu(present - v).square() + down_weight * (1 - t) * F.relu(v - absent).square()
+    return _checked(per_class.sum(1).mean(), lengths=lengths)
+
+
+def spread_loss(activations: Tensor, labels: Tensor, margin: float | Tensor) -> Tensor:
+    """sum over wrong classes i of max(0, margin - (a_t - a_i))^2 (em)."""
+    if not isinstance(margin, Tensor):
+        check_number("margin", margin)
+    a = _check("activations", activations, labels, "labels")
+    t = multi_hot(labels, a.shape[1], a.dtype)
+    right = (a * t).sum(1, keepdim=True)
+    gap = F.relu(margin - (right - a)).square()
+    return _checked((gap * (1 - t)).sum(1).mean(), activations=activations)
+
+
+def spread_margin(progress: float | Tensor) -> float | Tensor:
+    """The margin of the spread loss, 0.2 -> 0.9 linearly in progress (0 to 1) through training."""
+    if not isinstance(progress, Tensor):
+        check_number("progress", progress)
+    return 0.2 + 0.7 * progress
+
+
+def spread_margin_by_step(step: int) -> float:
+    """The margin of the authors' public code: 0.2 + 0.79 sigmoid(min(10, step / 50000 - 4)), from 0.21 to 0.99."""
+    check_number("step", step, 0)
+    return 0.2 + 0.79 / (1 + math.exp(-min(10.0, step / 50_000 - 4)))
+
+
+def cross_entropy_loss(scores: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy of a softmax over classes; targets are indices (B,) or a distribution (B, K), as mixup makes."""
+    check_number("label_smoothing", label_smoothing, 0)
+    if label_smoothing > 1:
+        raise ValueError(f"label_smoothing: expected 0 to 1, got {label_smoothing}")
+    x = _check("scores", scores, targets)
+    t = targets.to(x.dtype) if targets.ndim == 2 else targets.long()
+    return _checked(F.cross_entropy(x, t, label_smoothing=label_smoothing), scores=scores)
+
+
+def binary_cross_entropy_loss(scores: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of one logistic unit per class, for images that hold several: the mean over classes and batch."""
+    x = _check("scores", scores, targets)
+    loss = F.binary_cross_entropy_with_logits(x, multi_hot(targets, x.shape[1], x.dtype))
+    return _checked(loss, scores=scores)
+
+
+def reconstruction_loss(output: Tensor, image: Tensor) -> Tensor:
+    """The **sum** of squared differences per image, averaged over the batch; the papers weigh it by 0.0005."""
+    check_floating("output", output)
+    check_tensor("image", image)
+    if output.ndim < 2 or output.shape[0] == 0:
+        raise ValueError(f"output: expected (B, ...) pixels, at least one image, got {tuple(output.shape)}")
+    if image.ndim < 2 or output.flatten(1).shape != image.flatten(1).shape:
+        raise ValueError(f"output: expected as many pixels as {tuple(image.shape)} has, got {tuple(output.shape)}")
+    if image.device != output.device or image.is_complex():
+        raise ValueError(f"image: expected real numbers on {output.device}, got {image.dtype} on {image.device}")
+    x, y = (z.to(compute_dtype(output, image)).flatten(1) for z in (output, image))
+    loss = F.mse_loss(x, y, reduction="sum") / x.shape[0]
+    return _checked(loss, output=output, image=image)

@@ -1,0 +1,93 @@
+"""Stacks of capsule layers: layer by layer, or all at once (attention, Procedure 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from ..routing import Routed, Step
+from ..routing.checks import check_iterations
+from .base import CapsuleLayer
+
+
+class CapsuleStack(nn.Module):
+    """Capsule layers one above the other.
+
+    concurrent: after one sequential sweep with uniform coefficients, every layer updates at once from the previous
+    values of its neighbours, `iterations` in all, primary capsules fixed (Procedure 2; attention only). Otherwise
+    each layer finishes its routing before the next begins. `iterations` None: the layers' own (the most of them).
+
+    u and activation of the primary capsules, (B, types, H, W, D) or (B, I, D) -> Routed of the last layer.
+    """
+
+    def __init__(self, layers: Iterable[CapsuleLayer], iterations: int | None = None, concurrent: bool = True) -> None:
+        super().__init__()
+        stack = list(layers)
+        if not stack:
+            raise ValueError("layers: expected at least one capsule layer, got none")
+        if iterations is not None:
+            check_iterations(iterations)
+        if concurrent:
+            for k, layer in enumerate(stack):
+                if not layer.routing.stepwise:
+                    raise ValueError(f"concurrent: layer {k} ({layer.name}) has no single step; use concurrent=False")
+        elif iterations is not None:
+            for layer in stack:
+                layer.set_iterations(iterations)
+        for layer in stack[:-1]:
+            layer.hidden = True
+        self.layers = nn.ModuleList(stack)
+        self.iterations = iterations or max(layer.routing.iterations for layer in stack)
+        self.concurrent = concurrent
+
+    def forward(
+        self, u: Tensor, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
+    ) -> Routed:
+        if self.concurrent:
+            return self._concurrent(u, activation, coupling, record)
+        layers = self._layers()
+        for layer, above in pairwise(layers):
+            routed = layer(u, activation)
+            u, activation = routed.pose, hand_on(routed.activation, layer, above)
+        top: Routed = layers[-1](u, activation, coupling=coupling, record=record)
+        return top
+
+    def _layers(self) -> list[CapsuleLayer]:
+        return [cast(CapsuleLayer, layer) for layer in self.layers]
+
+    def _concurrent(self, u: Tensor, activation: Tensor | None, coupling: bool, record: bool) -> Routed:
+        layers, last = self._layers(), len(self.layers) - 1
+        asked = [k == last and (coupling or record) for k in range(last + 1)]
+        state = [Routed(u, activation)]  # state[k + 1] is what layer k computes
+        for layer, c in zip(layers, asked, strict=True):
+            state.append(layer.step(state[-1].pose, None, state[-1].activation, coupling=c))
+        tops = [state[-1]]
+        for t in range(2, self.iterations + 1):
+            new = list(state)
+            for k, layer in enumerate(layers):
+                # A change takes one iteration to climb one layer: what cannot reach the top in time is not computed.
+                if t + (last - k) <= self.iterations:
+                    below, own = state[k], state[k + 1]
+                    new[k + 1] = layer.step(below.pose, own.pose, below.activation, coupling=asked[k])
+            state = new
+            tops.append(state[-1])
+        top = state[-1]
+        history = tuple(Step(x.coupling, x.pose) for x in tops if x.coupling is not None) if record else None
+        return top._replace(coupling=top.coupling if coupling else None, history=history)
+
+
+def hand_on(activation: Tensor | None, giver: CapsuleLayer, taker: CapsuleLayer) -> Tensor | None:
+    """What one layer's activation is to the next: lengths are in the pose already, scores are logits."""
+    gives, takes = giver.routing.gives, taker.routing.takes
+    if activation is None or (gives == "length" and takes is None):
+        return None
+    if gives == "score":
+        return activation if takes == "score" else activation.sigmoid()
+    if takes == "score":
+        edge = torch.finfo(activation.dtype).eps
+        return activation.logit(edge)
+    return activation

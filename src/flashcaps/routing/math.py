@@ -1,0 +1,123 @@
+"""Squash, length, and the softmax over a child's parents."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import ParamSpec, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .contract import compute_dtype
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Grid = tuple[int, int, int, int]  # height and width of a convolutional layer's input, kernel, stride
+Softmax = Callable[..., Tensor]  # (logits (B, I, J), leaky=False) -> couplings (B, I, J)
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """A context without autocast: products of half precision would reach softmax, exponentials and variances."""
+    traced = torch.compiler.is_compiling()  # which older versions of torch cannot ask through
+    if not traced and not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
+def full_precision(function: Callable[P, T]) -> Callable[P, T]:
+    """Run without autocast, on the device of the first argument."""
+
+    @functools.wraps(function)
+    def inner(*args: P.args, **kwargs: P.kwargs) -> T:
+        first = next(iter([*args, *kwargs.values()]), None)
+        with no_autocast(first.device) if isinstance(first, Tensor) else nullcontext():
+            return function(*args, **kwargs)
+
+    return inner
+
+
+def length(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
+    """||x||, with gradient 0 at x = 0."""
+    n: Tensor = torch.linalg.vector_norm(x, dim=dim, keepdim=keepdim, dtype=compute_dtype(x))
+    return n.to(x.dtype)
+
+
+def squash(s: Tensor, dim: int = -1) -> Tensor:
+    r"""Keep the direction of `s`, map its length n to n^2 / (1 + n^2) (dynamic, Eq. 1).
+
+    Written as s * n / (1 + n^2), which has no division by n: value and gradient are exactly 0 at s = 0.
+    """
+    x = s.to(compute_dtype(s))
+    n: Tensor = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
+    return (x * (n / (1 + n * n))).to(s.dtype)
+
+
+def over_parents(logits: Tensor, leaky: bool = False) -> Tensor:
+    """Softmax over the last axis, the parents (Eq. 3). Leaky: one more parent of logit 0, its share dropped."""
+    if leaky:
+        return F.pad(logits, (0, 1)).softmax(-1)[..., :-1]
+    return logits.softmax(-1)
+
+
+def masked(softmax: Softmax, mask: Tensor) -> Softmax:
+    """`softmax` among the parents a child can vote for, mask (I, J); a child with no parent is coupled to nobody."""
+
+    def inner(logits: Tensor, leaky: bool = False) -> Tensor:
+        lowest = torch.finfo(logits.dtype).min  # not -inf: a row of nothing but -inf would be NaN
+        return softmax(logits.masked_fill(~mask, lowest), leaky=leaky) * mask
+
+    return inner
+
+
+class OverPositions:
+    """Softmax over every parent type **and position** that covers a child of a convolutional layer.
+
+    child (P, K): which place of the input each of the K kernel offsets at each of the P outputs looks at.
+    Logits come as (B * P, T * K, J); those that belong to one child lie in different rows, so sums over
+    its parents are scattered to the child and gathered back. grid: the same in numbers, for kernels.
+    """
+
+    def __init__(self, child: Tensor, places: int, grid: Grid | None = None) -> None:
+        self.child = child
+        self.places = places
+        self.grid = grid
+
+    @property
+    def kernel(self) -> int:
+        return self.child.shape[1]
+
+    def __call__(self, logits: Tensor, leaky: bool = False) -> Tensor:
+        (n, i, j), (p, k) = logits.shape, self.child.shape
+        b, t = n // p, i // k
+        x = logits.view(b, p, t, k, j).permute(0, 2, 1, 3, 4).reshape(b, t, p * k, j)
+        index = self.child.reshape(1, 1, p * k).expand(b, t, p * k)
+        top = x.new_full((b, t, self.places), 0.0 if leaky else torch.finfo(x.dtype).min)
+        top = top.scatter_reduce(2, index, x.detach().amax(-1), "amax")
+        e = (x - top.gather(2, index)[..., None]).exp()
+        total = torch.zeros_like(top).scatter_add(2, index, e.sum(-1))
+        if leaky:
+            total = total + (-top).exp()
+        c = e / total.clamp(min=torch.finfo(x.dtype).tiny).gather(2, index)[..., None]
+        return c.view(b, t, p, k, j).permute(0, 2, 1, 3, 4).reshape(n, i, j)
+
+
+def weighted_moments(weight: Tensor, votes: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Of votes (B, I, J, D) weighted by (B, I, J): their total weight (B, J), mean and variance (B, J, D).
+
+    eps is added to the total where it divides, and to the variance.
+    """
+    total = weight.sum(1)
+    share = weight / (total + eps)[:, None]
+    mean = torch.einsum("bij,bijd->bjd", share, votes)
+    variance = torch.einsum("bij,bijd->bjd", share, (votes - mean[:, None]).square()) + eps
+    return total, mean, variance
+
+
+def log_density(votes: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """log N(votes; mean, variance) up to the constant of 2 pi, which a softmax over parents cancels. (B, I, J)"""
+    mahalanobis = ((votes - mean[:, None]).square() / variance[:, None]).sum(-1)
+    return -0.5 * (mahalanobis + variance.log().sum(-1)[:, None])

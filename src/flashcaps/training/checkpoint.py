@@ -1,0 +1,262 @@
+"""Files of a run: weights (safetensors with their config inside) and states to resume from (checked, two kept).
+
+Every file is written beside its place, synced and renamed: whatever stops the process, the old file or the new one is
+there, whole. Every file carries a checksum: what is damaged is named, never loaded.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as load_bytes
+from safetensors.torch import save as save_bytes
+from torch import Tensor, nn
+
+from .compressed import SUFFIX, compress, decompress, is_compressed
+
+KEPT = 2  # states to resume from
+CHECK = 16  # hex digits of the checksum in the name of a state
+PREFERRED = ("ema", "last", "best")  # which weights of a run stand for it where nothing else is said
+
+
+def write_atomic(path: Path, content: bytes | str) -> None:
+    """The whole content or, if anything goes wrong, what was there before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    raw = content.encode() if isinstance(content, str) else content
+    try:
+        with room_for(path, len(raw)), part.open("wb") as out:
+            out.write(raw)
+            out.flush()
+            os.fsync(out.fileno())
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    os.replace(part, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename, too, must survive a power cut
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def room_for(path: Path, size: int) -> Iterator[None]:
+    """A full disk, a quota or a limit on file sizes, met while writing: said with the path and the bytes it takes."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(error.errno, f"{path}: no room for {size:,} bytes ({os.strerror(error.errno)}, {free:,} bytes "
+                                   "free there); what was saved before is whole, make room and go on") from None
+
+
+def save_weights(path: Path, model: nn.Module, config: dict[str, Any]) -> None:
+    """The model's weights, and in the same file what it takes to build it again; compressed where it ends in .xz."""
+    raw = weights_bytes(model, config)
+    write_atomic(path, compress(raw) if path.suffix == SUFFIX else raw)
+
+
+def weights_bytes(model: nn.Module, config: dict[str, Any]) -> bytes:
+    """A safetensors file: the state of the model, the config and the digest of both."""
+    own = {"model": {"name": model.name, "overrides": model.overrides}}
+    plain = {name: x.detach().cpu().contiguous().clone() for name, x in model.state_dict().items()}
+    whole = own | config
+    whole |= {"sha256": weights_digest(plain, whole)}  # not beside it: two keys of metadata come in either order
+    return save_bytes(plain, metadata={"flashcaps": json.dumps(whole)})
+
+
+def weights_digest(weights: dict[str, Tensor], config: dict[str, Any]) -> str:
+    """SHA-256 of the config and of every tensor with its name, type and shape."""
+    h = hashlib.sha256(json.dumps(config).encode())
+    for name in sorted(weights):
+        x = weights[name].contiguous()
+        h.update(f"{name} {x.dtype} {tuple(x.shape)}".encode())
+        h.update(x.flatten().view(torch.uint8).numpy().data)
+    return h.hexdigest()
+
+
+def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(weights, config) of a file, compressed or not; an error names what is wrong with it."""
+    try:
+        weights, metadata = _read_compressed(path) if is_compressed(path) else _read_plain(path)
+    except (SafetensorError, OSError, KeyError, TypeError) as error:  # the last two: a dtype, a size torch lacks
+        why = str(error).partition("\n")[0]  # torch adds where in C++ it was
+        raise ValueError(f"{path}: not a whole safetensors file ({why}); get or train it again") from None
+    if "flashcaps" not in metadata:
+        raise ValueError(f"{path}: expected weights that flashcaps saved, got safetensors without its config")
+    config = _parse(path, metadata["flashcaps"])
+    digest = config.pop("sha256", None)
+    if digest is not None and (found := weights_digest(weights, config)) != digest:
+        raise ValueError(f"{path}: expected sha256 {digest}, found {found}; the file is damaged, get or train it again")
+    for name, x in weights.items():
+        if x.is_floating_point() and not torch.isfinite(x).all():
+            raise ValueError(f"{path}: {name}: expected finite weights, got {int((~x.isfinite()).sum())} NaN or Inf")
+    return weights, config
+
+
+def _read_plain(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    with safe_open(path, framework="pt") as stored:
+        return {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata() or {}  # noqa: SIM118
+
+
+def _read_compressed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    raw = decompress(path)
+    weights = load_bytes(raw)  # checks the header, too, of which it hands out no metadata
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    return weights, header.get("__metadata__", {})
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: the config in it is damaged ({error}); get or train it again") from None
+    if not isinstance(config, dict) or "model" not in config:
+        raise ValueError(f"{path}: the config in it names no model; get or train it again")
+    return config
+
+
+def load(
+    name: str | os.PathLike[str],
+    *,
+    weights: str | None = None,
+    device: torch.device | str = "cpu",
+    backbone: nn.Module | None = None,
+) -> nn.Module:
+    """The model of a run folder, a weights file, or a name that ships with flashcaps, ready to use (eval mode).
+
+    weights: "ema", "last" or "best" of a run folder; by default those the run was tested with. backbone: the module a
+    model was built on, where it was one of yours; one of timm is built again by its name.
+    """
+    from ..models import create_model
+    from ..models.timm import for_loading
+
+    stored, config = read_weights(find_weights(name, weights))
+    model: Any = create_model(config["model"]["name"], **for_loading(config["model"]["overrides"], backbone))
+    model.load_state_dict(stored)
+    model.config = config
+    return model.to(device).eval()
+
+
+def find_weights(name: str | os.PathLike[str], weights: str | None = None) -> Path:
+    """The file that `load` reads."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        return _in_folder(path, weights)
+    shipped = shipped_files()
+    if str(name) in shipped:
+        return shipped[str(name)]
+    close = get_close_matches(str(name), shipped, 1)
+    hint = f"did you mean {close[0]}?" if close else f"by name there are {', '.join(sorted(shipped)) or 'none'}"
+    raise FileNotFoundError(f"name: {name} is neither a run folder, a weights file nor a shipped name; {hint}")
+
+
+def shipped_files() -> dict[str, Path]:
+    """Name -> weights that come with flashcaps; of a name that is there in both forms, the one to read as it is."""
+    longest_first = sorted((Path(str(p)) for p in _shipped()), reverse=True)
+    return {p.name.removesuffix(SUFFIX).removesuffix(".safetensors"): p for p in longest_first}
+
+
+def _shipped() -> list[Any]:
+    folder, endings = files("flashcaps").joinpath("models", "weights"), (".safetensors", f".safetensors{SUFFIX}")
+    return [p for p in folder.iterdir() if p.name.endswith(endings)] if folder.is_dir() else []
+
+
+def _in_folder(folder: Path, weights: str | None) -> Path:
+    result = folder / "result.json"
+    tested = (json.loads(result.read_text()).get("weights"),) if result.is_file() else ()
+    for which in (weights,) if weights else (*tested, *PREFERRED):
+        path = folder / f"{which}.safetensors"
+        if path.is_file():
+            return path
+    raise FileNotFoundError(f"{folder}: no {weights or 'ema, last or best'}.safetensors; is the run finished?")
+
+
+def save_state(folder: Path, state: dict[str, Any], step: int) -> None:
+    """One state to resume from: state-STEP-CHECK.pt, its whole checksum in states.json, the one before it kept."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    content = buffer.getvalue()
+    digest = hashlib.sha256(content).hexdigest()
+    name = f"state-{step:08d}-{digest[:CHECK]}.pt"
+    write_atomic(folder / name, content)
+    known = [{"file": name, "step": step, "sha256": digest}] + [e for e in _manifest(folder) if e["step"] != step]
+    _write_manifest(folder, known[:KEPT])
+
+
+def _write_manifest(folder: Path, entries: list[dict[str, Any]]) -> None:
+    write_atomic(folder / "states.json", json.dumps(entries, indent=2) + "\n")
+    kept = {e["file"] for e in entries}
+    for old in folder.glob("state-*.pt"):
+        if old.name not in kept:
+            old.unlink()
+
+
+def _manifest(folder: Path) -> list[dict[str, Any]]:
+    """The states there are, newest first; where states.json is damaged, as their names tell."""
+    path = folder / "states.json"
+    if not path.is_file():
+        return []
+    try:
+        entries = json.loads(path.read_bytes())
+        if not isinstance(entries, list) or not all(map(_well_formed, entries)):
+            raise ValueError("not a list of files with step and sha256")
+        return entries
+    except ValueError as error:
+        warnings.warn(f"{path} is damaged ({error}); going by the checksums in the names of the states", stacklevel=3)
+    names = (re.fullmatch(r"state-(\d+)-([0-9a-f]+)\.pt", p.name) for p in folder.glob("state-*.pt"))
+    found = [{"file": n[0], "step": int(n[1]), "sha256": n[2]} for n in names if n and len(n[2]) == CHECK]
+    return sorted(found, key=lambda e: -e["step"])
+
+
+def _well_formed(entry: Any) -> bool:
+    kinds = {"file": str, "step": int, "sha256": str}
+    return (isinstance(entry, dict) and all(isinstance(entry.get(k), kind) for k, kind in kinds.items())
+            and len(entry["sha256"]) in (CHECK, 64) and Path(entry["file"]).name == entry["file"])
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    """The newest whole state of a run, on the CPU; a damaged one is named, dropped, and the one before it taken."""
+    entries = _manifest(folder)
+    for k, entry in enumerate(entries):
+        path = folder / entry["file"]
+        content = path.read_bytes() if path.is_file() else b""
+        if hashlib.sha256(content).hexdigest().startswith(entry["sha256"]):
+            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            if k:  # else the next save would keep the damaged one and let go of this
+                _write_manifest(folder, entries[k:])
+            return state
+        warnings.warn(f"{path} is damaged or gone; going back to the state before it", stacklevel=2)
+    raise FileNotFoundError(f"--resume: no whole state in {folder}; leave --resume out to start anew")
+
+
+def newest_state(folder: Path) -> str:
+    """The name of the state that a resumed run would start from; "" where there is none yet."""
+    entries = _manifest(folder)
+    return entries[0]["file"] if entries else ""
+
+
+def forget_states(folder: Path) -> None:
+    """A finished run needs none."""
+    for path in [*folder.glob("state-*.pt"), folder / "states.json"]:
+        path.unlink(missing_ok=True)

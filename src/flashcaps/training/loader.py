@@ -1,0 +1,106 @@
+"""From a recipe's [data] to what the loop trains and evaluates on, resident on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..data import Dataset, DiverseMultiMNIST, Split, holdout, load_data
+from ..data.augment import resize
+from ..data.files import Root
+from ..data.user_images import held_images  # and adds "images", "table" and "hub" to the data sets there are
+from .batches import Held, HeldPairs, ImageStream, PairStream, Share, Stream, spread
+from .recipe import Augment, Data, Recipe
+
+DEV_EXAMPLES = 512
+
+
+@dataclass(frozen=True)
+class Sources:
+    """train None: only evaluation was asked for. options: what the model must know of the data."""
+
+    dataset: Dataset
+    train: Stream | None
+    validation: Held | None
+    test: Held
+    options: dict[str, Any]
+
+
+def open_sources(
+    recipe: Recipe, root: Root, device: torch.device, share: Share | None, *, dev: bool = False
+) -> Sources:
+    """Load, hold out, resize and move the data. share None: for evaluation alone. dev: a few hundred examples."""
+    spec = recipe.data
+    if spec.name == "shards":  # larger than memory: read as it goes
+        from .streaming import shard_sources
+
+        return shard_sources(recipe, device, share, DEV_EXAMPLES if dev else 1 << 62)
+    dataset, validation = load_splits(spec, root, device)
+    splits = {"train": dataset.train, "test": dataset.test, "validation": validation}
+    for name, split in splits.items():
+        if split is not None and dev:
+            split = split.select(spread(len(split), DEV_EXAMPLES))
+        if split is not None and spec.resize:
+            split = replace(split, images=resize(split.images, spec.resize))
+        splits[name] = split if split is None else split.to(device)
+    if dataset.train.text is not None:
+        return _text(recipe, dataset, splits, device, share)
+    if dataset.compose is not None:
+        return _pairs(recipe, dataset, splits, share, DEV_EXAMPLES if dev else spec.test)
+    train, test = splits["train"], splits["test"]
+    assert train is not None
+    assert test is not None
+    crop = recipe.augment.crop
+    held = None if splits["validation"] is None else held_images(splits["validation"], crop, dataset)
+    seed, classes = recipe.train.seed, dataset.classes
+    stream = None if share is None else ImageStream(train, recipe.augment, share, classes, seed)
+    return Sources(dataset, stream, held, held_images(test, crop, dataset), {})
+
+
+def load_splits(spec: Data, root: Root, device: torch.device) -> tuple[Dataset, Split | None]:
+    """The data set less what is held out of training, and that."""
+    options = dict(spec.options)
+    if spec.name == "synthetic_norb":
+        options.setdefault("device", str(device))  # rendered there
+    dataset = load_data(spec.name, root, **options)
+    if dataset.validation is not None or not spec.validation:
+        return dataset, dataset.validation
+    train, validation = holdout(dataset.train, count=spec.validation)
+    if spec.held:  # the same examples, differently made
+        _, validation = holdout(load_data(spec.name, root, **options | spec.held).train, count=spec.validation)
+    return replace(dataset, train=train), validation
+
+
+def _pairs(recipe: Recipe, dataset: Dataset, splits: dict[str, Any], share: Share | None, count: int) -> Sources:
+    compose = dataset.compose
+    assert compose is not None
+    if recipe.augment != Augment():
+        raise ValueError(f"augment: composed images take none, for each is new already; got {recipe.augment}")
+    rule = "threshold" if compose is DiverseMultiMNIST else "top2"
+
+    def held(split: Split | None) -> HeldPairs | None:
+        return None if split is None else HeldPairs(compose(split).fixed(count), rule, dataset.classes)
+
+    stream = None if share is None else PairStream(compose(splits["train"]), share, recipe.train.seed)
+    test = held(splits["test"])
+    assert test is not None
+    return Sources(dataset, stream, held(splits["validation"]), test, {})
+
+
+def _text(
+    recipe: Recipe, dataset: Dataset, splits: dict[str, Any], device: torch.device, share: Share | None
+) -> Sources:
+    from .text import HeldText, Phrases, TextStream, load_transformer, open_phrases
+
+    spec, seed, classes = recipe.data, recipe.train.seed, dataset.classes
+    transformer = load_transformer(spec.transformer, device)
+
+    def phrases(name: str) -> Phrases:
+        return open_phrases(splits[name], transformer, spec.tokens, spec.keep)
+
+    stream = None if share is None else TextStream(phrases("train"), recipe.augment, share, classes, seed)
+    held = {name: HeldText(phrases(name), classes) for name in ("validation", "test") if splits[name] is not None}
+    options = {"layers": transformer.layers, "width": transformer.width}
+    return Sources(dataset, stream, held.get("validation"), held["test"], options)

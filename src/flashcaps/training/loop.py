@@ -1,0 +1,274 @@
+"""The one training loop: CPU, one GPU, or as many processes as torchrun starts.
+
+    train(read_recipe("tiny"))
+
+What a step does is in step.py, where its images come from in batches.py, what is written in run_folder.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..analysis.routing_logits import applies, probe, probe_due
+from ..models import create_model
+from ..routing.checks import TooLarge
+from .autosize import own_command
+from .batches import Share
+from .distributed import Stopped, StopSignals, Workers, join_workers, lost_workers, set_precision, was_restarted
+from .evaluate import Evaluation, evaluate_as
+from .guard import NonFinite, first_bad, raise_non_finite
+from .loader import Sources, open_sources
+from .memory import batch_that_fits
+from .plots import draw_curve, draw_reconstructions
+from .recipe import Recipe
+from .results import make_result
+from .run_folder import RunFolder, run_name
+from .step import Step, make_step
+
+DEV_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run happens and how it is begun. dev: a few steps on a few hundred examples, to see that it works."""
+
+    device: str = "auto"
+    out: str | None = None
+    data: str | None = None
+    resume: bool = False
+    fresh: bool = False
+    tensorboard: bool = False
+    dev: bool = False
+    named: str = ""  # how the command line called the recipe, for the command to resume it with
+
+
+class Watch:
+    """Told what happens; this one is silent. The command line's is a progress bar."""
+
+    def begin(self, title: str, total: int, at: int) -> None: ...
+
+    def progress(self, at: int, loss: float, error: float, images_s: float) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: its folder, the test evaluation, and what result.json says."""
+
+    folder: Path
+    test: Evaluation
+    result: dict[str, Any]
+
+
+def train(recipe: Recipe, place: Place = Place(), watch: Watch = Watch()) -> Outcome:
+    """Train, evaluate on held-out data as it goes, test at the end. Raises Stopped, its state saved, on a signal."""
+    workers = join_workers(place.device)
+    if place.dev:
+        recipe = replace(recipe, train=replace(recipe.train, steps=DEV_STEPS, evaluate_every=10**6))
+    watch = watch if workers.rank == 0 else Watch()
+    set_precision(recipe.train.precision)
+    run = make_run(recipe, place, workers)
+    resume = workers.shared(place.resume or (was_restarted() and run.begun))
+    with claimed(run, resume, place, workers):
+        rollbacks = 0
+        while True:
+            try:
+                return attempt(run, place, workers, watch, resume, rollbacks)
+            except NonFinite as fault:
+                rollbacks = 1 + workers.shared(run.rollbacks)
+                if rollbacks > recipe.train.rollback:
+                    raise
+                watch.say(f"{fault}: going back and on with the learning rate times {0.5**rollbacks:g}")
+                resume = True
+
+
+def attempt(run: RunFolder, place: Place, workers: Workers, watch: Watch, resume: bool, rollbacks: int) -> Outcome:
+    """From the newest state, or from the start, to the end."""
+    recipe = run.recipe
+    state = workers.shared(run.newest() if resume and workers.rank == 0 else None)
+    share = make_share(recipe, state, workers)
+    sources = open_sources(recipe, place.data, workers.device, share, dev=place.dev)
+    stream = sources.train
+    assert stream is not None
+    check_held(recipe, sources)
+    run.class_names = sources.dataset.class_names
+    torch.manual_seed(recipe.train.seed)
+    model = create_model(recipe.model.name, **sources.options | recipe.model.overrides).to(workers.device)
+    if recipe.train.channels_last and workers.device.type == "cuda":
+        convolutions_last(model)
+    step, advance = make_step(model, stream, recipe, sources.test.rule, workers)
+    step.rollbacks = run.rollbacks = rollbacks
+    if workers.rank == 0:
+        run.open(resume)
+    at = run.restore(step, state)
+    if at == 0:
+        torch.manual_seed(recipe.train.seed + workers.rank)  # dropout differs from process to process
+    watch.begin(f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {workers.device}", step.total, at)
+    with StopSignals() as stop:
+        at = follow(step, advance, sources, run, at, watch, stop)
+    return finish(step, sources, run, at, watch)
+
+
+def follow(
+    step: Step, advance: Any, sources: Sources, run: RunFolder, at: int, watch: Watch, stop: StopSignals
+) -> int:
+    """The loop; the number of steps done at its end."""
+    spec, workers, stream = run.recipe.train, step.workers, step.stream
+    main = workers.rank == 0
+    plan, read_at, read_s, done = None, at, run.wall_s, False
+    while at < step.total and not done:
+        epoch, k = divmod(at, stream.steps)
+        plan = stream.plan(epoch) if plan is None or k == 0 else plan
+        with batch_that_fits(step, plan.index[k], plan.noise[k]):
+            advance(plan.index[k], plan.noise[k], at)
+        at += 1
+        if main and probe_due(at) and step.guard.healthy:
+            probe_routing(step, run, at, plan.index[k], plan.noise[k])
+        epoch_ends = k + 1 == stream.steps or at == step.total
+        if at % spec.log_every == 0 or epoch_ends:
+            applied = step.guard.look()
+            if applied is not None:
+                raise_non_finite(step, read_at + applied, run.path, run.resume_command)
+            loss, error, _ = step.read()
+            images = (at - read_at) * stream.share.batch * workers.world  # a resumed run has read others before
+            rate = images / max(run.wall_s - read_s, 1e-9)
+            watch.progress(at, loss, error, rate)
+            if main:
+                lr = step.rates(at - 1).lr
+                run.log("train", at, epoch=epoch, loss=loss, error=error, lr=lr, images_s=round(rate, 1))
+            read_at, read_s = at, run.wall_s
+        if epoch_ends and workers.agreed(bool(first_bad(step.model.state_dict().items()))):
+            raise_non_finite(step, at - 1, run.path, run.resume_command)
+        if epoch_ends and ((epoch + 1) % spec.evaluate_every == 0 or at == step.total):
+            try:
+                done = look(step, sources, run, at, watch)
+            except TooLarge:  # the weights have run away; the next step would have met it
+                raise_non_finite(step, at - 1, run.path, run.resume_command)
+            read_s = run.wall_s
+        asked = workers.agreed(stop.number > 0) if workers.world == 1 or read_at == at else False
+        if main and at < step.total and (asked or run.save_due()):
+            run.save(step, at)
+        if asked and at < step.total and not done:
+            raise Stopped(stop.number or 15, run.resume_command)
+    return at
+
+
+def probe_routing(step: Step, run: RunFolder, at: int, index: Tensor, noise: Tensor) -> None:
+    """How much each routing iteration still changes its logits, for the figure routing_logits; a few early steps."""
+    if applies(step.model):
+        with suppress(TooLarge):  # weights that run away: the guard tells
+            run.log("routing", at, change=probe(step.model, step.stream.batch(index, noise)))
+
+
+def convolutions_last(model: nn.Module) -> None:
+    """Convolutions compute channels last, tensor cores' own order; capsule weights keep theirs."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def make_run(recipe: Recipe, place: Place, workers: Workers) -> RunFolder:
+    """The run's folder, not touched yet, and the command that goes on with it."""
+    path = Path(place.out or Path("runs") / ("dev-" * place.dev + run_name(recipe)))
+    named = [place.named] if place.named else own_command(recipe)
+    command = ["flashcaps", "train", *named, *recipe.overrides]
+    told = recipe.train.seed or place.named.endswith(".toml")  # whose own seed need not be 0
+    flags = {"--seed": recipe.train.seed if told else None, "--device": place.device, "--out": place.out,
+             "--data": place.data}  # fmt: skip
+    for flag, value in flags.items():
+        command += [] if value in (None, "auto") else [flag, str(value)]
+    return RunFolder(path, recipe, command, tensorboard=place.tensorboard and workers.rank == 0)
+
+
+@contextmanager
+def claimed(run: RunFolder, resume: bool, place: Place, workers: Workers) -> Iterator[None]:
+    """The folder is this run's while it lasts; a process that others wait for in vain is named."""
+    try:
+        if workers.rank == 0:
+            run.claim(resume, place.fresh or place.dev)
+        workers.agreed(False)
+        yield
+    except RuntimeError as error:
+        with StopSignals():  # torchrun, which saw it, too, sends its SIGTERM while the others answer
+            lost = lost_workers(workers, error)
+        if lost:
+            cause = str(error).split(". ")[0]
+            raise RuntimeError(f"lost {lost} of {workers.world} ({cause}); start all of them again: "
+                               f"{run.resume_command}") from error
+        raise
+    finally:
+        run.release()
+
+
+def make_share(recipe: Recipe, state: dict[str, Any] | None, workers: Workers) -> Share:
+    """This process's part of a step. A resumed run takes as many images a step as before, whoever shares them now."""
+    images = (state or {}).get("images", recipe.train.batch * workers.world)
+    if images % (workers.world * recipe.train.accumulate):
+        raise ValueError(f"--resume: expected a number of processes that can share a step of {images} images in "
+                         f"{recipe.train.accumulate} parts, got {workers.world}; start a divisor of {images}")
+    return Share(images // workers.world, workers.rank, workers.world)
+
+
+def check_held(recipe: Recipe, sources: Sources) -> None:
+    """What asks for validation data has some."""
+    spec = recipe.train
+    if sources.validation is None and (spec.select == "validation" or (spec.stop_error and spec.select == "last")):
+        asks = "select" if spec.select == "validation" else "stop_error"
+        raise ValueError(f"train.{asks}: expected validation data to go by, got none of {recipe.data.name}; hold some "
+                         "out of training with data.validation=N")
+
+
+def look(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) -> bool:
+    """Evaluate where the recipe says, keep the best weights; whether the recipe's stop_error is reached."""
+    spec = step.recipe.train
+    held, split = (sources.test, "test") if spec.select == "test" else (sources.validation, "validation")
+    for model in [step.model] if step.average is None else [step.model, step.average.model]:
+        step.workers.average_statistics(model)
+    if held is None:
+        return False
+    result = measure(step, step.tested, held)
+    epoch = (at - 1) // step.stream.steps
+    if step.workers.rank == 0:
+        plain = measure(step, step.model, held).error if step.average is not None else result.error
+        run.log("evaluation", at, epoch=epoch, split=split, error=result.error, error_without_average=plain)
+        if not run.best or result.error < run.best["error"]:
+            run.best = {"error": result.error, "epoch": epoch}
+            run.weights("best", step.tested, at)
+        watch.say(f"epoch {epoch + 1}: {split} error {result.error:.2f} % (best {run.best['error']:.2f} %)")
+    return bool(spec.stop_error) and bool(step.workers.shared(result.error <= spec.stop_error))
+
+
+def measure(step: Step, model: nn.Module, held: Any) -> Evaluation:
+    return evaluate_as(step.recipe, model, held, step.recipe.train.batch)
+
+
+def finish(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) -> Outcome:
+    """Test the weights the recipe selects, write weights, pictures and result."""
+    recipe, workers = step.recipe, step.workers
+    chosen, model = "ema" if step.average is not None else "last", step.tested
+    if workers.rank == 0:
+        run.weights("last", step.model, at)
+        if step.average is not None:
+            run.weights("ema", step.average.model, at)
+    workers.agreed(False)
+    if recipe.train.select != "last" and (run.path / "best.safetensors").is_file():
+        from .checkpoint import load
+
+        chosen, model = "best", load(run.path, weights="best", device=workers.device)
+    test = measure(step, model, sources.test)
+    result = make_result(recipe, run, step, test, chosen, at)
+    if workers.rank == 0:
+        run.log("test", at, error=test.error, weights=chosen)
+        run.finish(result)
+        for trouble in (draw_curve(run.path, run.metrics()), draw_reconstructions(run.path, model, sources.test)):
+            if trouble:
+                watch.say(trouble)
+    return Outcome(run.path, test, result)

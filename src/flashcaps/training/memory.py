@@ -1,0 +1,149 @@
+"""Memory: what a training step takes by rule, what is free, and which batch would fit where it ran out.
+
+    with batch_that_fits(step, index, noise):
+        step.advance(index, noise)          # out of memory: a line with the batch that would fit
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..models import create_model
+from ..models.timm import for_loading
+from ..nn.base import CapsuleLayer
+from .recipe import Recipe
+
+if TYPE_CHECKING:
+    from .step import Step
+
+SPARE = 0.8  # of what is free, the part that a plan may fill: the allocator and the optimiser's first step take some
+
+
+class OutOfMemory(RuntimeError):
+    """A training step did not fit; the message says which batch would."""
+
+
+@torch.no_grad()
+def memory_needed(model: nn.Module, example: Sequence[int], batch: int) -> int:
+    """Bytes a training step takes, by rule: weights five times (gradients, two moments, average), and for the backward
+    pass the outputs of all layers, and as much again for their gradients. One example is run to see them.
+
+    example: its shape, (C, H, W) of an image or (tokens, layers, width) of a text's hidden states.
+    """
+    held: list[int] = []
+
+    def count(module: nn.Module, inputs: Any, output: Any) -> None:
+        tensors = [output] if isinstance(output, Tensor) else [x for x in output if isinstance(x, Tensor)]
+        held.append(sum(x.numel() * x.element_size() for x in tensors))
+
+    twin = copy.deepcopy(model).eval()
+    for layer in twin.modules():
+        if isinstance(layer, CapsuleLayer) or not list(layer.children()):
+            layer.register_forward_hook(count)
+    weights = list(twin.parameters())
+    twin(torch.zeros(1, *example, device=weights[0].device))
+    return 5 * sum(p.numel() * p.element_size() for p in weights) + 2 * batch * sum(held)
+
+
+def memory_free(device: torch.device) -> int | None:
+    """Bytes that are free, or None where nobody can say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    with suppress(OSError, StopIteration), Path("/proc/meminfo").open() as lines:  # where files read count as free
+        return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) * 1024
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def memory_warning(recipe: Recipe, device: torch.device, free: int | None = None) -> str | None:
+    """A line, where a step would not fit in the memory that is free: which batch would. None for models of text."""
+    model = create_model(recipe.model.name, **for_loading(recipe.model.overrides))  # no weights are fetched to count
+    free = memory_free(device) if free is None else free
+    if model.image is None:
+        return None
+    needed = memory_needed(model, model.image, recipe.train.batch)
+    if free is None or needed <= SPARE * free:
+        return None
+    fixed, each = memory_needed(model, model.image, 0), memory_needed(model, model.image, 1)
+    fits = int((SPARE * free - fixed) // max(each - fixed, 1))
+    advice = f"batch={fits} would fit" if fits >= 1 else "make images smaller, data.size=[64,64]"
+    return f"a step needs about {in_bytes(needed)}, {in_bytes(free)} are free on {device}; {advice}"
+
+
+def in_bytes(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+@contextmanager
+def batch_that_fits(step: Step, index: Tensor, noise: Tensor) -> Iterator[None]:
+    """Around a training step on `index` (B,), `noise` (B, columns): where it runs out of memory, OutOfMemory says which
+    batch fits. That is found by trying: the run is over, so its weights may change."""
+    try:
+        yield
+        return
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        traceback.clear_frames(error.__traceback__)  # they hold the tensors that filled the memory
+        reason = str(error).splitlines()[0]
+    fits = largest_batch(step, index, noise)
+    raise OutOfMemory(advice(step, len(index), fits, reason)) from None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """CUDA's own error, or the CPU allocator's, which is a plain RuntimeError."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        words in str(error).lower() for words in ("out of memory", "can't allocate memory", "not enough memory")
+    )
+
+
+def largest_batch(step: Step, index: Tensor, noise: Tensor) -> int:
+    """The largest of B/2, B/4, ... whose step fits, tried one after the other; 0 where none does, or where other
+    processes would have to try along."""
+    parts, size = step.recipe.train.accumulate, len(index)
+    step.optimiser.zero_grad(set_to_none=True)
+    while step.workers.world == 1 and size // 2 >= parts:
+        size = size // 2 // parts * parts
+        _release(step.workers.device)
+        try:
+            step.advance(index[:size], noise[:size])
+            if step.workers.device.type == "cuda":
+                torch.cuda.synchronize(step.workers.device)
+            return size
+        except Exception as error:
+            if not is_out_of_memory(error):
+                return 0
+            traceback.clear_frames(error.__traceback__)
+    return 0
+
+
+def _release(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def advice(step: Step, batch: int, fits: int, reason: str) -> str:
+    """One line: what did not fit, what does, and how the same batch is taken in parts."""
+    free = memory_free(step.workers.device)
+    room = "" if free is None else f" ({in_bytes(free)} are free)"
+    text = f"train.batch: {batch} does not fit in the memory of {step.workers.device}{room}; "
+    if fits:
+        parts = next(n for n in range(batch // fits, batch + 1) if batch % n == 0 and batch // n <= fits)
+        parts *= step.recipe.train.accumulate
+        return text + f"batch={fits} fits, or accumulate={parts} takes {batch} in parts as small [{reason}]"
+    return text + f"try a smaller one, smaller images or fewer capsules [{reason}]"

@@ -1,0 +1,204 @@
+"""A run's folder: config.json, metrics.jsonl, weights, states to resume from, pictures, result.json.
+
+While a process trains in it, it holds run.lock: a second one is refused, and told who the first is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data.lock import InUse, Lock
+from .checkpoint import forget_states, load_state, room_for, save_state, save_weights, write_atomic
+from .guard import REPORT, first_bad
+from .recipe import Recipe
+from .step import Step
+
+LOCK = "run.lock"
+WRITTEN = ("config.json", "resume.txt", "metrics.jsonl", "result.json", REPORT, "states.json", "state-*.pt",
+           "best.safetensors", "last.safetensors", "ema.safetensors", "curve.csv", "curve.png", "reconstructions.png",
+           "tensorboard/events.out.tfevents.*")  # fmt: skip
+MAY_CHANGE = ("train.rollback", "train.save_seconds", "train.log_every")  # on resuming: no number depends on them
+
+
+def variant(recipe: Recipe) -> str:
+    """A short name of what was overridden, fit for a file; "default" for nothing."""
+    text = ",".join(o for o in recipe.overrides if not o.startswith(("train.seed=", "seed=")))
+    safe = "".join(c if c.isalnum() or c in "=,._-" else "_" for c in text)
+    if len(safe) > 60:
+        safe = f"{safe[:50]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return safe or "default"
+
+
+def run_name(recipe: Recipe) -> str:
+    """RECIPE-SEED, with what was overridden in between."""
+    middle = "" if variant(recipe) == "default" else f"-{variant(recipe)}"
+    return f"{recipe.name}{middle}-{recipe.train.seed}"
+
+
+class RunFolder:
+    """What is written, and when: metrics at once, weights and states whole or not at all."""
+
+    def __init__(self, path: Path, recipe: Recipe, command: list[str], *, tensorboard: bool = False) -> None:
+        self.path, self.recipe, self.command = path, recipe, command
+        self.best: dict[str, Any] = {}  # of the weights kept as best.safetensors: value, epoch
+        self.rollbacks = 0
+        self.class_names: tuple[str, ...] = ()  # of the data, for whoever asks the weights
+        self.seconds = 0.0  # trained before this process
+        self.started = self.saved = time.monotonic()
+        self.board: Any = None
+        self.tensorboard = tensorboard
+        self.lock = Lock(path / LOCK)
+
+    @property
+    def resume_command(self) -> str:
+        return shlex.join([*self.command, "--resume"])
+
+    @property
+    def wall_s(self) -> float:
+        return self.seconds + time.monotonic() - self.started
+
+    @property
+    def begun(self) -> bool:
+        """A run was started here and did not end."""
+        return (self.path / "config.json").is_file() and not (self.path / "result.json").is_file()
+
+    def claim(self, resume: bool, fresh: bool) -> None:
+        """Take the folder for this process; an unfinished run in it is not overwritten unasked."""
+        try:
+            self.lock.take()
+        except InUse as other:
+            raise FileExistsError(f"{self.path} is in use by {other}; wait for it to end, or choose another folder "
+                                  "with --out") from None
+        if (self.path / "states.json").is_file() and not resume and not fresh:
+            raise FileExistsError(f"{self.path} holds an unfinished run; go on with --resume, start anew with --fresh, "
+                                  "or choose another folder with --out")
+        if (self.path / "config.json").is_file():
+            self._check_whose()
+            if resume:
+                self._check_config()
+
+    def release(self) -> None:
+        """Others may have the folder; an empty one, of which nothing came, goes."""
+        if self.lock.file is not None:
+            self.lock.release()
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
+
+    def newest(self) -> dict[str, Any] | None:
+        """The state to resume from; None where the run was killed before it saved one, and begins again."""
+        if self.begun and not (self.path / "states.json").is_file():
+            return None
+        if (self.path / "result.json").is_file() and not (self.path / "states.json").is_file():
+            raise FileExistsError(f"--resume: the run in {self.path} is finished; its result is in result.json, and "
+                                  "without --resume it is trained anew in its place")
+        return load_state(self.path)
+
+    def open(self, resume: bool) -> None:
+        """Make the folder ready: as it is, to go on, or without what an earlier run wrote; all else in it stays."""
+        for pattern in () if resume or not (self.path / "config.json").is_file() else WRITTEN:
+            for old in self.path.glob(pattern):
+                old.unlink()
+        write_atomic(self.path / "config.json", self.recipe.to_json())
+        write_atomic(self.path / "resume.txt", f"{self.resume_command}\n")
+        if self.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(self.path / "tensorboard"))
+
+    def _check_whose(self) -> None:
+        """Many a program has a config.json: only a run's own folder is a run's to write over."""
+        try:
+            content = json.loads((self.path / "config.json").read_bytes())
+        except ValueError:
+            content = None
+        if not isinstance(content, dict) or not content.keys() >= {"model", "data", "train"}:
+            raise FileExistsError(f"{self.path} holds a config.json that is no run's; choose another folder with --out")
+
+    def _check_config(self) -> None:
+        before, now = json.loads((self.path / "config.json").read_text()), json.loads(self.recipe.to_json())
+        quiet = ("claim", "about", "overrides")
+        changed = [f"{s}.{k}" for s in now if s not in quiet and isinstance(now[s], dict)
+                   for k in now[s] if before.get(s, {}).get(k) != now[s][k] and f"{s}.{k}" not in MAY_CHANGE]
+        if changed:
+            raise ValueError(f"--resume: the run in {self.path} was started with other values of {', '.join(changed)}; "
+                             "give the same, or start another run")
+
+    def log(self, kind: str, step: int, **values: Any) -> None:
+        """One line of metrics.jsonl, in one write. Readers take what ends in a newline: the rest is on its way."""
+        entry = {"kind": kind, "step": step, "seconds": round(self.wall_s, 3), **values}
+        line, path = json.dumps(entry).encode() + b"\n", self.path / "metrics.jsonl"
+        with room_for(path, len(line)), path.open("ab", buffering=0) as out:
+            if out.write(line) < len(line):
+                raise OSError(errno.ENOSPC, "")
+        if self.board is not None:
+            for key, value in values.items():
+                if isinstance(value, int | float):
+                    self.board.add_scalar(f"{kind}/{key}", value, step)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All whole lines; a process that was killed may have left half of one."""
+        path = self.path / "metrics.jsonl"
+        text = path.read_text() if path.is_file() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def weights(self, which: str, model: nn.Module, step: int) -> None:
+        save_weights(self.path / f"{which}.safetensors", model, self.config(step))
+
+    def config(self, step: int) -> dict[str, Any]:
+        named = {"class_names": list(self.class_names)} if self.class_names else {}
+        return {"recipe": self.recipe.to_dict(), "step": step} | named
+
+    def save_due(self) -> bool:
+        return time.monotonic() - self.saved >= self.recipe.train.save_seconds
+
+    def save(self, step: Step, at: int) -> None:
+        """All a run needs to go on as if it had not stopped; never NaN or Inf, which the next step will stop at."""
+        self.saved = time.monotonic()
+        if not step.guard.healthy or first_bad(step.model.state_dict().items()):
+            return
+        cuda = torch.cuda.get_rng_state(step.workers.device) if step.workers.device.type == "cuda" else None
+        images = step.stream.share.batch * step.workers.world
+        state = {"at": at, "step": step.state_dict(), "best": self.best, "seconds": self.wall_s, "images": images,
+                 "rollbacks": step.rollbacks, "random": torch.get_rng_state(), "random_cuda": cuda}
+        save_state(self.path, state, at)
+        self.saved = time.monotonic()
+
+    def restore(self, step: Step, state: dict[str, Any] | None) -> int:
+        """Put everything back; the number of steps done. Lines of metrics written after that state go."""
+        self.best, at = {}, 0
+        if state is not None:
+            step.load_state_dict(state["step"])
+            step.rollbacks = self.rollbacks = max(self.rollbacks, state.get("rollbacks", 0))
+            self._restore_random(step, state)
+            self.best, self.seconds, at = state["best"], state["seconds"], state["at"]
+            self.started = time.monotonic()
+        if step.workers.rank == 0:
+            kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= at]
+            write_atomic(self.path / "metrics.jsonl", "".join(kept))
+        return at
+
+    def _restore_random(self, step: Step, state: dict[str, Any]) -> None:
+        """The first process's, as it was; the others, whose state was not saved, get numbers of their own."""
+        workers = step.workers
+        if workers.rank > 0:
+            torch.manual_seed(self.recipe.train.seed + workers.rank + state["at"] * workers.world)
+            return
+        torch.set_rng_state(state["random"])
+        if workers.device.type == "cuda" and state["random_cuda"] is not None:
+            torch.cuda.set_rng_state(state["random_cuda"], workers.device)
+
+    def finish(self, result: dict[str, Any]) -> None:
+        write_atomic(self.path / "result.json", json.dumps(result, indent=2) + "\n")
+        forget_states(self.path)
+        if self.board is not None:
+            self.board.close()

@@ -1,0 +1,228 @@
+"""One training step: batch -> forward -> backward -> optimiser -> average, eager or replayed from a CUDA graph."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..nn.coefficients import ascend_together, coefficient_slopes, discriminative_layers
+from ..nn.losses import (
+    binary_cross_entropy_loss,
+    cross_entropy_loss,
+    margin_loss,
+    reconstruction_loss,
+    spread_loss,
+    spread_margin,
+    spread_margin_by_step,
+)
+from .batches import Batch, Stream
+from .distributed import Workers
+from .evaluate import forward, is_right, score_threshold
+from .graphs import aside, record
+from .guard import Guard
+from .optim import Rates, Schedule, make_optimiser, set_rates, worst_nearby
+from .recipe import Loss, Recipe
+
+WARM_UP = 3  # eager steps before a capture: cuBLAS, cuDNN and Triton choose and allocate in them
+
+
+def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor) -> Tensor:
+    """The loss of a batch: the kind's, plus the weighted sum of squares of the reconstruction."""
+    scores, targets = output.scores.float(), batch.targets
+    if spec.kind == "margin":
+        loss = margin_loss(scores, targets)
+    elif spec.kind == "spread":
+        loss = spread_loss(scores, targets, margin)
+    elif spec.kind == "bce":
+        loss = binary_cross_entropy_loss(scores, targets)
+    else:
+        loss = cross_entropy_loss(scores, targets, label_smoothing=spec.label_smoothing)
+    if spec.reconstruction and batch.pictures is not None:
+        loss = loss + spec.reconstruction * reconstruction_loss(output.reconstruction.float(), batch.pictures)
+    return loss
+
+
+class Step:
+    """Everything a step changes. Nothing in `advance` waits for the device; `read` does.
+
+    totals: sum of the loss over images, wrong answers, images, since they were last read. rollbacks: how often the
+    run went back to an earlier state; each halves the learning rate.
+    """
+
+    rollbacks = 0
+
+    def __init__(self, model: nn.Module, stream: Stream, recipe: Recipe, rule: str, workers: Workers) -> None:
+        self.model, self.stream, self.recipe, self.rule, self.workers = model, stream, recipe, rule, workers
+        spec, device = recipe.train, workers.device
+        if recipe.loss.reconstruction and getattr(model, "decoder", None) is None:
+            raise ValueError(f"loss.reconstruction: {model.name} has no decoder; build it with one or set it to 0")
+        self.total = spec.steps or spec.epochs * stream.steps
+        self.network: Any = torch.compile(model) if spec.compile else model
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device)
+        self.schedule = Schedule(recipe.schedule, recipe.optimiser.lr, self.total, stream.steps)
+        self.average = Average(model, spec.ema) if spec.ema else None
+        self.guard = Guard(self.optimiser, [m.coefficients for m in discriminative_layers(model)], device)
+        self.margin = torch.zeros((), device=device)
+        self.totals = torch.zeros(3, dtype=torch.float64, device=device)
+
+    def __call__(self, index: Tensor, noise: Tensor, step: int) -> None:
+        self.set(step)
+        self.advance(index, noise)
+
+    def set(self, step: int) -> None:
+        """Write what is scheduled for this step to where `advance` reads it."""
+        self.guard.asked += 1
+        set_rates(self.optimiser, self.rates(step), self.workers.device)
+        if self.recipe.loss.kind == "spread":
+            linear = self.recipe.loss.spread_margin == "linear"
+            self.margin.fill_(spread_margin(step / self.total) if linear else spread_margin_by_step(step))
+
+    def rates(self, step: int) -> Rates:
+        rates = self.schedule.at(step)
+        return rates._replace(lr=rates.lr * 0.5**self.rollbacks)
+
+    def advance(self, index: Tensor, noise: Tensor) -> None:
+        """index (B,), noise (B, columns): the whole step, in `accumulate` parts."""
+        spec = self.recipe.train
+        self.optimiser.zero_grad(set_to_none=True)
+        self.guard.remember()
+        whole, slopes = torch.zeros((), device=self.workers.device), []
+        for i, u in zip(index.chunk(spec.accumulate), noise.chunk(spec.accumulate), strict=True):
+            batch = self.stream.batch(i, u)
+            with self.where_the_gradient_is_taken(batch):
+                scores, loss = self.loss_of(self.network, batch)
+                slopes.append(coefficient_slopes(self.model, batch.targets))
+                (loss / spec.accumulate).backward()
+            self.count(loss.detach(), scores.detach(), batch.targets)
+            whole += loss.detach()
+        ascend_together(self.model, slopes)
+        self.workers.average_gradients(self.parameters, whole)
+        self.guard.judge(whole, [p.grad for p in self.parameters if p.grad is not None])
+        if spec.clip:
+            nn.utils.clip_grad_norm_(self.parameters, spec.clip)
+        self.optimiser.step()
+        if self.average is not None:
+            self.average.follow()
+
+    def where_the_gradient_is_taken(self, batch: Batch) -> AbstractContextManager[None]:
+        """At the weights, or (sharpness-aware) at the worst ones within the recipe's radius of them."""
+        radius = self.recipe.optimiser.sharpness
+        if not radius:
+            return nullcontext()
+        _, loss = self.loss_of(self.network, batch)
+        grads = torch.autograd.grad(loss, self.parameters, allow_unused=True)  # as of a decoder that nobody asks
+        reached = [(p, g) for p, g in zip(self.parameters, grads, strict=True) if g is not None]
+        weights, steps = [p for p, _ in reached], [g for _, g in reached]
+        return worst_nearby(weights, steps, radius, list(self.model.buffers()))
+
+    def loss_of(self, network: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(scores (B, K), loss) of a forward pass."""
+        with self.autocast():
+            output = forward(network, batch, batch.chosen if self.recipe.loss.reconstruction else None)
+        return output.scores, criterion(output, batch, self.recipe.loss, self.margin)
+
+    def autocast(self) -> Any:
+        if self.recipe.train.precision != "bf16":
+            return nullcontext()
+        # the cache of cast weights must not outlive a captured graph
+        return torch.autocast(self.workers.device.type, torch.bfloat16, cache_enabled=False)
+
+    def count(self, loss: Tensor, scores: Tensor, targets: Tensor) -> None:
+        right = is_right(scores, targets, self.rule, score_threshold(self.recipe.loss.kind)).sum()
+        n = len(targets)
+        self.totals += torch.stack([loss.double() * n, n - right.double(), torch.full_like(right, n).double()])
+
+    def read(self) -> tuple[float, float, int]:
+        """(mean loss, error in percent, images) over all processes since the last time. Waits for the device."""
+        totals = self.workers.summed(self.totals)
+        self.totals.zero_()
+        loss, wrong, n = totals.tolist()
+        return loss / max(n, 1), 100 * wrong / max(n, 1), int(n)
+
+    @property
+    def tested(self) -> nn.Module:
+        """The weights that count: the average where there is one."""
+        return self.model if self.average is None else self.average.model
+
+    def state_dict(self) -> dict[str, Any]:
+        average = None if self.average is None else self.average.model.state_dict()
+        return {"model": self.model.state_dict(), "average": average, "optimiser": self.optimiser.state_dict(),
+                "totals": self.totals}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        if self.average is not None:
+            self.average.model.load_state_dict(state["average"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        for group in self.optimiser.param_groups:  # rates are read where the step runs
+            group |= {k: x.to(self.workers.device) for k, x in group.items() if isinstance(x, Tensor)}
+        if self.workers.rank == 0:  # whose they are
+            self.totals.copy_(state["totals"])
+
+
+class Average:
+    """An exponential average of a model, floating buffers included; `model` is it, ready to evaluate."""
+
+    def __init__(self, source: nn.Module, decay: float) -> None:
+        self.model, self.decay = copy.deepcopy(source).requires_grad_(False), decay
+        pairs = list(zip(self.model.state_dict().values(), source.state_dict().values(), strict=True))
+        self.mine = [a for a, x in pairs if a.is_floating_point()]
+        self.its = [x for a, x in pairs if a.is_floating_point()]
+        self.counters = [x for a, x in pairs if not a.is_floating_point()]
+        self.counted = [a for a, _ in pairs if not a.is_floating_point()]
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """average <- decay average + (1 - decay) source; counters are copied."""
+        torch._foreach_lerp_(self.mine, self.its, 1 - self.decay)
+        if self.counters:
+            torch._foreach_copy_(self.counted, self.counters)
+
+
+class CapturedStep:
+    """A Step recorded once as a CUDA graph and replayed. The first few steps run eagerly and count like any other."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.warm = 0
+
+    def __call__(self, index: Tensor, noise: Tensor, step: int) -> None:
+        if self.warm == 0:
+            self.index, self.noise = index.clone(), noise.clone()  # where the graph reads
+        self.step.set(step)
+        self.index.copy_(index)
+        self.noise.copy_(noise)
+        if self.graph is not None:
+            self.graph.replay()
+        elif self.warm < WARM_UP:
+            aside(self._advance)
+        else:
+            self._capture()
+            assert self.graph is not None
+            self.graph.replay()
+        self.warm += 1
+
+    def _advance(self) -> None:
+        self.step.advance(self.index, self.noise)
+
+    def _capture(self) -> None:
+        try:
+            self.graph, _ = record(self._advance)
+        except Exception as error:
+            raise RuntimeError(
+                f"the training step of {self.step.recipe.name} could not be captured in a CUDA graph "
+                f"({type(error).__name__}: {error}); run it again with train.capture=false"
+            ) from error
+
+
+def make_step(model: nn.Module, stream: Stream, recipe: Recipe, rule: str, workers: Workers) -> tuple[Step, Any]:
+    """(the step's state, what to call for each step): captured on one GPU unless the recipe says otherwise."""
+    step = Step(model, stream, recipe, rule, workers)
+    captured = recipe.train.capture and workers.device.type == "cuda" and workers.world == 1
+    return step, CapturedStep(step) if captured else step

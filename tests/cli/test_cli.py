@@ -1,0 +1,235 @@
+"""The command line: examples, errors in one line, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flashcaps.cli import main
+from flashcaps.models import create_model, list_models
+from flashcaps.routing import ROUTING
+from flashcaps.training import environment as checks
+from flashcaps.training import loader as sources
+from flashcaps.training.autosize import own_recipe
+from flashcaps.training.checkpoint import save_weights
+from flashcaps.training.environment import Comparison, compare_backends
+from flashcaps.training.recipe import list_recipes
+
+from ..fake_data import SMALL_TOML, fake_load_data, write_idx
+from ..own_pictures import write_pictures
+
+COMMANDS = ("models", "recipes", "train", "evaluate", "attack", "predict", "figures", "export", "demo", "bench", "tune",
+            "data get", "data shard", "results", "checks")  # fmt: skip
+
+
+class Said(tuple):
+    @property
+    def code(self) -> int:
+        return self[0]
+
+    @property
+    def out(self) -> str:
+        return self[1]
+
+    @property
+    def err(self) -> str:
+        return self[2]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command line: (exit code, what it wrote, what it complained of)."""
+
+    def run(*arguments: str) -> Said:
+        with pytest.raises(SystemExit) as left:
+            main(list(arguments))
+        written = capsys.readouterr()
+        return Said((int(left.value.code or 0), written.out, written.err))
+
+    return run
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(sources, "load_data", fake_load_data)
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL_TOML)
+    return str(path)
+
+
+def test_alone_it_shows_five_examples(say: Any) -> None:
+    said = say()
+    assert said.code == 0
+    lines = [line for line in said.out.splitlines() if line.startswith("  flashcaps ")]
+    assert len(lines) == 5
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples(say: Any, command: str) -> None:
+    said = say(*command.split(), "--help")
+    assert said.code == 0
+    examples = [line for line in said.out.splitlines() if "flashcaps " in line and "Usage:" not in line]
+    assert examples
+
+
+def test_models_and_recipes_are_listed(say: Any, tmp_path: Path) -> None:
+    said = say("models")
+    assert all(name in said.out for name in list_models())
+    assert "8,215,568" in said.out
+    said = say("recipes", "--results", str(tmp_path))
+    assert all(name in said.out for name in list_recipes())
+    assert "0.25 % error" in said.out
+    said = say("models", "attention_diverse")
+    assert "attention_diverse_vector" in said.out
+    assert "capsnet" not in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "capsnet_mnits"), "did you mean capsnet_mnist"),
+        (("train", "tiny", "epoch=3"), "did you mean train.epochs"),
+        (("train", "tiny", "--device", "gpu"), "device: expected auto, cpu, cuda"),
+        (("train", "capsnet_mnist", "--data", "/nowhere"), "flashcaps data mnist"),
+        (("train", "heinsen_sst5", "--data", "/nowhere"), "flashcaps data sst5"),
+        (("evaluate", "nowhere"), "neither a run folder, a weights file nor a shipped name"),
+        (("data", "mnits"), "did you mean mnist"),
+        (("models", "zzz"), "no model matches 'zzz'"),
+        (("recipes", "zzz"), "no recipe matches 'zzz'"),
+        (("results", "nowhere"), "only a finished run has one"),
+        (("trian", "tiny"), "did you mean 'train'"),
+        (("train", "tiny", "--sede", "3"), "--seed"),
+        (("evaluate", "nowhere", "--weights", "lats"), "did you mean 'last'"),
+        (("models", "capsnet_mnits"), "did you mean 'capsnet_mnist'"),
+        (("recipes", "capsnet_mnits"), "did you mean 'capsnet_mnist'"),
+        (("train", "--images", ".", "--routing", "dynamo"), "did you mean 'dynamic'"),
+        (("export", "nowhere", "--to", "onx"), "did you mean 'onnx'"),
+        (("train",), "recipe"),
+        (("train", "tiny", "--out", ""), "--out: expected a folder for the run, got an empty name"),
+        (("train", "tiny", "--out", "file/run"), "--out: expected a folder for the run, got a file, file"),
+        (("evaluate", "nowhere", "--batch", "0"), "flashcaps evaluate --help says more"),
+        (("predict", "demo_dynamic", "x.png", "--top", "0"), "'--top'"),
+        (("predict", "demo_dynamic", "x.png", "--reconstruct", "file"), "--reconstruct: expected a folder, got a file"),
+        (("figures", "nowhere"), "neither a run folder, a weights file nor a shipped name"),
+        (("figures", "demo_dynamic", "--out", "file"), "--out: expected a folder, got a file, file"),
+        (("tune",), "missing argument 'recipe'; flashcaps tune --help says more"),
+        (("tune", "tiny"), "there is no CUDA device here"),
+        (("tune", "tny"), "did you mean tiny"),
+        (("tune", "tiny", "bathc=3"), "did you mean train.batch"),
+    ],
+)
+def test_errors_are_one_line_and_say_what_to_do(
+    say: Any, arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    Path("file").touch()
+    said = say(*arguments)
+    assert said.code in (1, 2)
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert said.out.strip("\n") or not said.out  # no empty line, of a bar that never was
+    assert message.lower() in said.err.lower()
+    assert "Traceback" not in said.out + said.err
+
+
+def test_unforeseen_errors_are_named_and_can_be_traced(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(checks, "compare_backends", fail)
+    said = say("checks", "--device", "cpu")
+    assert said.code == 1
+    assert "ZeroDivisionError: by zero" in said.err
+    assert "FLASHCAPS_TRACEBACK=1" in said.err
+    monkeypatch.setenv("FLASHCAPS_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["checks", "--device", "cpu"])
+
+
+def test_train_evaluate_and_table(say: Any, recipe: str, tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    said = say("train", recipe, "epochs=2", "--seed", "3", "--device", "cpu", "--out", out)
+    assert said.code == 0, said.err
+    for word in ("epoch 2: validation error", "test", "curve.png", "reconstructions.png", f"flashcaps evaluate {out}"):
+        assert word in said.out
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["seed"] == 3
+    assert result["command"] == f"flashcaps train {recipe} epochs=2 --seed 3 --device cpu --out {out}"
+
+    said = say("evaluate", out, "--device", "cpu", "--json")
+    evaluation = json.loads(said.out)
+    assert round(evaluation["error"], 4) == result["value"]
+    assert sum(map(sum, evaluation["confusion"])) == 40
+    said = say("evaluate", out, "--device", "cpu", "--split", "validation", "--weights", "last")
+    assert "of 16" in said.out
+    said = say("evaluate", out, "--device", "cpu", "--split", "tests")
+    assert said.code == 1
+
+    said = say("results", out, "--results", str(tmp_path / "results"))
+    assert said.code == 0
+    assert "`small` epochs=2" in (tmp_path / "results" / "README.md").read_text()
+
+
+def test_pictures_that_came_later_are_told(say: Any, tmp_path: Path) -> None:
+    """Others are held out then, some of which were trained on; of another folder, none were."""
+    folder = write_pictures(tmp_path / "shapes", 30, 12, 12)
+    fields, _ = own_recipe("images", str(folder), ["model.decoder=false"])
+    weights = tmp_path / "last.safetensors"
+    save_weights(weights, create_model(fields.model.name, **fields.model.overrides), {"recipe": fields.to_dict()})
+    assert say("evaluate", str(weights)).err == ""
+    write_pictures(folder, 33, 12, 12)
+    said = say("evaluate", str(weights))
+    assert said.code == 0
+    assert said.err == f"warning: {said.err.removeprefix('warning: ').rstrip()}\n"
+    assert f"{folder}: 33 examples, 30 when the model was trained" in said.err
+    assert say("evaluate", str(weights), f"data.path={folder}").err == ""
+
+
+def test_several_digits_are_counted_together(say: Any, recipe: str, tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    overrides = ("data.name=multimnist", "data.test=50", "augment.shift=0", "steps=3", "model.image=[1, 36, 36]")
+    said = say("train", recipe, *overrides, "--device", "cpu", "--out", out)
+    assert said.code == 0, said.err
+    assert "all digits right" in said.out
+    said = say("evaluate", out, "--device", "cpu")
+    assert "digit by digit" in said.out
+
+
+def test_data_is_taken_from_a_folder_only_if_it_is_the_published(say: Any, tmp_path: Path) -> None:
+    source = write_idx(tmp_path / "mine")
+    said = say("data", "mnist", "--from", str(source), "--data", str(tmp_path / "root"))
+    assert said.code == 1
+    assert said.err.startswith("error: ")
+    assert not list((tmp_path / "root").rglob("*ubyte*"))
+    said = say("data", "digits", "--data", str(tmp_path))
+    assert said.code == 0
+    assert "4,000" in said.out
+
+
+def test_checks_compare_every_algorithm(say: Any) -> None:
+    said = say("checks", "--device", "cpu")
+    assert said.code == 0, said.err
+    assert all(name in said.out for name in ROUTING)
+    assert {row.algorithm for row in compare_backends()} == set(ROUTING)
+
+
+def test_checks_fail_on_a_difference(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = [Comparison("dynamic", "matrix", float("nan"), 0.0)]
+    monkeypatch.setattr(checks, "compare_backends", lambda *_: bad)
+    said = say("checks", "--device", "cpu")
+    assert said.code == 1
+    assert "DIFFERS" in said.out
+
+
+def test_only_the_command_line_loads_typer_and_rich() -> None:
+    code = ("import sys, flashcaps.training.loop, flashcaps.training.results; "
+            "print({'typer', 'rich', 'matplotlib'} & set(sys.modules))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,392 @@
+"""Folders, tables and hub data sets become the pictures and labels they hold."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from flashcaps.data import load_data
+from flashcaps.data.user_images import (
+    held_images,
+    list_folder,
+    list_hub,
+    list_table,
+    read_listing,
+    read_picture,
+    survey,
+)
+from flashcaps.models import create_model
+from flashcaps.training.autosize import own_recipe
+from flashcaps.training.batches import ImageStream, Share
+from flashcaps.training.distributed import Workers
+from flashcaps.training.evaluate import evaluate
+from flashcaps.training.step import Step
+from tests.fake_data import small_recipe
+from tests.own_pictures import SHAPES, write_pictures
+
+
+def test_a_folder_per_class(tmp_path: Path) -> None:
+    data = load_data("images", path=str(write_pictures(tmp_path, 60, 12, 20)))
+    assert data.class_names == SHAPES
+    assert (data.classes, data.shape, data.multilabel) == (3, (3, 12, 20), False)
+    assert data.validation is not None
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [42, 6, 12]
+    for split, each in ((data.train, 14), (data.validation, 2), (data.test, 4)):
+        assert torch.bincount(split.labels).tolist() == [each] * 3
+    pixels = {x.numpy().tobytes() for s in (data.train, data.validation, data.test) for x in s.images}
+    assert len(pixels) == 60  # every picture once
+    for path in tmp_path.rglob("*.png"):
+        assert read_picture(path).numpy().tobytes() in pixels
+    again = load_data("images", path=str(tmp_path))
+    assert torch.equal(again.train.images, data.train.images)
+    assert not torch.equal(load_data("images", path=str(tmp_path), seed=1).train.images, data.train.images)
+
+
+def test_labels_belong_to_their_pictures(tmp_path: Path) -> None:
+    for k, name in enumerate(("10", "9", "x")):
+        (tmp_path / name).mkdir()
+        for n in range(5):
+            Image.new("L", (8, 8), 40 * k + n).save(tmp_path / name / f"{n}.png")
+    data = load_data("images", path=str(tmp_path))
+    assert data.class_names == ("9", "10", "x")  # numbers in their order
+    for split in (data.train, data.test):
+        values = split.images[:, 0, 0, 0] // 40
+        assert values.tolist() == [(1, 0, 2)[label] for label in split.labels.tolist()]
+
+
+def test_folders_train_val_test_are_kept(tmp_path: Path) -> None:
+    for part, count in (("train", 9), ("val", 3), ("test", 6)):
+        write_pictures(tmp_path / part, count, 10, 10, seed=count)
+    data = load_data("images", path=str(tmp_path))
+    assert data.validation is not None
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [9, 3, 6]
+    (tmp_path / "test" / "square").mkdir()
+    (tmp_path / "test" / "bar" / "0000.png").rename(tmp_path / "test" / "square" / "0.png")
+    with pytest.raises(ValueError, match="no class 'square' among those of training"):
+        load_data("images", path=str(tmp_path))
+
+
+def test_sizes_and_channels_are_found(tmp_path: Path) -> None:
+    for k, (mode, size) in enumerate((("L", (30, 20)), ("L", (34, 24)), ("L", (300, 200)))):
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir(exist_ok=True)
+            Image.new(mode, size, 77).save(tmp_path / name / f"{k}.png")
+    assert survey(list_folder(tmp_path)).image == (1, 24, 34)
+    assert survey(list_folder(tmp_path), size=(16, 18)).image == (1, 16, 18)
+    Image.new("RGB", (512, 256)).save(tmp_path / "a" / "colour.png")
+    assert survey(list_folder(tmp_path)).image[0] == 3
+    data = read_listing(list_folder(tmp_path), "mine", size=(16, 18), channels=1)
+    assert data.shape == (1, 16, 18)
+    for name in ("a", "b"):
+        for k in range(3):
+            Image.new("L", (512, 256)).save(tmp_path / name / f"{k}.png")
+    assert survey(list_folder(tmp_path), channels=1).image == (1, 64, 128)  # 128 is the longest side unasked
+
+
+def test_pictures_of_all_kinds(tmp_path: Path) -> None:
+    grey = np.arange(48, dtype=np.uint8).reshape(6, 8)
+    colour = np.stack([grey, grey + 50, grey + 100], -1)
+    Image.fromarray(grey).save(tmp_path / "g.png")
+    Image.fromarray(colour).save(tmp_path / "c.png")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    expected = torch.from_numpy(colour).permute(2, 0, 1)
+    assert torch.equal(read_picture(tmp_path / "g.png"), torch.from_numpy(grey)[None])
+    assert torch.equal(read_picture(tmp_path / "c.png"), expected)
+    assert torch.equal(read_picture(tmp_path / "deep.png", 1), torch.from_numpy(grey)[None])
+    assert torch.equal(read_picture((tmp_path / "c.png").read_bytes()), expected)
+    assert read_picture(tmp_path / "g.png", 3).shape == (3, 6, 8)
+    assert read_picture(tmp_path / "c.png", 4)[3].eq(255).all()
+    for array in (colour, colour.transpose(2, 0, 1), colour / 255.0):
+        np.save(tmp_path / "a.npy", array)
+        assert torch.equal(read_picture(tmp_path / "a.npy", 3), expected)
+    np.save(tmp_path / "two.npy", np.stack([grey, grey]))
+    assert read_picture(tmp_path / "two.npy", 2).shape == (2, 6, 8)
+
+
+@pytest.mark.parametrize(
+    ("array", "channels", "message"),
+    [
+        (np.zeros((2, 8, 8), np.uint8), 3, "expected 3 channels, got 2"),
+        (np.full((8, 8), 7.0), 1, "expected numbers from 0 to 1"),
+        (np.zeros(8, np.uint8), 1, r"expected \(H, W\)"),
+        (np.zeros((0, 8), np.uint8), 1, r"expected \(H, W\)"),
+        (np.full((8, 8), 1000, np.uint16), 1, "expected numbers from 0 to 255, got 1000 to 1000; scale them"),
+        (np.full((8, 8), -1), 1, "expected numbers from 0 to 255, got -1 to -1"),
+        (np.zeros((8, 8), complex), 1, "expected bytes, or numbers from 0 to 1, got complex128"),
+        (np.full((8, 8), "a"), 1, "expected bytes, or numbers from 0 to 1, got <U1"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(array: Any, channels: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_picture(array, channels)
+
+
+def test_every_number_means_the_same_grey(tmp_path: Path) -> None:
+    grey = np.arange(0, 240, 5, dtype=np.uint8).reshape(6, 8)
+    expected = torch.from_numpy(grey)[None]
+    Image.fromarray(grey.astype(np.float32)).save(tmp_path / "bytes.tif")
+    Image.fromarray(grey.astype(np.float32) / 255).save(tmp_path / "share.tif")
+    Image.fromarray(grey.astype(np.int32) * 257).save(tmp_path / "deep.tif")
+    np.save(tmp_path / "a.npy", grey.astype(np.int64))
+    (tmp_path / "a.npy").rename(tmp_path / "A.NPY")
+    for name in ("bytes.tif", "share.tif", "deep.tif", "A.NPY"):
+        assert torch.equal(read_picture(tmp_path / name), expected), name
+    assert read_picture(np.array([[False, True]]))[0].tolist() == [[0, 255]]
+    Image.fromarray(grey.astype(np.int32) * 70000).save(tmp_path / "far.tif")
+    with pytest.raises(ValueError, match=r"far\.tif: expected grey values from 0 to 65535, got 0 to 1\.645e\+07"):
+        read_picture(tmp_path / "far.tif")
+    (tmp_path / "text.npy").write_text("hello")
+    with pytest.raises(ValueError, match=r"text\.npy: not an array of numbers as np\.save writes it; remove"):
+        read_picture(tmp_path / "text.npy")
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "PA", "P"])
+def test_what_is_transparent_is_white(tmp_path: Path, mode: str) -> None:
+    """Black ink on nothing has black below nothing, too: without its paper it is a black picture."""
+    ink = np.zeros((6, 8, 4), np.uint8)
+    ink[2:4, 3:6, 3] = 255
+    drawn = Image.fromarray(ink)
+    if mode == "P":
+        drawn = Image.fromarray((ink[..., 3] == 0).astype(np.uint8)).convert("P")
+        drawn.putpalette([0, 0, 0, 0, 0, 0])
+        drawn.save(tmp_path / "ink.png", transparency=1)
+    else:
+        drawn.convert(mode).save(tmp_path / f"ink.{'tif' if mode == 'PA' else 'png'}")
+    (file,) = tmp_path.iterdir()
+    paper = torch.from_numpy(255 - ink[..., 3])
+    assert torch.equal(read_picture(file), paper.expand(3, -1, -1))
+    assert torch.equal(read_picture(file, 1), paper[None])
+    assert torch.equal(read_picture(file, 4)[3], 255 - paper)  # who asks for transparency gets it
+
+
+def test_what_no_picture_is_is_passed_over(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path, 12, 12, 12)
+    inside = folder / SHAPES[0]
+    (inside / "._0.png").write_bytes(b"\0\5\x16\7")  # what a Mac leaves beside a file
+    (inside / "folder.png").mkdir()
+    assert len(list_folder(folder).files) == 12
+
+
+def test_a_class_that_is_called_train(tmp_path: Path) -> None:
+    for name in ("car", "train"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (8, 8)).save(tmp_path / name / "1.png")
+    with pytest.raises(ValueError, match=r"as .*/train/cat/1\.png \(train is taken for a split; rename it if"):
+        list_folder(tmp_path)
+
+
+def test_other_examples_than_in_training_are_told(tmp_path: Path) -> None:
+    folder = str(write_pictures(tmp_path / "p", 12, 12, 12))
+    options = own_recipe("images", folder)[0].data.options
+    load_data("images", **options)
+    Image.new("RGB", (12, 12)).save(tmp_path / "p" / SHAPES[0] / "more.png")
+    with pytest.warns(UserWarning, match="p: 13 examples, 12 when the model was trained: others are held out now"):
+        load_data("images", **options)
+    for part, count in (("train", 9), ("test", 3)):
+        write_pictures(tmp_path / "kept" / part, count, 12, 12)
+    load_data("images", path=str(tmp_path / "kept"), examples=9)  # what is held out is where it was
+
+
+def write_table(folder: Path, header: str, rows: list[str], name: str = "t.csv") -> Path:
+    for k in range(len(rows)):
+        Image.new("RGB", (10, 8), (20 * k, 0, 0)).save(folder / f"{k}.png")
+    (folder / name).write_text("\n".join([header, *(f"{k}.png{row}" for k, row in enumerate(rows))]) + "\n")
+    return folder / name
+
+
+def test_a_table_of_labels(tmp_path: Path) -> None:
+    rows = [f",{c},{s}" for c, s in (("cat", "train"), ("dog", "train"), ("cat", "val"), ("dog", "test"))]
+    data = load_data("table", path=str(write_table(tmp_path, "file,label,split", rows)))
+    assert data.class_names == ("cat", "dog")
+    assert data.validation is not None
+    assert [s.labels.tolist() for s in (data.train, data.validation, data.test)] == [[0, 1], [0], [1]]
+    assert data.test.images[0, 0, 0, 0] == 60
+    tabs = write_table(tmp_path, "label\timage", [], "t.tsv")
+    tabs.write_text("label\timage\n" + "".join(f"{'ab'[k % 2]}\t{k}.png\n" for k in range(4)))
+    assert list_table(tabs).labels.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("header", "rows"),
+    [
+        ("file, label", [", cat", ",dog ", ", cat ", ",dog"]),
+        ("file ;label", [";cat", ";dog", ";cat", ";dog"]),
+        ("file\tlabel", ["\tcat", "\tdog", "\tcat", "\tdog"]),
+        ("file,label", [",cat,,", ",dog", ",cat", ",dog"]),
+        ("file,label,", [",cat,7", ",dog,8", ",cat,9", ",dog,10"]),
+    ],
+)
+def test_tables_as_programs_write_them(tmp_path: Path, header: str, rows: list[str]) -> None:
+    listing = list_table(write_table(tmp_path, header, rows))
+    assert listing.class_names == ("cat", "dog")
+    assert listing.labels.tolist() == [0, 1, 0, 1]
+
+
+def test_a_column_of_training_that_is_gone(tmp_path: Path) -> None:
+    table = write_table(tmp_path, "file,sea,sky", [",1,0", ",0,1"])
+    with pytest.raises(ValueError, match="no column 'people', a class of training; expected sea, sky, people"):
+        list_table(table, ("sea", "sky", "people"))
+
+
+@pytest.mark.parametrize(
+    ("header", "rows"),
+    [
+        ("file,sea,sky", [",1,0", ",0,1", ",1,1", ",0,0"] * 3),
+        ("file,labels", [",sea", ",sky", ",sea|sky", ","] * 3),
+        ("file,labels", [",sea", ",sky", ",sky; sea", ","] * 3),
+    ],
+)
+def test_several_labels_at_once(tmp_path: Path, header: str, rows: list[str]) -> None:
+    table = write_table(tmp_path, header, rows)
+    data = load_data("table", path=str(table))
+    assert data.multilabel
+    assert data.class_names == ("sea", "sky")
+    assert list_table(table).labels[:4].tolist() == [[1, 0], [0, 1], [1, 1], [0, 0]]
+    assert data.train.labels.shape == (len(data.train), 2)
+    with pytest.raises(ValueError, match="expected one label an example"):
+        load_data("table", path=str(table), multilabel=False)
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "message"),
+    [
+        ("file,label", [], "no rows"),
+        ("file,label", [",a", ",a"], "at least two classes, got a"),
+        ("file", ["", ""], "expected a column label"),
+        ("file,x,y", [",1,2", ",0,1"], "expected a column label, or 0 and 1"),
+        ("file,label,split", [",a,train", ",b,later"], "split: expected train, val or test"),
+        ("file,label", [",a", ",b", ",", ",b"], "row 3: expected a label in column 'label', got none"),
+        ("file,label", [",a", "", ",b"], "row 2: expected a label"),
+        ("file,label", [",a", ",b,c"], "row 2: more fields than the header has; put text with ',' in it betw"),
+        ("file,label,label", [",a,b", ",b,a"], "two columns 'label'"),
+        ("file,x,y", [",1,0", ",0,"], "row 2 has '' in y"),
+        ("0.png,a", [",a", ",b"], r"expected a header, got a file, 0\.png; add a first line file,label"),
+        ("gone.png,a", [",a", ",b"], "expected a header, got a first line with the label 'a'"),
+    ],
+)
+def test_tables_that_say_too_little(tmp_path: Path, header: str, rows: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        list_table(write_table(tmp_path, header, rows))
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="--images: no folder"):
+        list_folder(tmp_path / "none")
+    with pytest.raises(ValueError, match="no pictures in folders; expected one folder per class"):
+        list_folder(tmp_path)
+    with pytest.raises(FileNotFoundError, match="--table: no file"):
+        list_table(tmp_path / "none.csv")
+    (tmp_path / "t.csv").write_text("file,label\nx.png,a\n")
+    with pytest.raises(FileNotFoundError, match=r"no file .*x\.png; paths in column 'file' are relative"):
+        list_table(tmp_path / "t.csv")
+    write_pictures(tmp_path / "p" / "train", 6, 8, 8)
+    with pytest.raises(ValueError, match="none of 6 examples is held out to test on: expected a test part"):
+        load_data("images", path=str(tmp_path / "p"))
+
+
+class Rows(list):  # type: ignore[type-arg]
+    """What `datasets` gives of one split."""
+
+    features: dict[str, Any]
+
+    def __getitem__(self, key: Any) -> Any:
+        return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
+
+
+class Names:
+    names = ("no", "yes")
+
+
+def stand_in(parts: dict[str, int], features: dict[str, Any]) -> Any:
+    class Datasets:
+        @staticmethod
+        def load_dataset(path: str) -> dict[str, Rows]:
+            assert path == "someone/pictures"
+            splits = {}
+            for part, count in parts.items():
+                rows = Rows({"image": Image.new("L", (8, 6), k), "label": k % 2} for k in range(count))
+                rows.features = features
+                splits[part] = rows
+            return splits
+
+    return Datasets
+
+
+def test_a_data_set_of_the_hub() -> None:
+    features = {"image": None, "label": Names()}
+    listing = list_hub("someone/pictures", datasets=stand_in({"train": 6, "validation": 2, "test": 4}, features))
+    assert listing.class_names == ("no", "yes")
+    data = read_listing(listing, "hub")
+    assert data.validation is not None
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [6, 2, 4]
+    assert data.test.images[:, 0, 0, 0].tolist() == [0, 1, 2, 3]
+    assert data.test.labels.tolist() == [0, 1, 0, 1]
+    alone = list_hub("someone/pictures", datasets=stand_in({"train": 20}, features))
+    assert Counter(alone.parts) == {"": 20}
+    with pytest.raises(ValueError, match="expected columns image and label, got text"):
+        list_hub("someone/pictures", datasets=stand_in({"train": 2}, {"text": None}))
+    with pytest.raises(ValueError, match="no split train"):
+        list_hub("someone/pictures", datasets=stand_in({"other": 2}, features))
+
+
+def test_a_picture_stands_as_the_camera_was_held(tmp_path: Path) -> None:
+    lying = Image.new("L", (8, 6))
+    orientation = lying.getexif()
+    orientation[0x0112] = 6  # turn by 90 degrees to see it upright
+    lying.save(tmp_path / "p.jpg", exif=orientation)
+    assert read_picture(tmp_path / "p.jpg").shape == (1, 8, 6)
+
+
+def test_arrays_cut_short_are_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((8, 8), np.uint8))
+    (tmp_path / "a.npy").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"a\.npy: not a whole array"):
+        read_picture(tmp_path / "a.npy")
+
+
+def test_bytes_that_are_no_picture() -> None:
+    content = io.BytesIO()
+    Image.new("L", (8, 8)).save(content, "png")
+    assert read_picture(content.getvalue()).shape == (1, 8, 8)
+    with pytest.raises(ValueError, match="stdin: not a whole picture"):
+        read_picture(b"\x89PNG nothing")
+
+
+def write_halves(folder: Path, count: int) -> Path:
+    """A table of pictures whose upper half is bright, whose lower half is, both or neither."""
+    rows = []
+    for k in range(count):
+        pixels = np.random.default_rng(k).integers(0, 60, (28, 28), dtype=np.uint8)
+        up, down = k % 2, k // 2 % 2
+        pixels[4:10] += 180 * up
+        pixels[18:24] += 180 * down
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{k}.png")
+        rows.append(f"{k}.png,{up},{down}")
+    (folder / "halves.csv").write_text("\n".join(["file,up,down", *rows]) + "\n")
+    return folder / "halves.csv"
+
+
+def test_several_labels_train_and_are_counted(tmp_path: Path) -> None:
+    data = load_data("table", path=str(write_halves(tmp_path, 80)))
+    recipe = small_recipe("model.classes=2", "model.decoder=false", "loss.reconstruction=0", "lr=0.02", "batch=28")
+    model = create_model(recipe.model.name, **recipe.model.overrides)
+    held = held_images(data.test, 0, data)
+    assert held.rule == "threshold"
+    stream = ImageStream(data.train, recipe.augment, Share(28), 2, 0)
+    step = Step(model, stream, recipe, held.rule, Workers(torch.device("cpu")))
+    before = evaluate(model, held).error
+    for epoch in range(20):
+        plan = stream.plan(epoch)
+        for k in range(stream.steps):
+            step(plan.index[k], plan.noise[k], 0)
+    found = evaluate(model, held)
+    assert before >= 50
+    assert found.error <= 15
+    assert found.digits == int(data.test.labels.sum())

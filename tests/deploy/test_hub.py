@@ -1,0 +1,160 @@
+"""A shared folder gives the same model back, says what it is, and holds nothing that can run."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import flashcaps
+from flashcaps.deploy.hub import SAFE, _views, from_pretrained, model_card, push_to_hub, save_pretrained
+from flashcaps.training.checkpoint import save_weights
+from flashcaps.training.evaluate import views
+from tests.fake_data import small_recipe
+
+RESULT = {
+    "recipe": "small", "metric": "test_error_percent", "value": 1.5, "interval": [1.0, 2.25], "examples": 1000,
+    "split": "test", "epochs": 3.0, "hardware": "CPU", "commit": "abc123", "weights": "last",
+    "versions": {"python": "3.12", "torch": "2.6", "flashcaps": "0.1.0"},
+    "command": "flashcaps train small --images /home/somebody/pets epochs=3",
+}  # fmt: skip
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Any:
+    recipe = small_recipe().to_dict()
+    recipe["data"]["options"] = {"path": "/home/somebody/pets", "class_names": list("abcdefghij")}
+    made = flashcaps.create_model("capsnet_tiny", decoder=False)
+    save_weights(tmp_path / "last.safetensors", made, {"recipe": recipe})
+    return flashcaps.load(tmp_path / "last.safetensors")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result.json").write_text(json.dumps(RESULT))
+    return tmp_path / "run"
+
+
+def same(a: Any, b: Any) -> bool:
+    x = torch.rand(2, 1, 28, 28)
+    with torch.no_grad():
+        return torch.equal(a(x).scores, b(x).scores)
+
+
+def test_there_and_back(model: Any, run: Path, tmp_path: Path) -> None:
+    folder = save_pretrained(model, tmp_path / "shared", run=run)
+    assert sorted(p.name for p in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    again: Any = from_pretrained(folder)
+    assert same(model, again)
+    assert not again.training
+    assert again.config["recipe"]["data"]["options"]["class_names"] == list("abcdefghij")
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["library_name"], config["model"]["name"]) == ("flashcaps", "capsnet_tiny")
+
+
+def test_folders_of_this_machine_stay_here(model: Any, run: Path, tmp_path: Path) -> None:
+    folder = save_pretrained(model, tmp_path / "shared", run=run)
+    assert not [p.name for p in folder.iterdir() if b"somebody" in p.read_bytes()]
+    assert model.config["recipe"]["data"]["options"]["path"] == "/home/somebody/pets"  # the model's own is left alone
+
+
+def test_the_card_tells_what_was_measured(model: Any) -> None:
+    card = model_card(model, model.config, RESULT, "apache-2.0")
+    front = card.split("---")[1]
+    for line in ("library_name: flashcaps", "pipeline_tag: image-classification", "license: apache-2.0"):
+        assert line in front
+    assert "value: 0.985" in front
+    for text in (
+        "| 1.50 % | 1.00 to 2.25 % | 1,000 (test) |",
+        "flashcaps train small --images pets epochs=3",
+        "abc123",
+        "torch 2.6",
+        "Classes: a, b, c",
+        "1 x 28 x 28 images, 10 classes",
+        "margin loss, adamw at 0.005",
+    ):
+        assert text in card
+    bare = model_card(flashcaps.create_model("heinsen_sst2", layers=2, width=4))
+    assert "hidden states of text" in bare
+    assert "## Result" not in bare
+    assert "image-classification" not in bare
+
+
+def test_the_hub_gets_and_gives_a_folder(model: Any, run: Path, tmp_path: Path) -> None:
+    calls: dict[str, Any] = {}
+
+    class Api:
+        def create_repo(self, name: str, *, private: bool, exist_ok: bool) -> str:
+            calls["made"] = (name, private, exist_ok)
+            return f"address of {name}"
+
+        def upload_folder(self, *, repo_id: str, folder_path: str, commit_message: str) -> None:
+            calls["sent"] = {p.name: p.read_bytes() for p in Path(folder_path).iterdir()}
+
+    def download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        calls["asked"] = (name, revision, allow_patterns)
+        for file, content in calls["sent"].items():
+            (tmp_path / file).write_bytes(content)
+        return str(tmp_path)
+
+    hub = SimpleNamespace(HfApi=Api, snapshot_download=download)
+    assert push_to_hub(model, "someone/tiny", run=run, private=True, hub=hub) == "address of someone/tiny"
+    assert calls["made"] == ("someone/tiny", True, True)
+    assert same(from_pretrained("someone/tiny", revision="main", hub=hub), model)
+    assert calls["asked"] == ("someone/tiny", "main", SAFE)
+    assert not any(pattern.endswith((".bin", ".pt", ".pkl", "*")) for pattern in SAFE)
+
+
+def test_what_cannot_be_shared_is_answered(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="create_model or load made"):
+        save_pretrained(torch.nn.Linear(2, 2), tmp_path)
+    with pytest.raises(FileNotFoundError, match="only a finished run has one"):
+        save_pretrained(model, tmp_path / "s", run=tmp_path)
+    with pytest.raises(FileNotFoundError, match="names on the hub look like someone/model"):
+        from_pretrained("./nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no model\.safetensors"):
+        from_pretrained(tmp_path / "empty")
+    with pytest.raises(ValueError, match="expected someone/model"):
+        push_to_hub(model, "tiny")
+
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr("importlib.import_module", missing)
+    with pytest.raises(ImportError, match=r"flashcaps\[hub\]"):
+        push_to_hub(model, "someone/tiny")
+
+
+def test_the_real_package_takes_these_arguments() -> None:
+    import huggingface_hub
+
+    inspect.signature(huggingface_hub.HfApi.create_repo).bind(None, "someone/tiny", private=True, exist_ok=True)
+    upload = inspect.signature(huggingface_hub.HfApi.upload_folder)
+    upload.bind(None, repo_id="someone/tiny", folder_path="shared", commit_message="Weights, config and card")
+    inspect.signature(huggingface_hub.snapshot_download).bind("someone/tiny", revision=None, allow_patterns=["*.json"])
+
+
+@pytest.mark.parametrize(
+    ("train", "told"),
+    [
+        ({}, ""),
+        ({"mirror": False, "nudge": 0}, ""),
+        ({"mirror": True}, "2 views of each image: itself, its mirror image."),
+        ({"nudge": 2}, "5 views of each image: itself, each moved by 2 along each diagonal."),
+        ({"mirror": True, "nudge": 1}, "10 views of each image: itself, its mirror image, each moved by 1 along each"),
+    ],
+)
+def test_a_card_tells_how_images_were_seen(train: dict[str, Any], told: str) -> None:
+    text = _views(train)
+    assert told in text
+    assert bool(text) == bool(told)
+    image = torch.zeros(1, 1, 3, 3)
+    count = len(views(image, bool(train.get("mirror")), train.get("nudge", 0)))
+    assert count == 1 or f"of {count} views" in text

@@ -1,0 +1,131 @@
+"""Backbones: shapes, sizes, what the dry run leaves alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from flashcaps.nn.backbones import (
+    BACKBONES,
+    Chain,
+    Conv,
+    CoordinateConvs,
+    Coordinates,
+    ResidualBlock,
+    ResNet,
+    output_shape,
+)
+
+from ..conftest import assert_near
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "shape", "size"),
+    [
+        ("conv", 3, (256, 16, 16), 3 * 9 * 256 + 256),
+        ("conv9", 3, (256, 24, 24), 3 * 81 * 256 + 256),
+        ("resnet", 3, (128, 16, 16), 1_340_224),
+        ("resnet_wide", 3, (256, 16, 16), 4_521_024),
+        ("coordinates", 2, (64, 1, 1), 2_376 + 5 * 37_056),
+    ],
+)
+def test_named_backbones(name: str, channels: int, shape: tuple[int, int, int], size: int) -> None:
+    backbone = BACKBONES[name].build(channels)
+    assert parameters(backbone) == size
+    assert output_shape(backbone, (channels, 32, 32)) == shape
+    assert BACKBONES[name].channels == shape[0]
+
+
+def test_coordinate_convolutions_leave_nine_by_nine_of_96() -> None:
+    assert output_shape(CoordinateConvs().build(2), (2, 96, 96)) == (64, 9, 9)
+
+
+def test_coordinates_run_from_minus_one_to_one_across_then_down() -> None:
+    images = torch.zeros(2, 1, 3, 5)
+    x = Coordinates()(images)
+    assert x.shape == (2, 3, 3, 5)
+    assert_near(x[1, 1, 2], [-1.0, -0.5, 0.0, 0.5, 1.0])
+    assert_near(x[1, 2, :, 4], [-1.0, 0.0, 1.0])
+
+
+def test_norm_comes_where_the_table_prints_it() -> None:
+    def kinds(norm: str | None) -> list[type]:
+        return [type(m) for m in Conv(4, kernel=3, norm=norm).build(2)]  # type: ignore[arg-type]
+
+    assert kinds(None) == [nn.Conv2d, nn.ReLU]
+    assert kinds("before") == [nn.Conv2d, nn.BatchNorm2d, nn.ReLU]
+    assert kinds("after") == [nn.Conv2d, nn.ReLU, nn.BatchNorm2d]
+
+
+def test_a_chain_passes_channels_on_and_pools() -> None:
+    chain = Chain((Conv(4, kernel=3, padding=1, pool="max"), Conv(6, kernel=1, pool="global")))
+    assert chain.channels == 6
+    assert output_shape(chain.build(2), (2, 8, 10)) == (6, 1, 1)
+
+
+def test_a_block_whose_body_is_zero_is_its_shortcut() -> None:
+    same, wider = ResidualBlock(4, 4), ResidualBlock(4, 6, stride=2)
+    assert isinstance(same.shortcut, nn.Identity)
+    x = torch.randn(2, 4, 6, 6)
+    for block in (same, wider):
+        nn.init.zeros_(block.body[-1].weight)
+        assert_near(block(x), block.shortcut(x).relu())
+    assert wider(x).shape == (2, 6, 3, 3)
+
+
+def test_layers_are_called_one_by_one_on_a_cpu() -> None:
+    """Numbers and modules as in `nn.Sequential`: whoever hooks one sees it."""
+    backbone = ResNet(((4, 1, 1), (6, 1, 2))).build(3)
+    leaves = [m for m in backbone.modules() if not list(m.children()) and not isinstance(m, nn.Identity)]
+    called: list[nn.Module] = []
+    for m in leaves:
+        m.register_forward_hook(lambda m, *_: called.append(m))
+    x = torch.randn(2, 3, 8, 8)
+    stem, first, second = nn.Sequential(*backbone[:3]), backbone[3], backbone[4]  # type: ignore[index]
+    y = stem(x)
+    for block in (first, second):
+        y = (block.body(y) + block.shortcut(y)).relu_()
+    called.clear()
+    assert torch.equal(backbone(x), y)
+    assert set(called) == set(leaves)
+    assert len(called) == len(leaves)
+
+
+@pytest.mark.parametrize(("width", "stride", "same"), [(4, 1, True), (4, 2, False), (6, 1, False)])
+def test_a_shortcut_is_a_convolution_where_the_shape_changes(width: int, stride: int, same: bool) -> None:
+    block = ResidualBlock(4, width, stride)
+    assert isinstance(block.shortcut, nn.Identity) == same
+    assert block(torch.rand(2, 4, 6, 6)).shape == (2, width, 6 // stride, 6 // stride)
+
+
+def test_only_the_first_block_of_a_stage_strides() -> None:
+    assert output_shape(ResNet(((4, 2, 1), (6, 3, 2))).build(1), (1, 9, 12)) == (6, 5, 6)
+
+
+def test_a_dry_run_leaves_statistics_modes_and_random_state_alone() -> None:
+    backbone = Conv(4, kernel=3, norm="before").build(1)
+    frozen = backbone[1].eval()  # type: ignore[index]
+    before, seed = frozen.running_mean.clone(), torch.get_rng_state()
+    output_shape(backbone, (1, 5, 5))
+    assert torch.equal(frozen.running_mean, before)
+    assert torch.equal(torch.get_rng_state(), seed)
+    assert backbone.training
+    assert not frozen.training
+
+
+def test_errors_name_the_argument_and_the_remedy() -> None:
+    with pytest.raises(ValueError, match=r"image: \(1, 5, 5\).*does not pass"):
+        output_shape(BACKBONES["conv9"].build(1), (1, 5, 5))
+    with pytest.raises(ValueError, match=r"backbone: expected features \(B, C, H, W\)"):
+        output_shape(nn.Flatten(), (1, 5, 5))
+    with pytest.raises(ValueError, match=r"activation: expected one of.*did you mean 'relu'"):
+        Conv(4, kernel=3, activation="rellu").build(1)
+    with pytest.raises(ValueError, match="norm: expected one of 'before', 'after'"):
+        Conv(4, kernel=3, norm="batch").build(1)
+    with pytest.raises(ValueError, match="pool: expected one of"):
+        Conv(4, kernel=3, pool="min").build(1)

@@ -1,0 +1,296 @@
+"""Discriminative routing's own training step, in alternation with the optimiser's."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flashcaps import CapsuleStack, ConvCapsules, DenseCapsules, ascend_coefficients
+from flashcaps.functional import discriminative_update, margin_loss
+
+from ..conftest import assert_near
+
+DOUBLE = {"dtype": torch.float64}
+STEP = {"rate": 0.01, "strength": 0.3}
+LABELS = torch.tensor([2, 0, 2, 1])
+
+
+def class_layer(backend: str = "matrix", **more: Any) -> DenseCapsules:
+    sizes = dict(in_capsules=5, in_dim=3, out_capsules=3, out_dim=4)
+    layer = DenseCapsules("discriminative", backend=backend, **(sizes | STEP | more)).double()
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.coefficients)
+    return layer
+
+
+def hidden_and_class(backend: str = "matrix", **more: Any) -> CapsuleStack:
+    """A convolution (coefficients shared over places), a dense layer and the class layer."""
+    rest = {"backend": backend} | STEP | more
+    stack = CapsuleStack(
+        [
+            ConvCapsules("discriminative", in_types=1, in_dim=3, out_types=2, out_dim=3, kernel=2, **rest),
+            DenseCapsules("discriminative", in_capsules=8, in_dim=3, out_capsules=4, out_dim=3, **rest),
+            DenseCapsules("discriminative", in_capsules=4, in_dim=3, out_capsules=3, out_dim=4, **rest),
+        ],
+        concurrent=False,
+    ).double()
+    for layer in stack.layers:
+        nn.init.normal_(layer.weight)
+        nn.init.normal_(layer.coefficients)
+    return stack
+
+
+def votes_of(layer: DenseCapsules, u: Tensor) -> Tensor:
+    return layer._votes(u, None).explicit().detach()
+
+
+@pytest.mark.parametrize("backend", ["reference", "matrix"])
+@pytest.mark.parametrize("penalty", ["l2", "l1"])
+def test_class_layer_takes_one_step_of_the_printed_equation(penalty: str, backend: str) -> None:
+    layer, u = class_layer(backend, penalty=penalty), torch.randn(4, 5, 3, **DOUBLE)
+    before = layer.coefficients.clone()
+    layer(u)
+    ascend_coefficients(layer, LABELS)
+    assert_near(layer.coefficients, discriminative_update(before, votes_of(layer, u), LABELS, **STEP, penalty=penalty))
+    assert not torch.equal(layer.coefficients, before)
+
+
+def test_labels_may_be_multi_hot() -> None:
+    layer, u = class_layer(), torch.randn(4, 5, 3, **DOUBLE)
+    twin = copy.deepcopy(layer)
+    for model, labels in ((layer, LABELS), (twin, nn.functional.one_hot(LABELS, 3))):
+        model(u)
+        ascend_coefficients(model, labels)
+    assert_near(layer.coefficients, twin.coefficients, 1e-14)
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([0, 1]), torch.zeros(4, 2, dtype=torch.long), torch.tensor(1)])
+def test_labels_are_checked(labels: Tensor) -> None:
+    for model, u in (
+        (class_layer(), torch.randn(4, 5, 3, **DOUBLE)),
+        (hidden_and_class(), torch.randn(4, 1, 3, 3, 3, **DOUBLE)),
+    ):
+        model(u)
+        with pytest.raises(ValueError, match=r"^labels: expected"):
+            ascend_coefficients(model, labels)
+
+
+def test_children_that_share_a_transform_share_a_coefficient() -> None:
+    layer = class_layer(in_capsules=2, shared=True)
+    assert layer.coefficients.shape == (2, 3)
+    u = torch.randn(4, 2, 3, 1, 3, **DOUBLE)
+    before = layer.coefficients.clone()
+    layer(u)
+    ascend_coefficients(layer, LABELS)
+    separate = class_layer(in_capsules=6, strength=0.0)
+    with torch.no_grad():
+        separate.weight.copy_(layer.weight.repeat_interleave(3, layer.weight.shape.index(2)))
+        separate.coefficients.copy_(before.repeat_interleave(3, 0))
+    separate(u)
+    ascend_coefficients(separate, LABELS)
+    ascent = (separate.coefficients - before.repeat_interleave(3, 0)).view(2, 3, 3).sum(1)
+    penalty = STEP["rate"] * STEP["strength"] * 4 * before
+    assert_near(layer.coefficients, before + ascent - penalty)
+
+
+def test_ascent_raises_the_true_class() -> None:
+    layer, u = class_layer(rate=1e-3, strength=0.0), torch.randn(4, 5, 3, **DOUBLE)
+
+    def objective() -> float:
+        v = torch.einsum("ij,bijd->bjd", layer.coefficients, votes_of(layer, u))
+        sign = 2 * nn.functional.one_hot(LABELS, 3) - 1
+        return (sign * v.square().sum(-1)).sum().item()
+
+    values = [objective()]
+    for _ in range(3):
+        layer(u)
+        ascend_coefficients(layer, LABELS)
+        values.append(objective())
+    assert values == sorted(values)
+    assert values[-1] > values[0] + 1e-3
+
+
+@pytest.mark.parametrize("backend", ["reference", "matrix"])
+def test_hidden_layers_follow_by_the_chain_rule(backend: str) -> None:
+    """Against finite differences of the class layer's objective by every coefficient."""
+    model, u = hidden_and_class(backend, strength=0.0), torch.randn(4, 1, 3, 3, 3, **DOUBLE)
+    states = [layer.coefficients for layer in model.layers]
+    before = [b.clone() for b in states]
+
+    def objective() -> float:
+        with torch.no_grad():
+            hidden = model.layers[1](model.layers[0](u).pose).pose
+            v = torch.einsum("ij,bijd->bjd", states[2], votes_of(model.layers[2], hidden))
+            return ((2 * nn.functional.one_hot(LABELS, 3) - 1) * v.square().sum(-1)).sum().item()
+
+    slopes, h = [], 1e-5
+    for b in states:
+        slope = torch.zeros_like(b)
+        for k in range(b.numel()):
+            ends = []
+            for sign in (1, -1):
+                b.view(-1)[k] += sign * h
+                ends.append(objective())
+                b.view(-1)[k] -= sign * h
+            slope.view(-1)[k] = (ends[0] - ends[1]) / (2 * h)
+        slopes.append(slope)
+    model(u)
+    ascend_coefficients(model, LABELS)
+    for b, start, slope in zip(states, before, slopes, strict=True):
+        assert_near(b, start + STEP["rate"] * slope, 1e-7)
+
+
+def test_class_layer_alone_and_below_hidden_ones_takes_the_same_step() -> None:
+    model, u = hidden_and_class(), torch.randn(4, 1, 3, 3, 3, **DOUBLE)
+    top, before = model.layers[2], model.layers[2].coefficients.clone()
+    hidden = model.layers[1](model.layers[0](u).pose).pose.detach()
+    model(u)
+    ascend_coefficients(model, LABELS)
+    assert_near(top.coefficients, discriminative_update(before, votes_of(top, hidden), LABELS, **STEP))
+
+
+def train_step(model: nn.Module, u: Tensor, order: str) -> None:
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = margin_loss(model(u).activation, LABELS)
+    if order == "before backward":
+        ascend_coefficients(model, LABELS)
+    loss.backward(retain_graph=order != "before backward")
+    if order == "after backward":
+        ascend_coefficients(model, LABELS)
+    optimiser.step()
+    if order == "after step":
+        ascend_coefficients(model, LABELS)
+
+
+def test_order_relative_to_the_optimiser_does_not_matter() -> None:
+    start, u = class_layer(), torch.randn(4, 5, 3, **DOUBLE)
+    states = []
+    for order in ("before backward", "after backward"):
+        model = copy.deepcopy(start)
+        train_step(model, u, order)
+        states.append(model.state_dict())
+    for state in states[1:]:
+        for key, x in states[0].items():
+            assert_near(state[key], x, 1e-14, key)
+
+
+def test_weights_that_moved_on_are_noticed() -> None:
+    """The votes of the forward pass are gone with its weights: an error, not a step on other votes."""
+    with pytest.raises(RuntimeError, match="before the optimiser"):
+        train_step(class_layer(), torch.randn(4, 5, 3, **DOUBLE), "after step")
+
+
+def test_updating_the_state_leaves_the_graph_of_the_loss_alone() -> None:
+    """The gradient of the weights is the one of the coefficients the forward pass used."""
+    model, u = hidden_and_class(), torch.randn(4, 1, 3, 3, 3, **DOUBLE)
+    twin = copy.deepcopy(model)
+    loss = margin_loss(model(u).activation, LABELS)
+    ascend_coefficients(model, LABELS)
+    loss.backward()
+    margin_loss(twin(u).activation, LABELS).backward()
+    for (name, x), y in zip(model.named_parameters(), twin.named_parameters(), strict=True):
+        assert_near(x.grad, y[1].grad, 1e-12, name)
+
+
+# ---- state
+
+
+def test_coefficients_are_state_not_parameters() -> None:
+    layer = class_layer()
+    assert "coefficients" in layer.state_dict()
+    assert not [name for name, _ in layer.named_parameters() if "coefficients" in name]
+    other = class_layer()
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other.coefficients, layer.coefficients)
+
+
+def test_coefficients_start_at_one_over_parents() -> None:
+    layer = DenseCapsules("discriminative", in_capsules=5, in_dim=3, out_capsules=4, out_dim=4)
+    assert_near(layer.coefficients, 1 / 4)
+
+
+def test_coefficients_are_frozen_in_evaluation() -> None:
+    layer, u = class_layer().eval(), torch.randn(4, 5, 3, **DOUBLE)
+    before = layer.coefficients.clone()
+    layer(u)
+    with pytest.raises(RuntimeError, match=r"^ascend_coefficients: no forward pass in training mode"):
+        ascend_coefficients(layer, LABELS)
+    assert torch.equal(layer.coefficients, before)
+    assert not layer.coefficients.requires_grad
+
+
+def test_every_step_needs_its_own_forward_pass() -> None:
+    layer, u = class_layer(), torch.randn(4, 5, 3, **DOUBLE)
+    layer(u)
+    ascend_coefficients(layer, LABELS)
+    with pytest.raises(RuntimeError, match=r"^ascend_coefficients: no forward pass"):
+        ascend_coefficients(layer, LABELS)
+
+
+@pytest.mark.parametrize("between", ["evaluation", "no_grad"])
+def test_a_look_at_other_data_in_between_changes_nothing(between: str) -> None:
+    layer, u, other = class_layer(), torch.randn(4, 5, 3, **DOUBLE), torch.randn(4, 5, 3, **DOUBLE)
+    before = layer.coefficients.clone()
+    layer(u)
+    if between == "evaluation":
+        layer.eval()(other)
+        layer.train()
+    else:
+        with torch.no_grad():
+            layer(other)
+    ascend_coefficients(layer, LABELS)
+    assert_near(layer.coefficients, discriminative_update(before, votes_of(layer, u), LABELS, **STEP))
+
+
+def test_models_without_coefficients_are_left_alone() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), DenseCapsules("dynamic", in_capsules=2, in_dim=2, out_capsules=2, out_dim=2))
+    before = copy.deepcopy(model.state_dict())
+    ascend_coefficients(model, LABELS)
+    assert all(torch.equal(x, before[key]) for key, x in model.state_dict().items())
+
+
+# ---- several ranks
+
+RANK = """
+import sys
+import torch, torch.distributed as dist
+from flashcaps import ascend_coefficients
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+given = torch.load(f"{folder}/given.pt", weights_only=False)
+for name, (model, u, labels) in given.items():
+    model(u.chunk(2)[rank])
+    ascend_coefficients(model, labels.chunk(2)[rank])
+torch.save({name: model.state_dict() for name, (model, _, _) in given.items()}, f"{folder}/rank{rank}.pt")
+dist.barrier()  # leave together
+dist.destroy_process_group()
+"""
+
+
+def test_two_ranks_take_the_step_of_the_whole_batch(tmp_path: Path) -> None:
+    given = {
+        "class": (class_layer(), torch.randn(4, 5, 3, **DOUBLE), LABELS),
+        "hidden": (hidden_and_class(), torch.randn(4, 1, 3, 3, 3, **DOUBLE), LABELS),
+    }
+    torch.save(given, tmp_path / "given.pt")
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path)], stderr=subprocess.PIPE)
+        for rank in (0, 1)
+    ]
+    for process in ranks:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors.decode()
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
+    for name, (model, u, labels) in given.items():
+        model(u)
+        ascend_coefficients(model, labels)
+        for key, x in model.state_dict().items():
+            assert torch.equal(first[name][key], second[name][key]), key
+            assert_near(first[name][key], x, 1e-12, key)

@@ -1,0 +1,220 @@
+"""Losses against values worked out by hand, and against plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from flashcaps.nn.losses import (
+    binary_cross_entropy_loss,
+    cross_entropy_loss,
+    margin_loss,
+    multi_hot,
+    reconstruction_loss,
+    spread_loss,
+    spread_margin,
+    spread_margin_by_step,
+)
+
+from .. import oracles
+
+LENGTHS = torch.tensor([[0.7, 0.4, 0.05], [0.95, 0.0, 0.2]], dtype=torch.float64)
+probabilities = st.lists(st.floats(0, 1), min_size=3, max_size=3)
+
+
+# ---- margin
+
+
+def test_margin_loss_by_hand() -> None:
+    """Example 0, class 0: 0.2^2 + 0.5 * 0.3^2 + 0. Example 1, class 2: 0.5 * 0.85^2 + 0 + 0.7^2. Their mean."""
+    first, second = 0.04 + 0.045, 0.36125 + 0.49
+    assert margin_loss(LENGTHS, torch.tensor([0, 2])).item() == pytest.approx((first + second) / 2, abs=1e-12)
+
+
+def test_margin_loss_by_hand_with_two_classes_in_an_image() -> None:
+    """0.2^2 + 0.5^2 + 0 and, with no class at all, 0.5 * (0.85^2 + 0 + 0.1^2)."""
+    targets = torch.tensor([[1, 1, 0], [0, 0, 0]])
+    expected = (0.04 + 0.25 + 0.5 * (0.7225 + 0.01)) / 2
+    for t in (targets, targets.bool(), targets.double()):
+        assert margin_loss(LENGTHS, t).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_margin_loss_is_summed_over_classes_and_averaged_over_the_batch() -> None:
+    one = margin_loss(LENGTHS[:1], torch.tensor([0]))
+    assert margin_loss(LENGTHS[:1].repeat(5, 1), torch.zeros(5, dtype=torch.long)).item() == pytest.approx(one.item())
+    padded = torch.cat([LENGTHS[:1], torch.tensor([[0.3]])], 1)  # one more absent class adds, and divides nothing
+    assert margin_loss(padded, torch.tensor([0])).item() == pytest.approx(one.item() + 0.5 * 0.2**2)
+
+
+def test_margin_loss_constants_can_be_set() -> None:
+    loss = margin_loss(LENGTHS[:1], torch.tensor([0]), present=1.0, absent=0.0, down_weight=2.0)
+    assert loss.item() == pytest.approx(0.3**2 + 2 * (0.4**2 + 0.05**2))
+
+
+@given(st.lists(st.tuples(probabilities, st.sets(st.integers(0, 2))), min_size=1, max_size=4))
+def test_margin_loss_agrees_with_oracle(examples: list[tuple[list[float], set[int]]]) -> None:
+    lengths, classes = [e[0] for e in examples], [e[1] for e in examples]
+    targets = torch.tensor([[float(k in present) for k in range(3)] for present in classes])
+    loss = margin_loss(torch.tensor(lengths, dtype=torch.float64), targets)
+    assert loss.item() == pytest.approx(oracles.margin_loss(lengths, classes), abs=1e-10)
+
+
+# ---- spread
+
+
+def test_spread_loss_by_hand() -> None:
+    """Margin 0.5. Class 0 of (0.7, 0.4, 0.05): 0.2^2 + 0. Class 2 of (0.95, 0, 0.2): 1.25^2 + 0.3^2."""
+    expected = (0.04 + 1.5625 + 0.09) / 2
+    assert spread_loss(LENGTHS, torch.tensor([0, 2]), 0.5).item() == pytest.approx(expected, abs=1e-12)
+    one_hot = torch.tensor([[1, 0, 0], [0, 0, 1]])
+    assert spread_loss(LENGTHS, one_hot, torch.tensor(0.5)).item() == pytest.approx(expected, abs=1e-7)
+
+
+@given(st.lists(st.tuples(probabilities, st.integers(0, 2)), min_size=1, max_size=4), st.floats(0.2, 0.99))
+def test_spread_loss_agrees_with_oracle(examples: list[tuple[list[float], int]], margin: float) -> None:
+    activations, labels = [e[0] for e in examples], [e[1] for e in examples]
+    loss = spread_loss(torch.tensor(activations, dtype=torch.float64), torch.tensor(labels), margin)
+    assert loss.item() == pytest.approx(oracles.spread_loss(activations, labels, margin), abs=1e-10)
+
+
+def test_the_true_class_pays_nothing() -> None:
+    """Counted among the wrong ones it would add margin^2."""
+    assert spread_loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), 0.9).item() == 0
+
+
+def test_spread_margin_rises_linearly_from_02_to_09() -> None:
+    assert [spread_margin(p) for p in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([0.2, 0.375, 0.55, 0.9])
+
+
+def test_spread_margin_of_the_public_code_rises_from_021_to_099() -> None:
+    by_hand = {
+        0: 0.2 + 0.79 / (1 + math.exp(4)),
+        200_000: 0.2 + 0.79 / 2,
+        250_000: 0.2 + 0.79 / (1 + math.exp(-1)),
+        700_000: 0.2 + 0.79 / (1 + math.exp(-10)),
+        10**9: 0.2 + 0.79 / (1 + math.exp(-10)),  # held there
+    }
+    for step, margin in by_hand.items():
+        assert spread_margin_by_step(step) == pytest.approx(margin, abs=1e-12)
+    assert round(spread_margin_by_step(0), 2) == 0.21
+    assert round(spread_margin_by_step(10**7), 2) == 0.99
+
+
+# ---- cross-entropies
+
+
+def test_cross_entropy_by_hand() -> None:
+    """Logits log 1, log 2, log 5 have probabilities 1/8, 2/8, 5/8."""
+    scores = torch.tensor([[1.0, 2.0, 5.0], [5.0, 2.0, 1.0]], dtype=torch.float64).log()
+    expected = (math.log(8 / 5) + math.log(8 / 2)) / 2
+    assert cross_entropy_loss(scores, torch.tensor([2, 1])).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_cross_entropy_of_a_mixture_by_hand() -> None:
+    """As mixup makes it: 0.25 of the first class, 0.75 of the last."""
+    scores = torch.tensor([[1.0, 2.0, 5.0]], dtype=torch.float64).log()
+    mixture = torch.tensor([[0.25, 0.0, 0.75]], dtype=torch.float64)
+    expected = 0.25 * math.log(8) + 0.75 * math.log(8 / 5)
+    assert cross_entropy_loss(scores, mixture).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_cross_entropy_with_smoothing_by_hand() -> None:
+    scores = torch.tensor([[1.0, 2.0, 5.0]], dtype=torch.float64).log()
+    smooth = 0.3 * (math.log(8) + math.log(4) + math.log(8 / 5)) / 3
+    loss = cross_entropy_loss(scores, torch.tensor([2]), label_smoothing=0.3)
+    assert loss.item() == pytest.approx(0.7 * math.log(8 / 5) + smooth, abs=1e-12)
+
+
+def test_binary_cross_entropy_by_hand() -> None:
+    """Logits log 3 and -log 4 have probabilities 3/4 and 1/5; the mean over classes and batch."""
+    scores = torch.tensor([[3.0, 0.25], [0.25, 3.0]], dtype=torch.float64).log()
+    several = torch.tensor([[1, 1], [0, 0]])
+    expected = (math.log(4 / 3) + math.log(5) + math.log(5 / 4) + math.log(4)) / 4
+    assert binary_cross_entropy_loss(scores, several).item() == pytest.approx(expected, abs=1e-12)
+    single = (math.log(4 / 3) + math.log(5 / 4) + math.log(5 / 4) + math.log(4 / 3)) / 4
+    assert binary_cross_entropy_loss(scores, torch.tensor([0, 1])).item() == pytest.approx(single, abs=1e-12)
+
+
+# ---- reconstruction
+
+
+def test_reconstruction_is_the_sum_of_squares_per_image() -> None:
+    """One image off by 1 in each of 784 pixels, one off by 2 in a single one: (784 + 4) / 2, not a mean over pixels."""
+    image = torch.zeros(2, 1, 28, 28)
+    output = torch.zeros(2, 784)
+    output[0] = 1.0
+    output[1, 5] = 2.0
+    assert reconstruction_loss(output, image).item() == 394.0
+
+
+# ---- what they share
+
+
+CALLS = {
+    "lengths": margin_loss,
+    "activations": lambda x, t: spread_loss(x, t, 0.5),
+    "scores": cross_entropy_loss,
+    "scores, binary": binary_cross_entropy_loss,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_gradients(call: str) -> None:
+    x = torch.rand(3, 4, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda x: CALLS[call](x, torch.tensor([0, 3, 1])), x)
+
+
+def test_reconstruction_gradients() -> None:
+    x = torch.rand(2, 6, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda x: reconstruction_loss(x, torch.zeros(2, 2, 3, dtype=torch.float64)), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("loss", [cross_entropy_loss, binary_cross_entropy_loss])
+def test_cross_entropies_of_half_precision_scores_are_computed_in_fp32(loss, dtype: torch.dtype) -> None:
+    scores, labels = torch.randn(4, 3).to(dtype), torch.tensor([0, 1, 2, 1])
+    assert loss(scores, labels).dtype == torch.float32
+    assert torch.equal(loss(scores, labels), loss(scores.float(), labels))
+
+
+def test_multi_hot() -> None:
+    assert torch.equal(multi_hot(torch.tensor([2, 0]), 3), torch.tensor([[0.0, 0, 1], [1, 0, 0]]))
+    several = torch.tensor([[True, True, False]])
+    assert torch.equal(multi_hot(several, 3), several.float())
+
+
+# ---- wrong arguments
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_scores_of_the_wrong_rank(call: str) -> None:
+    name = call.split(",")[0]
+    with pytest.raises(ValueError, match=rf"^{name}: expected \(B, classes\), got \(2, 3, 4\)"):
+        CALLS[call](torch.zeros(2, 3, 4), torch.zeros(2))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_integer_scores(call: str) -> None:
+    name = call.split(",")[0]
+    with pytest.raises(ValueError, match=rf"^{name}: .*floating.*got torch.int64"):
+        CALLS[call](torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("targets", [torch.zeros(3).long(), torch.zeros(2, 4), torch.zeros(2, 3, 1)])
+def test_targets_of_the_wrong_size(call: str, targets: Tensor) -> None:
+    name = "labels" if call == "activations" else "targets"
+    with pytest.raises(ValueError, match=rf"^{name}: expected \(2,\) class indices or \(2, 3\) multi-hot, got \("):
+        CALLS[call](torch.zeros(2, 3), targets)
+
+
+def test_reconstruction_of_another_size() -> None:
+    """One pixel would broadcast over all."""
+    with pytest.raises(ValueError, match=r"^(output|image): .*got \(2, "):
+        reconstruction_loss(torch.zeros(2, 784), torch.zeros(2, 1))

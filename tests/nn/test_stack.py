@@ -1,0 +1,246 @@
+"""Stacks of capsule layers: Procedure 2 of attention routing, and one layer after the other."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, Routed
+from flashcaps.nn.stack import hand_on
+
+from ..conftest import assert_near
+from ..layer_cases import combination
+
+DOUBLE = {"dtype": torch.float64}
+
+
+def attention_layers(**options: Any) -> nn.ModuleList:
+    """Two convolutions and a class layer over 6 x 6 places."""
+    matrix = {"in_dim": 4, "out_dim": 4, "pose": "matrix"} | options
+    layers = nn.ModuleList(
+        [
+            ConvCapsules("attention", in_types=2, out_types=3, kernel=3, **matrix),
+            ConvCapsules("attention", in_types=3, out_types=2, kernel=2, stride=2, **matrix),
+            DenseCapsules("attention", in_capsules=2 * 2 * 2, out_capsules=5, **matrix),
+        ]
+    ).double()
+    with torch.no_grad():
+        for x in layers.parameters():
+            x.add_(0.5 * torch.randn_like(x))
+    return layers
+
+
+def primary() -> tuple[Tensor, Tensor]:
+    return torch.randn(2, 2, 6, 6, 4, **DOUBLE), torch.rand(2, 2, 6, 6, **DOUBLE)
+
+
+def procedure_2(layers: nn.ModuleList, u: Tensor, activation: Tensor | None, iterations: int) -> Routed:
+    """A sequential sweep, then every layer from the previous values of its neighbours, all of them, every time."""
+    values = [Routed(u, activation)]
+    for layer in layers:
+        below = values[-1]
+        values.append(layer.step(below.pose, None, below.activation))
+    for _ in range(iterations - 1):
+        previous = list(values)
+        for k, layer in enumerate(layers):
+            values[k + 1] = layer.step(previous[k].pose, previous[k + 1].pose, previous[k].activation)
+    return values[-1]
+
+
+def one_by_one(layers: nn.ModuleList, u: Tensor, iterations: int) -> Tensor:
+    """Every layer finishes its routing before the next begins."""
+    for layer in layers:
+        pose = None
+        for _ in range(iterations):
+            pose = layer.step(u, pose).pose
+        u = pose
+    return u
+
+
+@pytest.mark.parametrize("backend", ["reference", "matrix"])
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"norm": False, "scale": 1.0}, {"initial": "learned"}, {"initial": "random"}, {"activation": True}],
+    ids=["plain", "A", "learned", "random", "C"],
+)
+def test_concurrent_iterations_follow_procedure_2(options: dict[str, Any], iterations: int, backend: str) -> None:
+    layers = attention_layers(backend=backend, **options)
+    u, a = primary()
+    a = a if options.get("activation") else None
+    routed, expected = CapsuleStack(layers, iterations)(u, a), procedure_2(layers, u, a, iterations)
+    assert_near(routed.pose, expected.pose, 1e-12)
+    assert (routed.activation is None) == (expected.activation is None) == (not options.get("activation"))
+    if routed.activation is not None:
+        assert_near(routed.activation, expected.activation, 1e-12)
+
+
+def test_concurrent_gradients_follow_procedure_2() -> None:
+    layers = attention_layers()
+    twin = copy.deepcopy(layers)
+    u, _ = primary()
+    combination(CapsuleStack(layers, 4)(u)).backward()
+    combination(procedure_2(twin, u, None, 4)).backward()
+    for (name, x), y in zip(layers.named_parameters(), twin.parameters(), strict=True):
+        assert_near(x.grad, y.grad, 1e-10, name)
+
+
+def test_sequential_is_another_algorithm_from_two_iterations_on() -> None:
+    """Ablation B."""
+    layers = attention_layers()
+    u, _ = primary()
+    for iterations in (1, 2, 3):
+        sequential = CapsuleStack(copy.deepcopy(layers), iterations, concurrent=False)(u).pose
+        assert_near(sequential, one_by_one(layers, u, iterations), 1e-12)
+        gap = (sequential - CapsuleStack(layers, iterations)(u).pose).abs().max().item()
+        assert gap < 1e-12 if iterations == 1 else gap > 1e-3
+
+
+def test_first_iteration_has_uniform_coefficients() -> None:
+    layers = attention_layers(norm=False)
+    u, _ = primary()
+    sweep = layers[1](layers[0](u).pose, coupling=True)
+    assert_near(sweep.coupling, 1 / 2)
+    assert_near(CapsuleStack(layers[:2], 1)(u).pose, sweep.pose)
+
+
+def test_initial_poses() -> None:
+    """Learned ones are parameters, random ones state; both make the first coefficients non-uniform."""
+    u = torch.randn(2, 3, 4, **DOUBLE)
+    for initial in ("learned", "random"):
+        layer = DenseCapsules("attention", in_capsules=3, in_dim=4, out_capsules=2, out_dim=4, initial=initial).double()
+        assert ("learned.initial" in dict(layer.named_parameters())) == (initial == "learned")
+        assert any(key.endswith("initial") for key in layer.state_dict())
+        start = dict(layer.state_dict(keep_vars=True))["learned.initial" if initial == "learned" else "initial"]
+        assert start.shape == (2, 4)
+        if initial == "learned":
+            assert not start.any()
+            assert_near(layer(u, coupling=True).coupling, 1 / 2)
+            nn.init.normal_(start)
+        expected = layer.step(u, start.expand(2, 2, 4))
+        assert_near(layer.step(u).pose, expected.pose, 1e-12)
+        assert (layer(u, coupling=True).coupling - 1 / 2).abs().max() > 1e-3
+
+
+def test_ablation_c_multiplies_votes_by_activations() -> None:
+    layer = DenseCapsules("attention", in_capsules=3, in_dim=4, out_capsules=2, out_dim=4, activation=True).double()
+    u, a = torch.randn(2, 3, 4, **DOUBLE), torch.rand(2, 3, **DOUBLE)
+    gated = layer(u, a)
+    assert_near(gated.pose, layer(u * a[..., None]).pose)
+    assert gated.activation.shape == (2, 2)
+    assert ((gated.activation > 0) & (gated.activation < 1)).all()
+
+
+@pytest.mark.parametrize("concurrent", [True, False])
+def test_coupling_and_history_of_the_last_layer(concurrent: bool) -> None:
+    u, _ = primary()
+    stack = CapsuleStack(attention_layers(), 3, concurrent)
+    assert stack(u).coupling is None
+    routed = stack(u, coupling=True, record=True)
+    assert routed.coupling.shape == (2, 8, 5)
+    assert len(routed.history) == 3
+    assert_near(routed.history[-1].pose, routed.pose)
+    assert_near(routed.history[-1].coupling, routed.coupling)
+
+
+# ---- layer by layer, any algorithm
+
+
+def test_three_dense_dynamic_layers() -> None:
+    layers = [
+        DenseCapsules("dynamic", in_capsules=6, in_dim=3, out_capsules=5, out_dim=4, iterations=2),
+        DenseCapsules("dynamic", in_capsules=5, in_dim=4, out_capsules=4, out_dim=3, iterations=1),
+        DenseCapsules("dynamic", in_capsules=4, in_dim=3, out_capsules=2, out_dim=6),
+    ]
+    stack = CapsuleStack(layers, concurrent=False).double()
+    u = torch.randn(2, 6, 3, **DOUBLE)
+    expected = layers[2](layers[1](layers[0](u).pose).pose)
+    assert_near(stack(u).pose, expected.pose, 0.0)
+    assert_near(stack(u).activation, expected.pose.norm(dim=-1))
+    combination(stack(u)).backward()
+    assert all(layer.weight.grad.abs().max() > 0 for layer in layers)
+
+
+def test_iterations_of_the_stack_are_those_of_its_layers_unless_none() -> None:
+    def layers() -> list[DenseCapsules]:
+        sizes = dict(in_capsules=3, in_dim=2, out_capsules=3, out_dim=2)
+        return [DenseCapsules("dynamic", **sizes, iterations=n) for n in (1, 4)]
+
+    assert [x.routing.iterations for x in CapsuleStack(layers(), concurrent=False).layers] == [1, 4]
+    assert [x.routing.iterations for x in CapsuleStack(layers(), 2, concurrent=False).layers] == [2, 2]
+
+
+def test_a_concurrent_stack_takes_as_many_iterations_as_its_layers_unless_told() -> None:
+    def stack(*iterations: int) -> CapsuleStack:
+        torch.manual_seed(0)
+        sizes = dict(in_capsules=3, in_dim=4, out_capsules=3, out_dim=4, iterations=3)
+        return CapsuleStack([DenseCapsules("attention", **sizes) for _ in range(2)], *iterations).double()
+
+    u = torch.randn(2, 3, 4, **DOUBLE)
+    assert_near(stack()(u).pose, stack(3)(u).pose, 0.0)
+    assert (stack()(u).pose - stack(1)(u).pose).abs().max() > 1e-3
+
+
+def expected_hand_on(gives: str | None, takes: str | None, x: Tensor) -> Tensor | None:
+    if gives is None or (gives == "length" and takes is None):
+        return None
+    if gives == "score" and takes != "score":
+        return 1 / (1 + (-x).exp())
+    if gives != "score" and takes == "score":
+        return (x / (1 - x)).log()
+    return x
+
+
+@pytest.mark.parametrize(("below", "above"), list(itertools.product(ROUTING, repeat=2)))
+def test_activations_are_handed_on_as_what_the_next_layer_takes(below: str, above: str) -> None:
+    sizes = dict(in_capsules=3, in_dim=2, out_capsules=3, out_dim=2)
+    giver, taker = (DenseCapsules(name, **sizes).double() for name in (below, above))
+    u = torch.randn(2, 3, 2, **DOUBLE)
+    routed = giver(u)
+    expected = expected_hand_on(giver.routing.gives, taker.routing.takes, routed.activation)
+    handed = hand_on(routed.activation, giver, taker)
+    assert (handed is None) == (expected is None)
+    if handed is not None:
+        assert_near(handed, expected)
+    stack = CapsuleStack([giver, taker], concurrent=False)
+    assert_near(stack(u).pose, taker(routed.pose, expected).pose)
+
+
+def test_lengths_of_0_and_1_become_finite_scores() -> None:
+    sizes = dict(in_capsules=3, in_dim=2, out_capsules=3, out_dim=2)
+    giver, taker = DenseCapsules("dynamic", **sizes), DenseCapsules("heinsen", **sizes)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert hand_on(torch.tensor([[0.0, 1.0, 0.5]], dtype=dtype), giver, taker).isfinite().all()
+
+
+# ---- errors
+
+
+def test_arguments_are_checked() -> None:
+    dense = DenseCapsules("dynamic", in_capsules=3, in_dim=2, out_capsules=3, out_dim=2)
+    with pytest.raises(ValueError, match=r"^layers: expected at least one"):
+        CapsuleStack([])
+    with pytest.raises(ValueError, match=r"^iterations: expected at least 1, got 0"):
+        CapsuleStack([dense], 0, concurrent=False)
+    with pytest.raises(ValueError, match=r"^concurrent: layer 0 .*dynamic.*use concurrent=False"):
+        CapsuleStack([dense], 2)
+
+
+def test_state_dict_and_copy() -> None:
+    stack, other = CapsuleStack(attention_layers(), 3), CapsuleStack(attention_layers(), 3)
+    u, _ = primary()
+    other.load_state_dict(stack.state_dict())
+    assert_near(other(u).pose, stack(u).pose, 0.0)
+    assert_near(copy.deepcopy(stack)(u).pose, stack(u).pose, 0.0)
+
+
+def test_compiles_whole() -> None:
+    torch._dynamo.reset()
+    stack = CapsuleStack(attention_layers()[1:], 2).float()
+    u = torch.randn(2, 3, 4, 4, 4)
+    assert_near(torch.compile(stack, fullgraph=True, backend="aot_eager")(u).pose, stack(u).pose.double())

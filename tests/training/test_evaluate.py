@@ -1,0 +1,214 @@
+"""Evaluation: numbers worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flashcaps.training.batches import Batch
+from flashcaps.training.evaluate import (
+    Evaluation,
+    answers,
+    confusion_text,
+    evaluate,
+    evaluate_as,
+    is_right,
+    score_threshold,
+    viewed,
+    views,
+    wilson,
+)
+
+from ..fake_data import small_recipe
+
+
+class Scores(NamedTuple):
+    scores: Tensor
+
+
+class Echo(nn.Module):
+    """Answers with its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.modes: list[bool] = []
+
+    def forward(self, images: Tensor) -> Scores:
+        self.modes.append(self.training)
+        return Scores(images * self.weight)
+
+
+class Listed:
+    """Scores and targets as examples."""
+
+    def __init__(self, scores: list[list[float]], targets: Any, rule: str = "top1") -> None:
+        self.scores, self.targets, self.rule = torch.tensor(scores), torch.tensor(targets), rule
+        self.classes = self.scores.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def some(self, count: int) -> Batch:
+        return Batch(self.scores[:count], self.targets[:count])
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        for s, t in zip(self.scores.split(size), self.targets.split(size), strict=True):
+            yield Batch(s, t)
+
+
+def test_error_and_confusion_by_hand() -> None:
+    scores = [[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.1, 0.8, 0.1]]
+    model = Echo().train()
+    result = evaluate(model, Listed(scores, [0, 1, 1, 2, 2]), batch=2)
+    assert (result.examples, result.wrong, result.error, result.accuracy) == (5, 2, 40.0, 60.0)
+    assert result.confusion == ((1, 0, 0), (1, 1, 0), (0, 1, 1))  # true down, answered across
+    assert not any(model.modes)
+    assert model.training  # as it was
+
+
+def test_two_digits_count_only_together() -> None:
+    scores = [[0.9, 0.8, 0.1, 0.0], [0.9, 0.1, 0.8, 0.0], [0.1, 0.2, 0.3, 0.9]]
+    targets = [[1.0, 1, 0, 0], [1.0, 1, 0, 0], [0.0, 0, 1, 1]]
+    result = evaluate(Echo(), Listed(scores, targets, "top2"), batch=2)
+    assert result.wrong == 1
+    assert result.accuracy == pytest.approx(200 / 3)
+    assert (result.digits, result.digits_found) == (6, 5)
+    assert result.digit_accuracy == pytest.approx(500 / 6)
+    assert result.confusion == ()
+
+
+def test_threshold_asks_for_exactly_the_digits_there() -> None:
+    scores = [[2.0, -1, -1], [2.0, 1, -1], [-1.0, -1, -1], [3.0, 3, 3]]
+    targets = [[1.0, 0, 0], [1.0, 0, 0], [0.0, 0, 1], [1.0, 1, 0]]
+    result = evaluate(Echo(), Listed(scores, targets, "threshold"), threshold=score_threshold("bce"))
+    assert result.wrong == 3  # one too many, one missing, one too many
+    assert (result.digits, result.digits_found) == (5, 4)
+
+
+def test_answers_and_rights() -> None:
+    scores = torch.tensor([[0.6, 0.55, 0.1]])
+    assert answers(scores, "top1").tolist() == [[True, False, False]]
+    assert answers(scores, "top2").tolist() == [[True, True, False]]
+    assert answers(scores, "threshold", 0.58).tolist() == [[True, False, False]]
+    mixed = torch.tensor([[0.7, 0.3, 0.0]])
+    assert is_right(scores, mixed, "top1").tolist() == [True]
+    assert [score_threshold(loss) for loss in ("margin", "spread", "bce", "cross_entropy")] == [0.5, 0.5, 0, 0]
+
+
+def test_wilson_by_hand() -> None:
+    # p = 0.1, n = 100, z = 1.96: centre (0.1 + 0.0192) / 1.0384, half 1.96 / 1.0384 sqrt(0.0009 + 0.000096)
+    low, high = wilson(10, 100)
+    assert low == pytest.approx(0.05523, abs=1e-5)
+    assert high == pytest.approx(0.17437, abs=1e-5)
+    assert wilson(0, 50)[0] == 0.0
+    assert wilson(50, 50)[1] == 1.0
+    assert wilson(0, 50)[1] == pytest.approx(1 - wilson(50, 50)[0])
+    with pytest.raises(ValueError, match="count: expected 0 to total=3"):
+        wilson(4, 3)
+
+
+def test_metric_and_interval_turn_together() -> None:
+    result = Evaluation(1000, 25)
+    error, (low, high) = result.metric("test_error_percent")
+    accuracy, (below, above) = result.metric("test_accuracy_percent")
+    assert (error, accuracy) == (2.5, 97.5)
+    assert low < 2.5 < high
+    assert (below, above) == (100 - high, 100 - low)
+    assert result.to_dict()["interval"] == (low, high)
+
+
+def test_tables_for_people() -> None:
+    small = confusion_text(Evaluation(3, 1, confusion=((1, 0), (1, 1))), ("cat", "dog"))
+    assert small.splitlines()[1].split() == ["cat", "1", "."]
+    rows = [[0] * 30 for _ in range(30)]
+    rows[4][7], rows[2][3] = 9, 5
+    large = confusion_text(Evaluation(14, 14, confusion=tuple(map(tuple, rows))))
+    assert large == "4 taken for 7: 9\n2 taken for 3: 5"
+
+
+def test_nothing_to_evaluate_on_is_an_error() -> None:
+    empty = Listed([[0.0, 1.0]], [1])
+    empty.scores, empty.targets = empty.scores[:0], empty.targets[:0]
+    with pytest.raises(ValueError, match="at least one example"):
+        evaluate(Echo(), empty)
+
+
+class Corner(nn.Module):
+    """Scores: the pixels of the first row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, images: Tensor) -> Scores:
+        return Scores(images[:, 0, 0] * self.weight)
+
+
+class Pictures(Listed):
+    """Rows of scores as images of one channel and two rows, the second blank."""
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        for b in super().batches(size):
+            yield b._replace(inputs=torch.stack([b.inputs, 0 * b.inputs], 1)[:, None])
+
+
+@pytest.mark.parametrize("rule", ["top1", "top2"])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_model_of_other_classes_is_refused(rule: str, classes: int) -> None:
+    held = Listed([[0.6, 0.5, 0.0]], [1] if rule == "top1" else [[1, 1, 0]], rule)
+    held.classes = classes
+    with pytest.raises(ValueError, match=rf"^model: expected one that tells the data's {classes} classes, got 3"):
+        evaluate(Echo(), held)
+
+
+def test_mirrored_scores_are_the_mean_of_both_faces() -> None:
+    """An image that is its own scores: [0.6, 0.5, 0] and its mirror image are [0.3, 0.5, 0.3] together."""
+    held = Pictures([[0.6, 0.5, 0.0], [0.0, 0.1, 0.9]], [1, 1])
+    assert evaluate(Corner(), held).wrong == 2
+    assert evaluate(Corner(), held, mirror=True).wrong == 1
+    texts = Batch(torch.zeros(1, 3), torch.zeros(1), mask=torch.ones(1, 3))
+    for wanted in ({"mirror": True}, {"nudge": 1}):
+        with pytest.raises(ValueError, match=rf"train\.{next(iter(wanted))}: expected images, got texts"):
+            viewed(Echo(), texts, **wanted)
+
+
+def test_nudged_images_move_along_each_diagonal_and_lose_what_leaves() -> None:
+    image = torch.arange(1.0, 10).view(1, 1, 3, 3)
+    first, *moved = views(image, nudge=1)
+    assert torch.equal(first, image)
+    corners = [x[0, 0].tolist() for x in moved]
+    assert corners[0] == [[0, 0, 0], [0, 1, 2], [0, 4, 5]]  # down and right
+    assert corners[1] == [[0, 0, 0], [2, 3, 0], [5, 6, 0]]
+    assert corners[2] == [[0, 4, 5], [0, 7, 8], [0, 0, 0]]
+    assert corners[3] == [[5, 6, 0], [8, 9, 0], [0, 0, 0]]
+    both = views(image, mirror=True, nudge=1)
+    assert len(both) == 10
+    assert torch.equal(torch.cat(both[5:]), torch.cat(both[:5]).flip(-1))
+    assert [len(views(image)), len(views(image, mirror=True))] == [1, 2]
+    scores = viewed(Corner(), Batch(image, torch.zeros(1)), nudge=1)  # of rows 1 2 3, twice 0 0 0, 0 4 5 and 5 6 0
+    torch.testing.assert_close(scores, torch.tensor([[6.0, 12, 8]]) / 5)
+
+
+class Corners(Pictures):
+    """The second row is [9, 0, 9], which moved up along a diagonal is [0, 9, 0] in the first."""
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        for b in super().batches(size):
+            b.inputs[:, :, 1] = torch.tensor([9.0, 0, 9])
+            yield b
+
+
+@pytest.mark.parametrize(("setting", "wrong"), [("nudge=0", 2), ("mirror=true", 1), ("nudge=1", 0)])
+def test_a_recipe_is_evaluated_with_its_views(setting: str, wrong: int) -> None:
+    held = Corners([[0.6, 0.5, 0.0], [0.0, 0.1, 0.9]], [1, 1])
+    assert evaluate_as(small_recipe(setting), Corner(), held).wrong == wrong
+
+
+def test_a_recipe_is_evaluated_with_the_threshold_of_its_loss() -> None:
+    held = Listed([[0.3, -1.0], [0.7, -1.0]], [[1.0, 0], [1.0, 0]], "threshold")
+    assert [evaluate_as(small_recipe(f"loss.kind={k}"), Echo(), held).wrong for k in ("margin", "bce")] == [1, 0]

@@ -1,0 +1,410 @@
+"""The loop: it learns, stops and goes on bit for bit, and shares its work among processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from flashcaps.models import create_model
+from flashcaps.training import loader as sources
+from flashcaps.training import loop as module
+from flashcaps.training.batches import ImageStream, Share
+from flashcaps.training.checkpoint import load
+from flashcaps.training.distributed import Stopped, Workers, find_device
+from flashcaps.training.loop import Place, Watch, train
+from flashcaps.training.recipe import read_recipe
+from flashcaps.training.run_folder import RunFolder
+from flashcaps.training.step import Step
+
+from ..fake_data import SMALL_TOML, fake_load_data, fake_split, small_recipe, write_idx
+
+CPU = torch.device("cpu")
+# everything that could be forgotten on the way: averaging, accumulation, clipping, mixup, random contrast, momentum
+MIXED = ("accumulate=2", "clip=1", "mixup=0.2", "contrast=[0.5, 1.5]", "loss.kind=cross_entropy", "evaluate_every=2",
+         "optimiser.kind=radam", "schedule.kind=one_cycle", "schedule.momentum=[0.999, 0.8991]")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "load_data", fake_load_data)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pictures."""
+    monkeypatch.setattr(module, "draw_curve", lambda *_: "")
+    monkeypatch.setattr(module, "draw_reconstructions", lambda *_: "")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As many as the processes that tests start have: sums over threads depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def place(path: Path, **more: Any) -> Place:
+    return Place("cpu", str(path), **more)
+
+
+def metrics(folder: Path, kind: str = "train") -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [m for m in map(json.loads, lines) if m["kind"] == kind]
+
+
+def assert_same_weights(a: Path, b: Path, names: tuple[str, ...] = ("last", "ema")) -> None:
+    for name in names:
+        first, second = (load_file(p / f"{name}.safetensors") for p in (a, b))
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[k], second[k]) for k in first), name
+
+
+def test_a_run_learns_and_leaves_everything(tmp_path: Path) -> None:
+    outcome = train(small_recipe("epochs=12"), place(tmp_path / "run"))
+    assert outcome.test.error < 50  # chance is 90
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    assert names == {"config.json", "metrics.jsonl", "last.safetensors", "ema.safetensors", "best.safetensors",
+                     "result.json", "curve.png", "curve.csv", "resume.txt", "reconstructions.png"}  # fmt: skip
+    lines = metrics(tmp_path / "run")
+    assert [m["step"] for m in lines] == list(range(1, 97))
+    assert lines[-1]["loss"] < lines[0]["loss"] / 2
+    assert [m["step"] for m in metrics(tmp_path / "run", "evaluation")] == list(range(8, 97, 8))
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result == outcome.result
+    assert (result["images"], result["epochs"], result["weights"]) == (768, 12, "ema")
+    assert result["variant"] == "epochs=12"
+    assert load(tmp_path / "run").name == "capsnet_tiny"
+
+
+def test_twice_the_same_seed_gives_the_same_and_another_another(tmp_path: Path, quick: None) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(small_recipe(f"seed={seed}"), place(tmp_path / name))
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
+    a, c = (load_file(tmp_path / n / "last.safetensors") for n in "ac")
+    assert not torch.equal(a["capsules.layers.0.weight"], c["capsules.layers.0.weight"])
+
+
+class StopAt(Watch):
+    def __init__(self, step: int, number: int) -> None:
+        self.step, self.number = step, number
+
+    def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
+        if at == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize(
+    ("step", "number", "overrides"),
+    [(1, signal.SIGINT, ()), (8, signal.SIGTERM, ()), (11, signal.SIGTERM, MIXED), (23, signal.SIGINT, MIXED),
+     (9, signal.SIGTERM, ("optimiser.kind=muon", "optimiser.momentum=0.9", "flip=true", "alternate=true"))],
+)
+def test_stopped_and_resumed_is_bit_for_bit(
+    tmp_path: Path, quick: None, step: int, number: int, overrides: tuple[str, ...]
+) -> None:
+    recipe = small_recipe(*overrides)
+    train(recipe, place(tmp_path / "whole"))
+    with pytest.raises(Stopped, match=r"go on with: flashcaps train small .*--resume") as stopped:
+        train(recipe, place(tmp_path / "parts"), StopAt(step, number))
+    assert stopped.value.code == 128 + number
+    with pytest.raises(FileExistsError, match=r"unfinished run.*--resume"):
+        train(recipe, place(tmp_path / "parts"))
+    torch.manual_seed(99)  # whatever the process was doing before
+    train(recipe, place(tmp_path / "parts", resume=True))
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts", ("last", "ema", "best"))
+    curves = [[(m["step"], m["loss"], m["error"]) for m in metrics(tmp_path / n)] for n in ("whole", "parts")]
+    assert curves[0] == curves[1]
+
+
+def test_resumed_with_dropout_is_bit_for_bit(tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_dropout(name: str, **overrides: Any) -> Any:
+        model = create_model(name, **overrides)
+        model.backbone.append(torch.nn.Dropout(0.5))
+        return model
+
+    monkeypatch.setattr(module, "create_model", with_dropout)
+    train(small_recipe(), place(tmp_path / "whole"))
+    with pytest.raises(Stopped):
+        train(small_recipe(), place(tmp_path / "parts"), StopAt(13, signal.SIGTERM))
+    torch.manual_seed(99)
+    train(small_recipe(), place(tmp_path / "parts", resume=True))
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_finished_run_is_replaced_and_another_recipe_is_not_resumed(tmp_path: Path, quick: None) -> None:
+    train(small_recipe("epochs=1"), place(tmp_path))
+    train(small_recipe("epochs=1"), place(tmp_path))
+    with pytest.raises(Stopped):
+        train(small_recipe(), place(tmp_path), StopAt(2, signal.SIGTERM))
+    with pytest.raises(ValueError, match=r"other values of optimiser\.lr"):
+        train(small_recipe("lr=0.1"), place(tmp_path, resume=True))
+    train(small_recipe("epochs=1"), place(tmp_path, fresh=True))
+    with pytest.raises(FileNotFoundError, match="no whole state"):
+        train(small_recipe(), place(tmp_path / "nothing", resume=True))
+
+
+def test_a_run_writes_over_what_runs_wrote_and_nothing_else(tmp_path: Path, quick: None) -> None:
+    """In a folder of somebody's work, twice; and beside another program's config.json not even once."""
+    (tmp_path / "src").mkdir()
+    others = [tmp_path / "thesis.tex", tmp_path / "src" / "code.py", tmp_path / "best.pt"]
+    for file in others:
+        file.write_text("years of work")
+    first = small_recipe("epochs=1", "ema=0.5")
+    train(first, place(tmp_path))
+    assert (tmp_path / "ema.safetensors").is_file()
+    train(small_recipe("epochs=1", "ema=0"), place(tmp_path))
+    assert not (tmp_path / "ema.safetensors").is_file()
+    assert all(file.read_text() == "years of work" for file in others)
+    for config in ('{"architectures": ["GPT2"]}', "[1]", "not JSON"):
+        (tmp_path / "config.json").write_text(config)
+        for more in ({}, {"fresh": True}, {"resume": True}):
+            with pytest.raises(FileExistsError, match=r"holds a config\.json that is no run's; choose another .*--out"):
+                train(first, place(tmp_path, **more))
+        assert (tmp_path / "config.json").read_text() == config
+        assert (tmp_path / "result.json").is_file()
+
+
+@pytest.mark.parametrize(("named", "seed", "words"), [
+    ("tiny", 0, "tiny --device cpu"), ("tiny", 3, "tiny --seed 3 --device cpu"),
+    ("mine.toml", 0, "mine.toml --seed 0 --device cpu"), ("mine.toml", 3, "mine.toml --seed 3 --device cpu"),
+])  # fmt: skip
+def test_a_run_is_resumed_with_its_seed(named: str, seed: int, words: str) -> None:
+    """A recipe of one's own may have another than 0."""
+    recipe = read_recipe("tiny")
+    recipe = replace(recipe, train=replace(recipe.train, seed=seed))
+    run = module.make_run(recipe, Place("cpu", named=named), Workers(CPU))
+    assert run.resume_command == f"flashcaps train {words} --resume"
+
+
+def test_a_run_killed_before_its_first_state_begins_again(tmp_path: Path, quick: None) -> None:
+    train(small_recipe(), place(tmp_path / "whole"))
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "config.json").write_text(small_recipe().to_json())
+    (tmp_path / "parts" / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": 9}\n{"kind": "tr')
+    train(small_recipe(), place(tmp_path / "parts", resume=True))
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts", ("last", "ema", "best"))
+    assert metrics(tmp_path / "parts")[0]["loss"] == metrics(tmp_path / "whole")[0]["loss"]
+
+
+@pytest.mark.parametrize("name", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
+def test_a_command_that_is_started_again_goes_on_by_itself(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    train(small_recipe(), place(tmp_path / "whole"))
+    with pytest.raises(Stopped):
+        train(small_recipe(), place(tmp_path / "parts"), StopAt(11, signal.SIGTERM))
+    monkeypatch.setenv(name, "0")
+    with pytest.raises(FileExistsError, match="unfinished run"):
+        train(small_recipe(), place(tmp_path / "parts"))
+    monkeypatch.setenv(name, "2")
+    train(small_recipe(), place(tmp_path / "parts"))
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts", ("last", "ema", "best"))
+
+
+def test_what_no_number_depends_on_may_change_on_resuming(tmp_path: Path, quick: None) -> None:
+    train(small_recipe(), place(tmp_path / "whole"))
+    with pytest.raises(Stopped):
+        train(small_recipe(), place(tmp_path / "parts"), StopAt(11, signal.SIGTERM))
+    train(small_recipe("save_seconds=0", "log_every=3", "rollback=1"), place(tmp_path / "parts", resume=True))
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_step_keeps_its_images_whoever_shares_them() -> None:
+    recipe = small_recipe("batch=8", "accumulate=2")
+    assert module.make_share(recipe, None, Workers(CPU, 1, 2)) == Share(8, 1, 2)
+    assert module.make_share(recipe, {"images": 16}, Workers(CPU)) == Share(16)
+    assert module.make_share(recipe, {"images": 16}, Workers(CPU, 3, 4)) == Share(4, 3, 4)
+    with pytest.raises(ValueError, match="share a step of 16 images in 2 parts, got 3"):
+        module.make_share(recipe, {"images": 16}, Workers(CPU, 0, 3))
+
+
+def test_a_folder_in_use_is_refused_and_free_afterwards(tmp_path: Path, quick: None) -> None:
+    class Second(Watch):
+        def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
+            for more in ({}, {"fresh": True}, {"resume": True}):
+                with pytest.raises(FileExistsError, match=rf"is in use by process {os.getpid()} on .*--out"):
+                    train(small_recipe(), place(tmp_path / "run", **more))
+
+    train(small_recipe("epochs=1"), place(tmp_path / "run"), Second())
+    train(small_recipe("epochs=1"), place(tmp_path / "run"))
+    assert not (tmp_path / "run" / "run.lock").exists()
+
+
+def test_nothing_is_left_of_a_run_that_could_not_begin(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"train\.batch"):
+        train(small_recipe("batch=65"), place(tmp_path / "run"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def command(tmp_path: Path, out: str, *more: str) -> list[str]:
+    (tmp_path / "small.toml").write_text(SMALL_TOML)
+    write_idx(tmp_path / "data")
+    return ["train", str(tmp_path / "small.toml"), "--device", "cpu", "--data", str(tmp_path / "data"),
+            "--out", str(tmp_path / out), *more]  # fmt: skip
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+
+
+def lines_of(path: Path) -> int:
+    return path.read_text().count("\n") if path.is_file() else 0
+
+
+def test_killed_and_resumed_is_bit_for_bit(tmp_path: Path, quick: None, one_thread: None) -> None:
+    train(small_recipe("epochs=6", "save_seconds=0"), place(tmp_path / "whole"))
+    start = [sys.executable, "-m", "flashcaps", *command(tmp_path, "parts", "epochs=6", "save_seconds=0")]
+    with subprocess.Popen(start, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as run:  # tests/faults has many more
+        while run.poll() is None and lines_of(tmp_path / "parts" / "metrics.jsonl") < 17:
+            time.sleep(0.002)
+        run.kill()
+    assert run.returncode == -signal.SIGKILL
+    train(small_recipe("epochs=6", "save_seconds=0"), place(tmp_path / "parts", resume=True))
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts", ("last", "ema", "best"))
+
+
+def test_two_processes_follow_one_with_the_doubled_batch(tmp_path: Path, quick: None) -> None:
+    train(small_recipe("batch=16"), place(tmp_path / "one"))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "flashcaps"]
+    start = [*launch, *command(tmp_path, "two", "batch=8")]
+    done = subprocess.run(start, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    one, two = ([m["loss"] for m in metrics(tmp_path / name)] for name in ("one", "two"))
+    assert len(one) == len(two) == 12
+    # sums are taken in another order, and Adam divides by small numbers: 0.1 % after twelve steps
+    assert two == pytest.approx(one, rel=1e-3)
+    assert two[0] == pytest.approx(one[0], rel=1e-6)
+    a, b = (load_file(tmp_path / n / "last.safetensors") for n in ("one", "two"))
+    for name in a:
+        torch.testing.assert_close(b[name], a[name], rtol=0.02, atol=2e-3)
+
+
+def test_validation_is_held_out_of_training_and_test_is_touched_once(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    measure = module.measure
+
+    def spy(step: Any, model: Any, held: Any) -> Any:
+        seen.append(len(held))
+        return measure(step, model, held)
+
+    monkeypatch.setattr(module, "measure", spy)
+    train(small_recipe("ema=0"), place(tmp_path / "a"))
+    assert seen == [16, 16, 16, 40]
+    seen.clear()
+    train(small_recipe("ema=0", "validation=0"), place(tmp_path / "b"))
+    assert seen == [40]
+    assert metrics(tmp_path / "b")[-1]["step"] == 30  # all 80 examples
+    seen.clear()
+    outcome = train(small_recipe("ema=0", "select=test"), place(tmp_path / "c"))
+    assert seen == [40, 40, 40, 40]
+    assert outcome.result["split"] == "test, best epoch chosen on it"
+    errors = [m["error"] for m in metrics(tmp_path / "c", "evaluation")]
+    assert outcome.test.error == min(errors)
+
+
+def test_stop_error_ends_a_run_early(tmp_path: Path, quick: None) -> None:
+    outcome = train(small_recipe("epochs=50", "stop_error=60"), place(tmp_path))
+    errors = [m["error"] for m in metrics(tmp_path, "evaluation")]
+    assert errors[-1] <= 60 < min(errors[:-1])
+    assert outcome.result["epochs"] == len(errors) < 50
+
+
+def test_all_processes_stop_where_the_first_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statistics differ from process to process, and so may errors: each for itself, one would wait for the other."""
+    averaged: list[str] = []
+    workers = SimpleNamespace(rank=1, average_statistics=averaged.append, shared=lambda mine: True)
+    step = SimpleNamespace(recipe=small_recipe("stop_error=10"), model="model", tested="average", workers=workers,
+                           average=SimpleNamespace(model="average"), stream=SimpleNamespace(steps=4))
+    monkeypatch.setattr(module, "measure", lambda *_: SimpleNamespace(error=11.0))
+    assert module.look(step, SimpleNamespace(validation=[1], test=[1]), None, 4, Watch()) is True
+    assert averaged == ["model", "average"]  # the statistics of both, in the same order everywhere
+
+
+def test_a_resumed_run_tells_its_own_speed_and_counts_images_once(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after nine steps of ten that one line of the log tells of, of which the first process did its part."""
+    recipe, advance = small_recipe("log_every=10", "train.steps=10", "batch=4"), Step.advance
+
+    def stop_at_nine(self: Step, index: Tensor, noise: Tensor) -> None:
+        advance(self, index, noise)
+        if self.totals[2] == 9 * 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Step, "advance", stop_at_nine)
+    with pytest.raises(Stopped):
+        train(recipe, place(tmp_path))
+    clock = iter(range(10**6))
+    monkeypatch.setattr(RunFolder, "wall_s", property(lambda self: float(next(clock))))
+    train(recipe, place(tmp_path, resume=True))
+    (line,) = metrics(tmp_path)
+    assert line["images_s"] <= 4  # one step of four images, which took a second or more
+
+    stream = ImageStream(fake_split(16, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
+    steps = [Step(create_model(recipe.model.name, **recipe.model.overrides), stream, recipe, "top1", Workers(CPU, rank))
+             for rank in (0, 1)]
+    state = steps[0].state_dict() | {"totals": torch.full((3,), 8.0, dtype=torch.float64)}
+    for step in steps:
+        step.load_state_dict(state)
+    assert [step.totals[2].item() for step in steps] == [8, 0]
+
+
+def test_dev_runs_a_few_steps(tmp_path: Path, quick: None) -> None:
+    outcome = train(small_recipe("epochs=100"), place(tmp_path, dev=True))
+    assert outcome.result["images"] == 20 * 8
+
+
+def test_wrong_settings_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"train\.batch: expected at most 64"):
+        train(small_recipe("batch=65"), place(tmp_path))
+    with pytest.raises(ValueError, match=r"loss\.reconstruction: capsnet_tiny has no decoder"):
+        train(small_recipe("model.decoder=false"), place(tmp_path))
+    for asks in ("select=validation", "stop_error=5"):
+        with pytest.raises(ValueError, match=rf"train\.{asks.split('=')[0]}: expected validation data .*validation=N"):
+            train(small_recipe(asks, "validation=0"), place(tmp_path))
+    with pytest.raises(ValueError, match="augment: composed images take none"):
+        train(small_recipe("data.name=multimnist", "model.image=[1, 36, 36]"), place(tmp_path))
+    with pytest.raises(ValueError, match="device: expected auto, cpu"):
+        find_device("gpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "overrides",
+    [(), MIXED, ("precision=bf16",), ("optimiser.kind=sgd", "optimiser.momentum=0.9"),
+     ("optimiser.kind=muon", "optimiser.momentum=0.95", "optimiser.weight_decay=0.1")],
+)  # fmt: skip
+def test_a_captured_run_is_the_eager_one(tmp_path: Path, quick: None, overrides: tuple[str, ...]) -> None:
+    for name in ("true", "false"):
+        train(small_recipe(*overrides, f"capture={name}"), Place("cuda", str(tmp_path / name)))
+    captured, eager = ([m["loss"] for m in metrics(tmp_path / n)] for n in ("true", "false"))
+    assert captured == pytest.approx(eager, rel=2e-2 if "precision=bf16" in overrides else 1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("overrides", [(), MIXED, ("precision=bf16",)])
+def test_a_captured_run_resumes(tmp_path: Path, quick: None, overrides: tuple[str, ...]) -> None:
+    """Convolutions add up in an order of their own on a GPU, so not bit for bit."""
+    recipe = small_recipe(*overrides)
+    train(recipe, Place("cuda", str(tmp_path / "whole")))
+    with pytest.raises(Stopped):
+        train(recipe, Place("cuda", str(tmp_path / "parts")), StopAt(13, signal.SIGTERM))
+    train(recipe, Place("cuda", str(tmp_path / "parts"), resume=True))
+    whole, parts = ([m["loss"] for m in metrics(tmp_path / n)] for n in ("whole", "parts"))
+    assert parts == pytest.approx(whole, rel=2e-2 if "precision=bf16" in overrides else 1e-3)

