@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flashcaps.training.graphs import aside, record
+from flashcaps.training.graphs import record, warm_up
 from flashcaps.training.loop import convolutions_last
 
 from .workloads import BACKENDS, NO_CAPSULES, Workload
@@ -130,7 +130,7 @@ def summary(times: list[float]) -> dict[str, Any]:
 
 def capture(stepper: Stepper, k: int) -> Callable[[], Any]:
     """A graph of the step on the k-th set of inputs, ready to replay; it owns its results."""
-    aside(lambda: stepper.step(k))
+    warm_up(lambda: stepper.step(k))
     graph, kept = record(lambda: stepper.step(k))
 
     def replay(graph: Any = graph, kept: Any = kept) -> None:

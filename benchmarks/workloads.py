@@ -50,7 +50,8 @@ class LayerStep(nn.Module):
         for layer, taker in zip(self.layers, above, strict=True):
             routed = layer(pose, activation)
             pose, activation = routed.pose, hand_on(routed.activation, layer, taker)
-        return (pose,) if routed.activation is None or layer.routing.gives == "length" else (pose, routed.activation)
+        in_pose = routed.activation is None or layer.routing.output_activation == "length"
+        return (pose,) if in_pose else (pose, routed.activation)
 
 
 class WholeStep(nn.Module):

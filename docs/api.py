@@ -15,7 +15,7 @@ MODULES: dict[str, tuple[str, ...] | None] = {  # module -> names, None for all 
     "flashcaps.functional": None,
     "flashcaps.data": ("load_data", "Dataset", "Split"),
     "flashcaps.training.recipe": ("Recipe", "read_recipe", "make_recipe", "list_recipes"),
-    "flashcaps.training.loop": ("train", "Place", "Outcome", "Watch"),
+    "flashcaps.training.loop": ("train", "RunOptions", "Outcome", "Progress"),
     "flashcaps.training.evaluate": ("evaluate", "Evaluation", "wilson"),
     "flashcaps.training.checkpoint": ("load", "save_weights", "read_weights"),
     "flashcaps.deploy.predict": ("predict", "looks", "find_pictures", "prepare", "Prediction", "Score"),

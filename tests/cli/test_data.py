@@ -91,13 +91,13 @@ def test_held_parts_come_whole_and_in_order(shards: Path) -> None:
 
 def test_a_run_that_stops_and_goes_on_ends_as_one_that_did_not(shards: Path, tmp_path: Path) -> None:
     """The second run is cut after five steps and resumed: the same weights, bit for bit."""
-    from flashcaps.training.loop import Place, train
+    from flashcaps.training.loop import RunOptions, train
 
     ends = []
     for name, stops in (("whole", ()), ("cut", (5,))):
         out = tmp_path / name
         for limit in (*stops, None):
-            place = Place("cpu", str(out), resume=limit is None and bool(stops))
+            place = RunOptions("cpu", str(out), resume=limit is None and bool(stops))
             watch = Cut(limit)
             try:
                 train(make_recipe(recipe(shards)), place, watch)

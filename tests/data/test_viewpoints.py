@@ -12,7 +12,7 @@ from flashcaps.data import Dataset, load_data
 from flashcaps.data.synthetic_norb import split_viewpoints as same_name
 from flashcaps.data.synthetic_norb import synthetic_norb, write_norb_files
 from flashcaps.data.viewpoints import hold_out_views, split_viewpoints
-from flashcaps.training.loop import Place, train
+from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.recipe import list_recipes, read_recipe
 
 SUBSET: dict[str, Any] = {"size": 16, "azimuths": [0, 5], "elevations": [0, 8], "lightings": [1, 3]}
@@ -85,7 +85,7 @@ def test_both_data_sets_take_the_same_options(dataset: Dataset, files: Path, tmp
 def test_a_run_has_familiar_viewpoints_in_its_curve_and_novel_ones_as_its_test(files: Path, tmp_path: Path) -> None:
     small = ["data.name=smallnorb", "data.held_out_azimuths=[5]", "data.resize=0", "augment.crop=16",
              "model.image=[2,16,16]", "epochs=12", "batch=10", "evaluate_every=6", "precision=fp32"]  # fmt: skip
-    outcome = train(read_recipe("cnn_views_azimuth", small), Place("cpu", str(tmp_path / "run"), str(files)))
+    outcome = train(read_recipe("cnn_views_azimuth", small), RunOptions("cpu", str(tmp_path / "run"), str(files)))
     curve, result = outcome.result["curve"], outcome.result
     assert [point["split"] for point in curve] == ["validation", "validation"]
     assert curve[-1]["step"] == 12 * 10  # the weights that are tested, too

@@ -15,7 +15,7 @@ from flashcaps.deploy import shipped
 from flashcaps.training import checkpoint
 from flashcaps.training.checkpoint import read_weights, shipped_files
 from flashcaps.training.compressed import decompress
-from flashcaps.training.loop import Place, train
+from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.recipe import read_recipe
 from tests.fake_data import small_recipe, write_idx
 
@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A finished run on made-up digits, and where those lie."""
     folder = tmp_path_factory.mktemp("run")
     data = str(write_idx(folder))
-    train(small_recipe("train.epochs=1"), Place(device="cpu", out=str(folder / "small"), data=data))
+    train(small_recipe("train.epochs=1"), RunOptions(device="cpu", out=str(folder / "small"), data=data))
     return folder / "small", data
 
 

@@ -17,7 +17,7 @@ from flashcaps.models import create_model
 from flashcaps.training.batches import Batch, ImageStream, PairStream, Share
 from flashcaps.training.distributed import Workers, join_workers, leave_workers
 from flashcaps.training.recipe import Recipe
-from flashcaps.training.step import Step
+from flashcaps.training.step import TrainStep
 from tests.fake_data import fake_split, small_recipe
 from tests.faults.child import FORKS, LIMIT_S
 
@@ -78,7 +78,7 @@ def steps(workers: Workers, routing: str, count: int) -> dict[str, Any]:
     stream = DoubleStream(fake_split(64, 10, (1, 28, 28)), recipe.augment, share, 10, 0)
     torch.manual_seed(0)
     model = create_model(recipe.model.name, **recipe.model.overrides).double()
-    step, plan = Step(model, stream, recipe, "top1", workers), stream.plan(0)
+    step, plan = TrainStep(model, stream, recipe, "top1", workers), stream.plan(0)
     for k in range(count):
         step(plan.index[k], plan.noise[k], k)
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

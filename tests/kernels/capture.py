@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from flashcaps.training.graphs import aside, record
+from flashcaps.training.graphs import record, warm_up
 
 
 def assert_right_when_replayed(step: Callable[[], Sequence[Tensor]], u: Tensor) -> None:
     """Captured once, `step` has the same bits on other numbers in u as a call on them: nothing waits for the host, and
     nothing is fixed at capture.
     """
-    aside(step)
+    warm_up(step)
     graph, captured = record(step)
     with torch.no_grad():
         u.copy_(torch.randn_like(u))

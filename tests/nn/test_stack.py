@@ -202,7 +202,7 @@ def test_activations_are_handed_on_as_what_the_next_layer_takes(below: str, abov
     giver, taker = (DenseCapsules(name, **sizes).double() for name in (below, above))
     u = torch.randn(2, 3, 2, **DOUBLE)
     routed = giver(u)
-    expected = expected_hand_on(giver.routing.gives, taker.routing.takes, routed.activation)
+    expected = expected_hand_on(giver.routing.output_activation, taker.routing.input_activation, routed.activation)
     handed = hand_on(routed.activation, giver, taker)
     assert (handed is None) == (expected is None)
     if handed is not None:

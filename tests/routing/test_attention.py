@@ -158,5 +158,5 @@ def test_declares_what_it_learns() -> None:
     initial = Attention(norm=False, initial="learned").learned(sizes)["initial"]
     assert (initial.shape, initial.start, initial.state, initial.random) == ((3, 16), 0.0, False, False)
     assert Attention(norm=False, initial="random").learned(sizes)["initial"].random
-    assert Attention().takes is Attention().gives is None
-    assert Attention(activation=True).takes == Attention(activation=True).gives == "probability"
+    assert Attention().input_activation is Attention().output_activation is None
+    assert Attention(activation=True).input_activation == Attention(activation=True).output_activation == "probability"

@@ -197,5 +197,5 @@ def test_algorithm_hands_its_coefficients_on() -> None:
     learned = {"coefficients": tensors["coefficients"]}
     routed = Discriminative().run(discriminative_routing, tensors["votes"], None, learned)
     assert_routed(routed, oracles.discriminative(**lists(tensors)))
-    assert Discriminative().gives == "length"
-    assert Discriminative().takes is None
+    assert Discriminative().output_activation == "length"
+    assert Discriminative().input_activation is None

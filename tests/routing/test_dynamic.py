@@ -176,5 +176,5 @@ def test_algorithm_hands_its_options_on() -> None:
     u, learned = votes(), {"logits": votes(I, J), "bias": votes(J, D)}
     routed = Dynamic(iterations=2, leaky=True).run(dynamic_routing, u, None, learned)
     assert_routed(routed, oracles.dynamic(u.tolist(), 2, leaky=True, **lists(learned)))
-    assert Dynamic().gives == "length"
-    assert Dynamic().takes is None
+    assert Dynamic().output_activation == "length"
+    assert Dynamic().input_activation is None

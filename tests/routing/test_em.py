@@ -221,4 +221,4 @@ def test_algorithm_hands_its_options_on() -> None:
 def test_declares_what_it_learns() -> None:
     learned = EM().learned(Sizes(6, 3, 16))
     assert {name: (x.shape, x.start) for name, x in learned.items()} == {"beta_u": ((3,), 0), "beta_a": ((3,), 0)}
-    assert EM().takes == EM().gives == "probability"
+    assert EM().input_activation == EM().output_activation == "probability"

@@ -186,4 +186,4 @@ def test_declares_what_it_learns() -> None:
     assert shapes(Heinsen(), Sizes(None, 3, 8)) == {"beta_use": (3,), "beta_ignore": (3,)}
     assert shapes(Heinsen(), Sizes(None, 1, 8)) == {"beta_use": (1,), "beta_ignore": (1,)}
     assert shapes(Heinsen(tied=True), Sizes(6, 3, 8)) == {"beta_use": (6, 3)}
-    assert Heinsen().takes == Heinsen().gives == "score"
+    assert Heinsen().input_activation == Heinsen().output_activation == "score"

@@ -12,7 +12,7 @@ import torch
 from flashcaps.models import create_model
 from flashcaps.training.autosize import LONGEST, LOSSES, PIXELS, WEIGHTS, own_command, own_recipe, size_model
 from flashcaps.training.loader import open_sources
-from flashcaps.training.loop import Place, train
+from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.memory import memory_warning
 from flashcaps.training.recipe import read_recipe
 from tests.data.test_user_images import write_table
@@ -118,7 +118,7 @@ def test_it_trains(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "shapes", 90, 16, 20)
     light = ["epochs=12", "lr=0.006", "model.decoder=false", "loss.reconstruction=0", "evaluate_every=12", "ema=0"]
     recipe, _ = own_recipe("images", str(folder), light)
-    outcome = train(recipe, Place("cpu", str(tmp_path / "run")))
+    outcome = train(recipe, RunOptions("cpu", str(tmp_path / "run")))
     assert outcome.test.examples == 18
     assert outcome.test.error <= 25
 

@@ -19,7 +19,7 @@ from flashcaps.deploy.hub import from_pretrained, save_pretrained
 from flashcaps.deploy.predict_text import find_texts, open_transformer, predict_texts
 from flashcaps.training.autosize import own_command
 from flashcaps.training.autosize_text import own_text_recipe
-from flashcaps.training.loop import Place, train
+from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.text import HeldText, Phrases, load_transformer
 
 from ..small_transformer import write_texts, write_transformer
@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, transformer: Path) -> Path:
     folder = tmp_path_factory.mktemp("run")
     texts = write_texts(folder / "reviews.csv", 200)
     recipe, _ = own_text_recipe(str(texts), str(transformer), ["epochs=12", "evaluate_every=4"])
-    train(recipe, Place("cpu", str(folder / "run")))
+    train(recipe, RunOptions("cpu", str(folder / "run")))
     return folder / "run"
 
 
@@ -167,7 +167,7 @@ def test_several_labels_at_once(tmp_path: Path, transformer: Path) -> None:
     recipe, why = own_text_recipe(path, str(transformer), ["steps=2", "select=last"])
     assert recipe.loss.kind == "bce"
     assert "several at once" in why[0]
-    outcome = train(recipe, Place("cpu", str(tmp_path / "run")))
+    outcome = train(recipe, RunOptions("cpu", str(tmp_path / "run")))
     assert outcome.test.rule == "threshold"
     model: Any = flashcaps.load(tmp_path / "run")
     assert set(predict_texts(model, ["warm"])[0].answer) <= {"warm", "dull"}

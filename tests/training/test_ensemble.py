@@ -15,7 +15,7 @@ from flashcaps.analysis.records import facts
 from flashcaps.cli import app
 from flashcaps.cli.train import runs_and_overrides
 from flashcaps.training.ensemble import Ensemble, open_ensemble
-from flashcaps.training.loop import Place, train
+from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.results import make_table, read_results
 
 from ..fake_data import small_recipe, write_idx
@@ -45,7 +45,7 @@ def runs(root: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     place = tmp_path_factory.mktemp("runs")
     folders = [place / f"small-{seed}" for seed in range(3)]
     for seed, folder in enumerate(folders):
-        train(small_recipe("steps=12", f"train.seed={seed}"), Place("cpu", str(folder), str(root)))
+        train(small_recipe("steps=12", f"train.seed={seed}"), RunOptions("cpu", str(folder), str(root)))
     return [str(folder) for folder in folders]
 
 
@@ -94,7 +94,7 @@ def test_its_result_is_kept_and_gets_a_row_of_the_table(runs: list[str], root: P
 
 def test_what_does_not_go_together_is_an_error(runs: list[str], root: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    train(small_recipe("steps=2", "lr=0.1", "train.seed=7"), Place("cpu", str(other), str(root)))
+    train(small_recipe("steps=2", "lr=0.1", "train.seed=7"), RunOptions("cpu", str(other), str(root)))
     with pytest.raises(ValueError, match="runs of one recipe that differ in their seed alone"):
         open_ensemble([runs[0], str(other)])
     with pytest.raises(ValueError, match="different seeds, got one twice"):

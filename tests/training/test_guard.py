@@ -16,9 +16,9 @@ from flashcaps.training import loop as module
 from flashcaps.training.batches import Batch, ImageStream
 from flashcaps.training.checkpoint import load_state
 from flashcaps.training.guard import NonFinite, diagnose, first_bad
-from flashcaps.training.loop import Place, train
+from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.run_folder import RunFolder
-from flashcaps.training.step import Step
+from flashcaps.training.step import TrainStep
 
 from ..fake_data import fake_load_data, small_recipe, small_step
 
@@ -40,11 +40,11 @@ class Stream(ImageStream):
         return batch._replace(inputs=torch.where(bad[:, None, None, None], float("nan"), batch.inputs))
 
 
-def make(*overrides: str) -> tuple[Step, Any]:
+def make(*overrides: str) -> tuple[TrainStep, Any]:
     return small_step(*overrides, stream=Stream)
 
 
-def everything(step: Step) -> list[Tensor]:
+def everything(step: TrainStep) -> list[Tensor]:
     moments = [x for state in step.optimiser.state.values() for x in state.values() if isinstance(x, Tensor)]
     return [x.clone() for x in (*step.model.state_dict().values(), *moments)]
 
@@ -143,7 +143,7 @@ def test_a_look_starts_the_count_anew() -> None:
     assert step.guard.look() is None
 
 
-def diagnosis(step: Step, plan: Any) -> str:
+def diagnosis(step: TrainStep, plan: Any) -> str:
     return diagnose(step, plan.index[0], plan.noise[0])
 
 
@@ -208,7 +208,7 @@ def spoiled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_stops_and_says_why(tmp_path: Path) -> None:
     with pytest.raises(NonFinite, match=r"NaN or Inf at step \d+ .*: input: NaN or Inf in 1 of 8 examples, first 13; "
                                         r".*no state was saved before it.*--resume train\.rollback=1") as caught:
-        train(small_recipe("log_every=5"), Place("cpu", str(tmp_path)))
+        train(small_recipe("log_every=5"), RunOptions("cpu", str(tmp_path)))
     assert "\n" not in str(caught.value)
     report = json.loads((tmp_path / "nonfinite.json").read_text())
     assert 13 in report["indices"][0]
@@ -221,16 +221,16 @@ def test_a_run_stops_and_says_why(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("spoiled")
 def test_a_weight_that_runs_away_in_the_last_step_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stream, "spoil", ())
-    step = Step.__call__
+    step = TrainStep.__call__
 
-    def run_away(self: Step, index: Tensor, noise: Tensor, at: int) -> None:
+    def run_away(self: TrainStep, index: Tensor, noise: Tensor, at: int) -> None:
         step(self, index, noise, at)
         if at == 9:
             self.parameters[0].data.fill_(float("inf"))
 
-    monkeypatch.setattr(Step, "__call__", run_away)
+    monkeypatch.setattr(TrainStep, "__call__", run_away)
     with pytest.raises(NonFinite, match=r"at step 9 .*weights: backbone\.0\.weight holds"):
-        train(small_recipe("train.steps=10"), Place("cpu", str(tmp_path)))
+        train(small_recipe("train.steps=10"), RunOptions("cpu", str(tmp_path)))
     assert not (tmp_path / "result.json").exists()
 
 
@@ -241,6 +241,6 @@ def test_a_captured_run_stops_at_the_same_step(tmp_path: Path, overrides: tuple[
     found = []
     for name in ("true", "false"):
         with pytest.raises(NonFinite):
-            train(small_recipe("log_every=5", f"capture={name}", *overrides), Place("cuda", str(tmp_path / name)))
+            train(small_recipe("log_every=5", f"capture={name}", *overrides), RunOptions("cuda", str(tmp_path / name)))
         found.append(json.loads((tmp_path / name / "nonfinite.json").read_text()))
     assert found[0] == found[1]

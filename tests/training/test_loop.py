@@ -25,10 +25,10 @@ from flashcaps.training import loop as module
 from flashcaps.training.batches import ImageStream, Share
 from flashcaps.training.checkpoint import load
 from flashcaps.training.distributed import Stopped, Workers, find_device
-from flashcaps.training.loop import Place, Watch, train
+from flashcaps.training.loop import Progress, RunOptions, train
 from flashcaps.training.recipe import read_recipe
 from flashcaps.training.run_folder import RunFolder
-from flashcaps.training.step import Step
+from flashcaps.training.step import TrainStep
 
 from ..fake_data import SMALL_TOML, fake_load_data, fake_split, small_recipe, write_idx
 
@@ -59,8 +59,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def place(path: Path, **more: Any) -> Place:
-    return Place("cpu", str(path), **more)
+def place(path: Path, **more: Any) -> RunOptions:
+    return RunOptions("cpu", str(path), **more)
 
 
 def metrics(folder: Path, kind: str = "train") -> list[dict[str, Any]]:
@@ -100,7 +100,7 @@ def test_twice_the_same_seed_gives_the_same_and_another_another(tmp_path: Path, 
     assert not torch.equal(a["capsules.layers.0.weight"], c["capsules.layers.0.weight"])
 
 
-class StopAt(Watch):
+class StopAt(Progress):
     def __init__(self, step: int, number: int) -> None:
         self.step, self.number = step, number
 
@@ -187,7 +187,7 @@ def test_a_run_is_resumed_with_its_seed(named: str, seed: int, words: str) -> No
     """A recipe of one's own may have another than 0."""
     recipe = read_recipe("tiny")
     recipe = replace(recipe, train=replace(recipe.train, seed=seed))
-    run = module.make_run(recipe, Place("cpu", named=named), Workers(CPU))
+    run = module.make_run(recipe, RunOptions("cpu", named=named), Workers(CPU))
     assert run.resume_command == f"flashcaps train {words} --resume"
 
 
@@ -234,7 +234,7 @@ def test_a_step_keeps_its_images_whoever_shares_them() -> None:
 
 
 def test_a_folder_in_use_is_refused_and_free_afterwards(tmp_path: Path, quick: None) -> None:
-    class Second(Watch):
+    class Second(Progress):
         def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
             for more in ({}, {"fresh": True}, {"resume": True}):
                 with pytest.raises(FileExistsError, match=rf"is in use by process {os.getpid()} on .*--out"):
@@ -332,7 +332,7 @@ def test_all_processes_stop_where_the_first_one_does(monkeypatch: pytest.MonkeyP
     step = SimpleNamespace(recipe=small_recipe("stop_error=10"), model="model", tested="average", workers=workers,
                            average=SimpleNamespace(model="average"), stream=SimpleNamespace(steps=4))
     monkeypatch.setattr(module, "measure", lambda *_: SimpleNamespace(error=11.0))
-    assert module.look(step, SimpleNamespace(validation=[1], test=[1]), None, 4, Watch()) is True
+    assert module.look(step, SimpleNamespace(validation=[1], test=[1]), None, 4, Progress()) is True
     assert averaged == ["model", "average"]  # the statistics of both, in the same order everywhere
 
 
@@ -340,14 +340,14 @@ def test_a_resumed_run_tells_its_own_speed_and_counts_images_once(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped after nine steps of ten that one line of the log tells of, of which the first process did its part."""
-    recipe, advance = small_recipe("log_every=10", "train.steps=10", "batch=4"), Step.advance
+    recipe, advance = small_recipe("log_every=10", "train.steps=10", "batch=4"), TrainStep.advance
 
-    def stop_at_nine(self: Step, index: Tensor, noise: Tensor) -> None:
+    def stop_at_nine(self: TrainStep, index: Tensor, noise: Tensor) -> None:
         advance(self, index, noise)
         if self.totals[2] == 9 * 4:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Step, "advance", stop_at_nine)
+    monkeypatch.setattr(TrainStep, "advance", stop_at_nine)
     with pytest.raises(Stopped):
         train(recipe, place(tmp_path))
     clock = iter(range(10**6))
@@ -357,8 +357,10 @@ def test_a_resumed_run_tells_its_own_speed_and_counts_images_once(
     assert line["images_s"] <= 4  # one step of four images, which took a second or more
 
     stream = ImageStream(fake_split(16, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
-    steps = [Step(create_model(recipe.model.name, **recipe.model.overrides), stream, recipe, "top1", Workers(CPU, rank))
-             for rank in (0, 1)]
+    steps = [
+        TrainStep(create_model(recipe.model.name, **recipe.model.overrides), stream, recipe, "top1", Workers(CPU, rank))
+        for rank in (0, 1)
+    ]
     state = steps[0].state_dict() | {"totals": torch.full((3,), 8.0, dtype=torch.float64)}
     for step in steps:
         step.load_state_dict(state)
@@ -392,7 +394,7 @@ def test_wrong_settings_say_what_to_do(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_captured_run_is_the_eager_one(tmp_path: Path, quick: None, overrides: tuple[str, ...]) -> None:
     for name in ("true", "false"):
-        train(small_recipe(*overrides, f"capture={name}"), Place("cuda", str(tmp_path / name)))
+        train(small_recipe(*overrides, f"capture={name}"), RunOptions("cuda", str(tmp_path / name)))
     captured, eager = ([m["loss"] for m in metrics(tmp_path / n)] for n in ("true", "false"))
     assert captured == pytest.approx(eager, rel=2e-2 if "precision=bf16" in overrides else 1e-3)
 
@@ -402,9 +404,9 @@ def test_a_captured_run_is_the_eager_one(tmp_path: Path, quick: None, overrides:
 def test_a_captured_run_resumes(tmp_path: Path, quick: None, overrides: tuple[str, ...]) -> None:
     """Convolutions add up in an order of their own on a GPU, so not bit for bit."""
     recipe = small_recipe(*overrides)
-    train(recipe, Place("cuda", str(tmp_path / "whole")))
+    train(recipe, RunOptions("cuda", str(tmp_path / "whole")))
     with pytest.raises(Stopped):
-        train(recipe, Place("cuda", str(tmp_path / "parts")), StopAt(13, signal.SIGTERM))
-    train(recipe, Place("cuda", str(tmp_path / "parts"), resume=True))
+        train(recipe, RunOptions("cuda", str(tmp_path / "parts")), StopAt(13, signal.SIGTERM))
+    train(recipe, RunOptions("cuda", str(tmp_path / "parts"), resume=True))
     whole, parts = ([m["loss"] for m in metrics(tmp_path / n)] for n in ("whole", "parts"))
     assert parts == pytest.approx(whole, rel=2e-2 if "precision=bf16" in overrides else 1e-3)

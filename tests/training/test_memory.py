@@ -14,7 +14,7 @@ from flashcaps.training.batches import ImageStream, Share
 from flashcaps.training.distributed import Workers
 from flashcaps.training.memory import OutOfMemory, batch_that_fits, is_out_of_memory, memory_needed, memory_warning
 from flashcaps.training.recipe import Augment
-from flashcaps.training.step import Step
+from flashcaps.training.step import TrainStep
 from tests.own_pictures import write_pictures
 
 from ..fake_data import fake_split, small_recipe
@@ -37,7 +37,7 @@ def test_memory_is_counted_before_it_runs_out(tmp_path: Path) -> None:
     assert "make images smaller" in str(memory_warning(recipe, cpu, 1000))
 
 
-class Full(Step):
+class Full(TrainStep):
     """A step that finds no memory for more than `room` examples at once."""
 
     room = 8
@@ -59,7 +59,7 @@ def full_step(room: int, world: int = 1, *overrides: str) -> Full:
     return step
 
 
-def take(step: Step, count: int) -> Any:
+def take(step: TrainStep, count: int) -> Any:
     index, noise = torch.arange(count), torch.zeros(count, 0)
     with batch_that_fits(step, index, noise):
         step.advance(index, noise)

@@ -15,7 +15,7 @@ from flashcaps.training.distributed import Workers
 from flashcaps.training.optim import RAdam, Rates, Schedule, make_optimiser, set_rates, worst_nearby
 from flashcaps.training.recipe import Optimiser
 from flashcaps.training.recipe import Schedule as Spec
-from flashcaps.training.step import Step
+from flashcaps.training.step import TrainStep
 
 from ..fake_data import fake_split, small_recipe, small_step
 
@@ -170,9 +170,9 @@ def test_a_sharpness_aware_step_is_one_with_the_gradient_of_the_worst_place() ->
     torch.manual_seed(0)
     model = create_model(recipe.model.name, **recipe.model.overrides)
     twin, plan = copy.deepcopy(model), stream.plan(0)
-    Step(model, stream, recipe, "top1", Workers(CPU))(plan.index[0], plan.noise[0], 0)
+    TrainStep(model, stream, recipe, "top1", Workers(CPU))(plan.index[0], plan.noise[0], 0)
 
-    other = Step(twin, stream, recipe, "top1", Workers(CPU))
+    other = TrainStep(twin, stream, recipe, "top1", Workers(CPU))
     batch, weights = stream.batch(plan.index[0], plan.noise[0]), other.parameters
     grads = torch.autograd.grad(other.loss_of(twin, batch)[1], weights)
     norm = torch.cat([g.flatten() for g in grads]).norm()
@@ -191,7 +191,7 @@ def test_a_sharpness_aware_step_leaves_weights_alone_that_the_loss_does_not_reac
     stream = ImageStream(fake_split(8, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
     model = create_model(recipe.model.name, **recipe.model.overrides)
     before, plan = copy.deepcopy(model.state_dict()), stream.plan(0)
-    Step(model, stream, recipe, "top1", Workers(CPU))(plan.index[0], plan.noise[0], 0)
+    TrainStep(model, stream, recipe, "top1", Workers(CPU))(plan.index[0], plan.noise[0], 0)
     same = {name for name, x in model.state_dict().items() if torch.equal(x, before[name])}
     assert same == {name for name in before if name.startswith("decoder.")}
 

@@ -13,7 +13,7 @@ from flashcaps.cli.train import evaluate_run
 from flashcaps.deploy.export import export_model, open_exported
 from flashcaps.deploy.predict import find_pictures, predict, prepare
 from flashcaps.training.autosize import own_recipe
-from flashcaps.training.loop import Place, train
+from flashcaps.training.loop import RunOptions, train
 from tests.own_pictures import SHAPES, write_pictures
 
 
@@ -21,7 +21,7 @@ from tests.own_pictures import SHAPES, write_pictures
 def test_two_hundred_pictures_of_three_classes(tmp_path: Path) -> None:
     folder, run = write_pictures(tmp_path / "shapes", 200, 50, 70), tmp_path / "run"
     recipe, _ = own_recipe("images", str(folder))
-    outcome = train(recipe, Place("cpu", str(run)))
+    outcome = train(recipe, RunOptions("cpu", str(run)))
     assert outcome.test.examples == 41
     assert outcome.test.error <= 10
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from flashcaps.training import loader as sources
-from flashcaps.training.loop import Place, train
+from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.memory import OutOfMemory
-from flashcaps.training.step import Step
+from flashcaps.training.step import TrainStep
 
 from ..fake_data import fake_load_data, small_recipe
 
@@ -23,7 +23,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_command_to_go_on_with_and_points_of_the_routing(tmp_path: Path) -> None:
-    train(small_recipe("steps=12"), Place("cpu", str(tmp_path / "run"), named="mine.toml"))
+    train(small_recipe("steps=12"), RunOptions("cpu", str(tmp_path / "run"), named="mine.toml"))
     files = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.json", "curve.csv", "curve.png", "best.safetensors", "last.safetensors"} <= files
     command = (tmp_path / "run" / "resume.txt").read_text()
@@ -35,13 +35,13 @@ def test_a_command_to_go_on_with_and_points_of_the_routing(tmp_path: Path) -> No
 
 
 def test_out_of_memory_names_a_batch_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Step.advance
+    whole = TrainStep.advance
 
-    def full(step: Step, index: torch.Tensor, noise: torch.Tensor, *rest: Any) -> None:
+    def full(step: TrainStep, index: torch.Tensor, noise: torch.Tensor, *rest: Any) -> None:
         if len(index) > 4:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         whole(step, index, noise, *rest)
 
-    monkeypatch.setattr(Step, "advance", full)
+    monkeypatch.setattr(TrainStep, "advance", full)
     with pytest.raises(OutOfMemory, match=r"train.batch: 8 does not fit .*batch=4 fits, or accumulate=2"):
-        train(small_recipe("epochs=1"), Place("cpu", str(tmp_path / "run")))
+        train(small_recipe("epochs=1"), RunOptions("cpu", str(tmp_path / "run")))

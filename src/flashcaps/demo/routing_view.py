@@ -100,7 +100,7 @@ def step_activations(model: Any, top: LayerTrace, as_shown: Any) -> list[Tensor]
     A length can be read off the pose of a step, and so can a score that a head reads from poses; em and heinsen are
     routed again with fewer iterations, each a prefix of the whole.
     """
-    layer, gives = top.layer, top.layer.routing.gives
+    layer, gives = top.layer, top.layer.routing.output_activation
     if gives == "length":
         return [as_shown(length(step.pose)[0]) for step in top.steps]
     if layer.routing.stepwise:

@@ -57,7 +57,7 @@ class SentimentNetwork(Model):
         x = mask.to(u.dtype)
         first = self.capsules.layers[0]
         assert isinstance(first, CapsuleLayer)
-        if first.routing.takes == "score":
+        if first.routing.input_activation == "score":
             x = x.logit()  # plus or minus infinity at 1 and 0
         return x[..., None].expand(u.shape[:3]).flatten(1)
 

@@ -65,9 +65,9 @@ class Route:
     @property
     def form(self) -> str:
         """The primary capsules' form: what the algorithm takes."""
-        takes = self.algorithm.takes
+        takes = self.algorithm.input_activation
         if takes is None:
-            return "squash" if self.algorithm.gives == "length" else "norm"
+            return "squash" if self.algorithm.output_activation == "length" else "norm"
         return "score" if takes == "score" else "sigmoid"
 
     def kind(self, dims: list[int]) -> str:
@@ -75,13 +75,13 @@ class Route:
         if self.pose is not None:
             return self.pose
         square = len(set(dims)) == 1 and math.isqrt(dims[0]) ** 2 == dims[0]
-        return "matrix" if square and self.algorithm.gives != "length" else "vector"
+        return "matrix" if square and self.algorithm.output_activation != "length" else "vector"
 
     def head(self, dim: int) -> nn.Module:
         """From class capsules to scores: attention reads them from poses, every other algorithm has them."""
         if self.algorithm.stepwise:
-            return SharedLinear(dim) if self.algorithm.gives is None else GatedLinear(dim)
-        return Lengths() if self.algorithm.gives == "length" else Activations()
+            return SharedLinear(dim) if self.algorithm.output_activation is None else GatedLinear(dim)
+        return Lengths() if self.algorithm.output_activation == "length" else Activations()
 
     def stack(self, layers: list[CapsuleLayer]) -> CapsuleStack:
         """Concurrent where the algorithm can be; uniform coefficients alone would be no routing, so then twice."""

@@ -97,7 +97,7 @@ class CapsuleLayer(FiniteModule):
         sizes = Sizes(groups, j, self.out_dim)
         self.weight = nn.Parameter(torch.empty(j, d, g, h))
         with torch.no_grad():
-            self.routing.start(self.weight, sizes)
+            self.routing.init_weights(self.weight, sizes)
         biased = self.routing.vote_bias if vote_bias is None else vote_bias
         self.bias = nn.Parameter(torch.zeros(j, rows, g, h)) if biased else None
         self.learned = nn.ParameterDict()
@@ -178,7 +178,7 @@ class CapsuleLayer(FiniteModule):
         with no_autocast(u.device):
             votes: Any = self._source(u, yx)
             activation = self._gate(votes, activation)
-            if activation is not None and self.routing.takes is None:
+            if activation is not None and self.routing.input_activation is None:
                 votes, activation = Votes(votes.u * activation.view(*votes.u.shape[:3], 1, 1), votes.weight), None
             learned = self._tensors(votes)
             routing, (form, function) = self.routing, self._form(votes, softmax)
@@ -207,7 +207,7 @@ class CapsuleLayer(FiniteModule):
         like = votes.weight
         if activation is not None:
             return activation.to(like.dtype)
-        absent = {"probability": 1.0, "score": math.inf}.get(self.routing.takes or "")
+        absent = {"probability": 1.0, "score": math.inf}.get(self.routing.input_activation or "")
         shape = votes.image.shape[:4] if isinstance(votes, Windows) else votes.shape[:2]
         return None if absent is None else torch.full(shape, absent, dtype=like.dtype, device=like.device)
 

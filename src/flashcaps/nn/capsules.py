@@ -239,15 +239,15 @@ class ConvCapsules(CapsuleLayer):
             raise ValueError(f"u: expected {self.in_types} types, got {u.shape[1]} in {tuple(u.shape)}")
         u = u.to(compute_dtype(u, self.weight))  # before patches overlap: their gradients are summed in it
         activation = None if activation is None else activation.to(u.dtype)
-        if activation is not None and self.routing.takes is None and self.bias is None:
+        if activation is not None and self.routing.input_activation is None and self.bias is None:
             u, activation = u * activation[..., None], None  # before patches repeat it
         p = self.padding
         if min(u.shape[2], u.shape[3]) + 2 * p < self.kernel:
             raise ValueError(f"u: {u.shape[2]} x {u.shape[3]} places, padded by {p}, do not fill kernel {self.kernel}")
         if p:
-            absent = -math.inf if self.routing.takes == "score" else 0.0
-            if activation is None and (self.routing.takes is not None or self.bias is not None):
-                activation = u.new_full(u.shape[:-1], math.inf if self.routing.takes == "score" else 1.0)
+            absent = -math.inf if self.routing.input_activation == "score" else 0.0
+            if activation is None and (self.routing.input_activation is not None or self.bias is not None):
+                activation = u.new_full(u.shape[:-1], math.inf if self.routing.input_activation == "score" else 1.0)
             activation = None if activation is None else F.pad(activation, (p, p, p, p), value=absent)
             u = F.pad(u, (0, 0, p, p, p, p))
         softmax: Softmax = over_parents
@@ -257,7 +257,7 @@ class ConvCapsules(CapsuleLayer):
             softmax = OverPositions(child, h * w, (h, w, self.kernel, self.stride))
         height, width = ((size - self.kernel) // self.stride + 1 for size in u.shape[2:4])
         grid = (u.shape[0], height, width)
-        taken = activation is None or self.routing.takes is not None
+        taken = activation is None or self.routing.input_activation is not None
         if taken and not gather and self._leaves_patches(u, softmax):
             return u, activation, softmax, grid
         if activation is not None:
@@ -268,7 +268,7 @@ class ConvCapsules(CapsuleLayer):
         return Windows(image, self.weight.to(image.dtype), self.rows, self.kernel, self.stride)
 
     def _leaves_patches(self, image: Tensor, softmax: Softmax) -> bool:
-        active = self.name == "attention" and self.routing.takes is not None  # whose spread needs patches
+        active = self.name == "attention" and self.routing.input_activation is not None  # whose spread needs patches
         if self.bias is not None or active or (self.backend == "auto" and is_transformed()):
             return False
         return leaves_patches(self.name, self.backend, self._windows(image), softmax)

@@ -82,7 +82,7 @@ class CapsuleStack(nn.Module):
 
 def hand_on(activation: Tensor | None, giver: CapsuleLayer, taker: CapsuleLayer) -> Tensor | None:
     """What one layer's activation is to the next: lengths are in the pose already, scores are logits."""
-    gives, takes = giver.routing.gives, taker.routing.takes
+    gives, takes = giver.routing.output_activation, taker.routing.input_activation
     if activation is None or (gives == "length" and takes is None):
         return None
     if gives == "score":

@@ -102,11 +102,11 @@ class Attention(Routing):
         check_choice("initial", self.initial, ("zero", "learned", "random"))
 
     @property
-    def takes(self) -> str | None:
+    def input_activation(self) -> str | None:
         return "probability" if self.activation else None
 
     @property
-    def gives(self) -> str | None:
+    def output_activation(self) -> str | None:
         return "probability" if self.activation else None
 
     @property
@@ -129,7 +129,7 @@ class Attention(Routing):
             tensors["initial"] = Learned((sizes.parents, sizes.dim), random=random, state=random, parents=0)
         return tensors
 
-    def start(self, weight: Tensor, sizes: Sizes) -> None:
+    def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
         children = sizes.children or 1  # I * k * k in a convolutional layer
         nn.init.normal_(weight, std=(weight.shape[0] / (weight.shape[1] * children)) ** 0.5)
 

@@ -61,7 +61,7 @@ class Learned(NamedTuple):
 class Routing:
     """An algorithm inside a layer: its options, the learned tensors it asks for, how it is called.
 
-    `takes` and `gives` say what the activation of a child and of a parent mean: "probability", "score" (a logit),
+    `input_activation` and `output_activation` say what the activation of a child and of a parent mean: "probability", "score" (a logit),
     "length" (already part of the pose) or None.
     """
 
@@ -71,11 +71,11 @@ class Routing:
         check_iterations(self.iterations)
 
     @property
-    def takes(self) -> str | None:
+    def input_activation(self) -> str | None:
         return None
 
     @property
-    def gives(self) -> str | None:
+    def output_activation(self) -> str | None:
         return None
 
     @property
@@ -101,7 +101,7 @@ class Routing:
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         return {}
 
-    def start(self, weight: Tensor, sizes: Sizes) -> None:
+    def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
         """Initial values of the transforms, weight (J, d, G, h): a vote is as large as its pose."""
         nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
 

@@ -123,7 +123,7 @@ class Discriminative(Routing):
         check_choice("penalty", self.penalty, ("l2", "l1"))
 
     @property
-    def gives(self) -> str:
+    def output_activation(self) -> str:
         return "length"
 
     @property
@@ -136,7 +136,7 @@ class Discriminative(Routing):
         start = 1 / sizes.parents  # at 0 the gradient is 0 and it never moves
         return {"coefficients": Learned((sizes.children, sizes.parents), start=start, per_child=True, state=True)}
 
-    def start(self, weight: Tensor, sizes: Sizes) -> None:
+    def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
         nn.init.trunc_normal_(weight, std=0.1, a=-0.2, b=0.2)  # dynamic's, whose network the paper takes
 
     def run(

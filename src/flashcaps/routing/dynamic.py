@@ -68,7 +68,7 @@ class Dynamic(Routing):
     bias: bool = False
 
     @property
-    def gives(self) -> str:
+    def output_activation(self) -> str:
         return "length"
 
     @property
@@ -84,7 +84,7 @@ class Dynamic(Routing):
             tensors["bias"] = Learned((sizes.parents, sizes.dim), start=0.1, parents=0)
         return tensors
 
-    def start(self, weight: Tensor, sizes: Sizes) -> None:
+    def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
         nn.init.trunc_normal_(weight, std=0.1, a=-0.2, b=0.2)  # as the authors' code: cut at two standard deviations
 
     def run(

@@ -118,11 +118,11 @@ class EM(Routing):
             temperatures(self.inverse_temperature, self.iterations)
 
     @property
-    def takes(self) -> str:
+    def input_activation(self) -> str:
         return "probability"
 
     @property
-    def gives(self) -> str:
+    def output_activation(self) -> str:
         return "probability"
 
     @property
@@ -137,7 +137,7 @@ class EM(Routing):
         beta = Learned((sizes.parents,), parents=0)
         return {"beta_u": beta, "beta_a": beta}
 
-    def start(self, weight: Tensor, sizes: Sizes) -> None:
+    def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
         """Near the identity, where poses keep their size: a vote is the child's own pose, a little turned.
 
         Votes turned at random average to a pose smaller by the root of their number, layer upon layer; variances are
@@ -149,7 +149,7 @@ class EM(Routing):
             with torch.no_grad():
                 weight += torch.eye(d, dtype=weight.dtype, device=weight.device)[:, None]
         else:
-            super().start(weight, sizes)
+            super().init_weights(weight, sizes)
 
     def run(
         self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any

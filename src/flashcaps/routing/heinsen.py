@@ -90,11 +90,11 @@ class Heinsen(Routing):
             check_number("one_to_one", self.one_to_one)
 
     @property
-    def takes(self) -> str:
+    def input_activation(self) -> str:
         return "score"
 
     @property
-    def gives(self) -> str:
+    def output_activation(self) -> str:
         return "score"
 
     @property
@@ -110,7 +110,7 @@ class Heinsen(Routing):
         beta = Learned((*per_child, sizes.parents), per_child=bool(per_child), parents=-1)
         return {"beta_use": beta} if self.tied else {"beta_use": beta, "beta_ignore": beta}
 
-    def start(self, weight: Tensor, sizes: Sizes) -> None:
+    def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
         nn.init.normal_(weight, std=1 / weight.shape[1])  # N(0, 1) / d_inp
 
     def run(

@@ -10,7 +10,7 @@ import torch
 T = TypeVar("T")
 
 
-def aside(run: Callable[[], Any]) -> None:
+def warm_up(run: Callable[[], Any]) -> None:
     """One run on a side stream, as recording wants it before."""
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(main)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from .checkpoint import newest_state, write_atomic
 
 if TYPE_CHECKING:
-    from .step import Step
+    from .step import TrainStep
 
 REPORT = "nonfinite.json"
 
@@ -106,7 +106,7 @@ class FirstNaN:
             handle.remove()
 
 
-def diagnose(step: Step, index: Tensor, noise: Tensor) -> str:
+def diagnose(step: TrainStep, index: Tensor, noise: Tensor) -> str:
     """One line on where NaN or Inf comes from in this process's batch: the step once more, nothing of it applied."""
     if bad := first_bad(step.model.named_parameters()):  # not buffers: statistics have seen the bad batch already
         return f"weights: {bad}; the step before made it"
@@ -127,7 +127,7 @@ def diagnose(step: Step, index: Tensor, noise: Tensor) -> str:
     return bad and f"statistics: {bad}, of finite batches"
 
 
-def raise_non_finite(step: Step, at: int, folder: Path, resume: str) -> None:
+def raise_non_finite(step: TrainStep, at: int, folder: Path, resume: str) -> None:
     """Leave nonfinite.json behind (step, every process's indices, cause, last good state) and raise NonFinite."""
     epoch, k = divmod(at, step.stream.steps)
     plan = step.stream.plan(epoch)

@@ -30,13 +30,13 @@ from .plots import draw_curve, draw_reconstructions
 from .recipe import Recipe
 from .results import make_result
 from .run_folder import RunFolder, run_name
-from .step import Step, make_step
+from .step import TrainStep, make_step
 
 DEV_STEPS = 20
 
 
 @dataclass(frozen=True)
-class Place:
+class RunOptions:
     """Where a run happens and how it is begun. dev: a few steps on a few hundred examples, to see that it works."""
 
     device: str = "auto"
@@ -49,7 +49,7 @@ class Place:
     named: str = ""  # how the command line called the recipe, for the command to resume it with
 
 
-class Watch:
+class Progress:
     """Told what happens; this one is silent. The command line's is a progress bar."""
 
     def begin(self, title: str, total: int, at: int) -> None: ...
@@ -68,12 +68,12 @@ class Outcome:
     result: dict[str, Any]
 
 
-def train(recipe: Recipe, place: Place = Place(), watch: Watch = Watch()) -> Outcome:
+def train(recipe: Recipe, place: RunOptions = RunOptions(), progress: Progress = Progress()) -> Outcome:
     """Train, evaluate on held-out data as it goes, test at the end. Raises Stopped, its state saved, on a signal."""
     workers = join_workers(place.device)
     if place.dev:
         recipe = replace(recipe, train=replace(recipe.train, steps=DEV_STEPS, evaluate_every=10**6))
-    watch = watch if workers.rank == 0 else Watch()
+    progress = progress if workers.rank == 0 else Progress()
     set_precision(recipe.train.precision)
     run = make_run(recipe, place, workers)
     resume = workers.shared(place.resume or (was_restarted() and run.begun))
@@ -81,16 +81,18 @@ def train(recipe: Recipe, place: Place = Place(), watch: Watch = Watch()) -> Out
         rollbacks = 0
         while True:
             try:
-                return attempt(run, place, workers, watch, resume, rollbacks)
+                return attempt(run, place, workers, progress, resume, rollbacks)
             except NonFinite as fault:
                 rollbacks = 1 + workers.shared(run.rollbacks)
                 if rollbacks > recipe.train.rollback:
                     raise
-                watch.say(f"{fault}: going back and on with the learning rate times {0.5**rollbacks:g}")
+                progress.say(f"{fault}: going back and on with the learning rate times {0.5**rollbacks:g}")
                 resume = True
 
 
-def attempt(run: RunFolder, place: Place, workers: Workers, watch: Watch, resume: bool, rollbacks: int) -> Outcome:
+def attempt(
+    run: RunFolder, place: RunOptions, workers: Workers, progress: Progress, resume: bool, rollbacks: int
+) -> Outcome:
     """From the newest state, or from the start, to the end."""
     recipe = run.recipe
     state = workers.shared(run.newest() if resume and workers.rank == 0 else None)
@@ -111,14 +113,14 @@ def attempt(run: RunFolder, place: Place, workers: Workers, watch: Watch, resume
     at = run.restore(step, state)
     if at == 0:
         torch.manual_seed(recipe.train.seed + workers.rank)  # dropout differs from process to process
-    watch.begin(f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {workers.device}", step.total, at)
+    progress.begin(f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {workers.device}", step.total, at)
     with StopSignals() as stop:
-        at = follow(step, advance, sources, run, at, watch, stop)
-    return finish(step, sources, run, at, watch)
+        at = follow(step, advance, sources, run, at, progress, stop)
+    return finish(step, sources, run, at, progress)
 
 
 def follow(
-    step: Step, advance: Any, sources: Sources, run: RunFolder, at: int, watch: Watch, stop: StopSignals
+    step: TrainStep, advance: Any, sources: Sources, run: RunFolder, at: int, progress: Progress, stop: StopSignals
 ) -> int:
     """The loop; the number of steps done at its end."""
     spec, workers, stream = run.recipe.train, step.workers, step.stream
@@ -140,7 +142,7 @@ def follow(
             loss, error, _ = step.read()
             images = (at - read_at) * stream.share.batch * workers.world  # a resumed run has read others before
             rate = images / max(run.wall_s - read_s, 1e-9)
-            watch.progress(at, loss, error, rate)
+            progress.progress(at, loss, error, rate)
             if main:
                 lr = step.rates(at - 1).lr
                 run.log("train", at, epoch=epoch, loss=loss, error=error, lr=lr, images_s=round(rate, 1))
@@ -149,7 +151,7 @@ def follow(
             raise_non_finite(step, at - 1, run.path, run.resume_command)
         if epoch_ends and ((epoch + 1) % spec.evaluate_every == 0 or at == step.total):
             try:
-                done = look(step, sources, run, at, watch)
+                done = look(step, sources, run, at, progress)
             except TooLarge:  # the weights have run away; the next step would have met it
                 raise_non_finite(step, at - 1, run.path, run.resume_command)
             read_s = run.wall_s
@@ -161,7 +163,7 @@ def follow(
     return at
 
 
-def probe_routing(step: Step, run: RunFolder, at: int, index: Tensor, noise: Tensor) -> None:
+def probe_routing(step: TrainStep, run: RunFolder, at: int, index: Tensor, noise: Tensor) -> None:
     """How much each routing iteration still changes its logits, for the figure routing_logits; a few early steps."""
     if applies(step.model):
         with suppress(TooLarge):  # weights that run away: the guard tells
@@ -175,7 +177,7 @@ def convolutions_last(model: nn.Module) -> None:
             layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def make_run(recipe: Recipe, place: Place, workers: Workers) -> RunFolder:
+def make_run(recipe: Recipe, place: RunOptions, workers: Workers) -> RunFolder:
     """The run's folder, not touched yet, and the command that goes on with it."""
     path = Path(place.out or Path("runs") / ("dev-" * place.dev + run_name(recipe)))
     named = [place.named] if place.named else own_command(recipe)
@@ -189,7 +191,7 @@ def make_run(recipe: Recipe, place: Place, workers: Workers) -> RunFolder:
 
 
 @contextmanager
-def claimed(run: RunFolder, resume: bool, place: Place, workers: Workers) -> Iterator[None]:
+def claimed(run: RunFolder, resume: bool, place: RunOptions, workers: Workers) -> Iterator[None]:
     """The folder is this run's while it lasts; a process that others wait for in vain is named."""
     try:
         if workers.rank == 0:
@@ -226,7 +228,7 @@ def check_held(recipe: Recipe, sources: Sources) -> None:
                          "out of training with data.validation=N")
 
 
-def look(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) -> bool:
+def look(step: TrainStep, sources: Sources, run: RunFolder, at: int, progress: Progress) -> bool:
     """Evaluate where the recipe says, keep the best weights; whether the recipe's stop_error is reached."""
     spec = step.recipe.train
     held, split = (sources.test, "test") if spec.select == "test" else (sources.validation, "validation")
@@ -242,15 +244,15 @@ def look(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) ->
         if not run.best or result.error < run.best["error"]:
             run.best = {"error": result.error, "epoch": epoch}
             run.weights("best", step.tested, at)
-        watch.say(f"epoch {epoch + 1}: {split} error {result.error:.2f} % (best {run.best['error']:.2f} %)")
+        progress.say(f"epoch {epoch + 1}: {split} error {result.error:.2f} % (best {run.best['error']:.2f} %)")
     return bool(spec.stop_error) and bool(step.workers.shared(result.error <= spec.stop_error))
 
 
-def measure(step: Step, model: nn.Module, held: Any) -> Evaluation:
+def measure(step: TrainStep, model: nn.Module, held: Any) -> Evaluation:
     return evaluate_as(step.recipe, model, held, step.recipe.train.batch)
 
 
-def finish(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) -> Outcome:
+def finish(step: TrainStep, sources: Sources, run: RunFolder, at: int, progress: Progress) -> Outcome:
     """Test the weights the recipe selects, write weights, pictures and result."""
     recipe, workers = step.recipe, step.workers
     chosen, model = "ema" if step.average is not None else "last", step.tested
@@ -270,5 +272,5 @@ def finish(step: Step, sources: Sources, run: RunFolder, at: int, watch: Watch) 
         run.finish(result)
         for trouble in (draw_curve(run.path, run.metrics()), draw_reconstructions(run.path, model, sources.test)):
             if trouble:
-                watch.say(trouble)
+                progress.say(trouble)
     return Outcome(run.path, test, result)

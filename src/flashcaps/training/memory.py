@@ -24,7 +24,7 @@ from ..nn.base import CapsuleLayer
 from .recipe import Recipe
 
 if TYPE_CHECKING:
-    from .step import Step
+    from .step import TrainStep
 
 SPARE = 0.8  # of what is free, the part that a plan may fill: the allocator and the optimiser's first step take some
 
@@ -87,7 +87,7 @@ def in_bytes(count: int) -> str:
 
 
 @contextmanager
-def batch_that_fits(step: Step, index: Tensor, noise: Tensor) -> Iterator[None]:
+def batch_that_fits(step: TrainStep, index: Tensor, noise: Tensor) -> Iterator[None]:
     """Around a training step on `index` (B,), `noise` (B, columns): where it runs out of memory, OutOfMemory says which
     batch fits. That is found by trying: the run is over, so its weights may change."""
     try:
@@ -111,7 +111,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def largest_batch(step: Step, index: Tensor, noise: Tensor) -> int:
+def largest_batch(step: TrainStep, index: Tensor, noise: Tensor) -> int:
     """The largest of B/2, B/4, ... whose step fits, tried one after the other; 0 where none does, or where other
     processes would have to try along."""
     parts, size = step.recipe.train.accumulate, len(index)
@@ -137,7 +137,7 @@ def _release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def advice(step: Step, batch: int, fits: int, reason: str) -> str:
+def advice(step: TrainStep, batch: int, fits: int, reason: str) -> str:
     """One line: what did not fit, what does, and how the same batch is taken in parts."""
     free = memory_free(step.workers.device)
     room = "" if free is None else f" ({in_bytes(free)} are free)"

@@ -23,7 +23,7 @@ from .recipe import Claim, Recipe, list_recipes, read_recipe
 
 if TYPE_CHECKING:
     from .run_folder import RunFolder
-    from .step import Step
+    from .step import TrainStep
 
 PAPERS = ("dynamic", "em", "attention", "heinsen", "discriminative")
 COLUMNS = ("| paper | recipe | the paper's | public code's | ours | reached | parameters | training time | on |",
@@ -52,7 +52,9 @@ images are composed without end, of those of the last 1,000 steps, each seen for
 """
 
 
-def make_result(recipe: Recipe, run: RunFolder, step: Step, test: Evaluation, weights: str, at: int) -> dict[str, Any]:
+def make_result(
+    recipe: Recipe, run: RunFolder, step: TrainStep, test: Evaluation, weights: str, at: int
+) -> dict[str, Any]:
     """What result.json of a run says."""
     from .run_folder import variant
 

@@ -21,7 +21,7 @@ from ..data.lock import InUse, Lock
 from .checkpoint import forget_states, load_state, room_for, save_state, save_weights, write_atomic
 from .guard import REPORT, first_bad
 from .recipe import Recipe
-from .step import Step
+from .step import TrainStep
 
 LOCK = "run.lock"
 WRITTEN = ("config.json", "resume.txt", "metrics.jsonl", "result.json", REPORT, "states.json", "state-*.pt",
@@ -161,7 +161,7 @@ class RunFolder:
     def save_due(self) -> bool:
         return time.monotonic() - self.saved >= self.recipe.train.save_seconds
 
-    def save(self, step: Step, at: int) -> None:
+    def save(self, step: TrainStep, at: int) -> None:
         """All a run needs to go on as if it had not stopped; never NaN or Inf, which the next step will stop at."""
         self.saved = time.monotonic()
         if not step.guard.healthy or first_bad(step.model.state_dict().items()):
@@ -173,7 +173,7 @@ class RunFolder:
         save_state(self.path, state, at)
         self.saved = time.monotonic()
 
-    def restore(self, step: Step, state: dict[str, Any] | None) -> int:
+    def restore(self, step: TrainStep, state: dict[str, Any] | None) -> int:
         """Put everything back; the number of steps done. Lines of metrics written after that state go."""
         self.best, at = {}, 0
         if state is not None:
@@ -187,7 +187,7 @@ class RunFolder:
             write_atomic(self.path / "metrics.jsonl", "".join(kept))
         return at
 
-    def _restore_random(self, step: Step, state: dict[str, Any]) -> None:
+    def _restore_random(self, step: TrainStep, state: dict[str, Any]) -> None:
         """The first process's, as it was; the others, whose state was not saved, get numbers of their own."""
         workers = step.workers
         if workers.rank > 0:

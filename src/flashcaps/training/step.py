@@ -22,7 +22,7 @@ from ..nn.losses import (
 from .batches import Batch, Stream
 from .distributed import Workers
 from .evaluate import forward, is_right, score_threshold
-from .graphs import aside, record
+from .graphs import record, warm_up
 from .guard import Guard
 from .optim import Rates, Schedule, make_optimiser, set_rates, worst_nearby
 from .recipe import Loss, Recipe
@@ -46,7 +46,7 @@ def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor) -> Tensor:
     return loss
 
 
-class Step:
+class TrainStep:
     """Everything a step changes. Nothing in `advance` waits for the device; `read` does.
 
     totals: sum of the loss over images, wrong answers, images, since they were last read. rollbacks: how often the
@@ -185,9 +185,9 @@ class Average:
 
 
 class CapturedStep:
-    """A Step recorded once as a CUDA graph and replayed. The first few steps run eagerly and count like any other."""
+    """A step recorded once as a CUDA graph and replayed. The first few steps run eagerly and count like any other."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: TrainStep) -> None:
         self.step = step
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warm = 0
@@ -201,7 +201,7 @@ class CapturedStep:
         if self.graph is not None:
             self.graph.replay()
         elif self.warm < WARM_UP:
-            aside(self._advance)
+            warm_up(self._advance)
         else:
             self._capture()
             assert self.graph is not None
@@ -221,8 +221,8 @@ class CapturedStep:
             ) from error
 
 
-def make_step(model: nn.Module, stream: Stream, recipe: Recipe, rule: str, workers: Workers) -> tuple[Step, Any]:
+def make_step(model: nn.Module, stream: Stream, recipe: Recipe, rule: str, workers: Workers) -> tuple[TrainStep, Any]:
     """(the step's state, what to call for each step): captured on one GPU unless the recipe says otherwise."""
-    step = Step(model, stream, recipe, rule, workers)
+    step = TrainStep(model, stream, recipe, rule, workers)
     captured = recipe.train.capture and workers.device.type == "cuda" and workers.world == 1
     return step, CapturedStep(step) if captured else step

@@ -23,7 +23,7 @@ from ..models import create_model
 from .checkpoint import write_atomic
 from .distributed import find_device, set_precision
 from .environment import versions
-from .graphs import aside, record
+from .graphs import record, warm_up
 from .loop import convolutions_last
 from .recipe import Recipe
 from .results import commit, hardware
@@ -110,7 +110,7 @@ def alike(actual: list[Tensor], expected: list[Tensor]) -> bool:
 
 def replayed(step: Step) -> float:
     """ms of a step, replayed from a graph: kernels alone, without Python between them."""
-    aside(step)
+    warm_up(step)
     graph, _kept = record(step)  # what replays write to stays until they are over
     times = []
     for _ in range(REPLAYS):
