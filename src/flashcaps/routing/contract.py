@@ -61,8 +61,8 @@ class Learned(NamedTuple):
 class Routing:
     """An algorithm inside a layer: its options, the learned tensors it asks for, how it is called.
 
-    `input_activation` and `output_activation` say what the activation of a child and of a parent mean: "probability", "score" (a logit),
-    "length" (already part of the pose) or None.
+    `input_activation` and `output_activation` say what the activation of a child and of a parent mean: "probability",
+    "score" (a logit), "length" (already part of the pose) or None.
     """
 
     iterations: int = 3
