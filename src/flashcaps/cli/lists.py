@@ -49,14 +49,18 @@ def recipes(
     pattern: Recipes = "*",
     measured: Annotated[Path, typer.Option("--results", help="folder of measured results")] = Path("results"),
 ) -> None:
-    """Recipes, what the paper claims, and the best result measured with each.
+    """Recipes, what the paper claims, and the best result measured with each; of a whole name, all of it as TOML.
 
     \b
     flashcaps recipes
     flashcaps recipes attention
+    flashcaps recipes capsnet_mnist
     """
     from ..training.results import best_results
 
+    if pattern in list_recipes():
+        typer.echo(read_recipe(pattern).to_toml(), nl=False)
+        return
     names = [n for n in list_recipes() if _matches(n, pattern)]
     if not names:
         close = nearest(pattern, list_recipes())

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .limits import read_toml
+from .recipe import read_toml
 from .results import changes, mean, took, word_of
 
 Groups = dict[tuple[str, str], list[dict[str, Any]]]  # (recipe, variant) -> its runs
