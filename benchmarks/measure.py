@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flashcaps.training.graphs import record, warm_up
+from flashcaps.training.step import record, warm_up
 from flashcaps.training.loop import convolutions_last
 
 from .workloads import BACKENDS, NO_CAPSULES, Workload

@@ -76,7 +76,7 @@ class RAdam(torch.optim.Optimizer):
         defaults = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
 
-    found_inf: Tensor | None = None  # as torch's fused optimisers have it: where it is 1, a step changes nothing
+    found_inf: Tensor | None = None  # as in torch's fused optimisers: where it is 1, a step changes nothing
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]

@@ -23,7 +23,7 @@ from ..models import create_model
 from .checkpoint import write_atomic
 from .distributed import find_device, set_precision
 from .environment import versions
-from .graphs import record, warm_up
+from .step import record, warm_up
 from .loop import convolutions_last
 from .recipe import Recipe
 from .results import commit, hardware
