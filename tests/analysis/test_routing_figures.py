@@ -12,12 +12,10 @@ import flashcaps
 from flashcaps.analysis import DoesNotApply, Run
 from flashcaps.analysis.agreement import ALGORITHMS, agree, agreement, entropy
 from flashcaps.analysis.architecture import architecture
-from flashcaps.analysis.figure import take
 from flashcaps.analysis.inside import class_votes
 from flashcaps.analysis.margin import margin
 from flashcaps.analysis.routing_logits import routing_logits
 from flashcaps.analysis.vote_distances import spread_of, vote_distances, weighted_distances
-from flashcaps.functional import squash
 from flashcaps.routing import ROUTING
 from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run

@@ -13,8 +13,7 @@ import torch
 import flashcaps
 from flashcaps.deploy import shipped
 from flashcaps.training import checkpoint
-from flashcaps.training.checkpoint import read_weights, shipped_files
-from flashcaps.training.compressed import decompress
+from flashcaps.training.checkpoint import decompress, read_weights, shipped_files
 from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.recipe import read_recipe
 from tests.fake_data import small_recipe, write_idx

@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from ..training.checkpoint import load, shipped_files, weights_bytes, write_atomic
-from ..training.compressed import SUFFIX, compress
+from ..training.checkpoint import SUFFIX, compress, load, shipped_files, weights_bytes, write_atomic
 from ..training.evaluate import Evaluation, evaluate_as
 from ..training.recipe import make_recipe
 from ..training.results import plain_command

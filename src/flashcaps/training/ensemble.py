@@ -1,4 +1,4 @@
-"""Several trained models that answer as one.
+"""Several trained models as one, the mean of their scores.
 
     model, members = open_ensemble(["runs/capsnet_cifar10-0", "runs/capsnet_cifar10-1"])
 """
@@ -64,7 +64,7 @@ def open_ensemble(
 
 
 def like(recipe: Recipe) -> dict[str, Any]:
-    """What members have in common: everything but the seed."""
+    """What members must have in common: everything but the seed."""
     alike = replace(recipe, train=replace(recipe.train, seed=0))
     return {k: v for k, v in alike.to_dict().items() if k not in ("overrides", "claim", "about")}
 

@@ -144,6 +144,6 @@ def raise_non_finite(step: TrainStep, at: int, folder: Path, resume: str) -> Non
         write_atomic(folder / REPORT, json.dumps(report) + "\n")
     raise NonFinite(
         f"NaN or Inf at step {at} (learning rate {lr:g}): {diagnosis}; the step was not taken, its examples are in "
-        f"{folder / REPORT}, {good}; try a lower optimiser.lr or train.clip=1, or go on with half the rate: "
+        f"{folder / REPORT}, {good}; try a lower optimiser.lr or train.clip=1, or resume with half the rate: "
         f"{resume} train.rollback={step.rollbacks + 1}"
     )

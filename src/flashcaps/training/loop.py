@@ -29,7 +29,7 @@ from .plots import draw_curve, draw_reconstructions
 from .probe import has_routing_logits, probe_due, probe_logits
 from .recipe import Recipe
 from .results import make_result
-from .run_folder import RunFolder, run_name
+from .run_folder import RunFolder, read_metrics, run_name
 from .step import TrainStep, make_step
 
 DEV_STEPS = 20
@@ -267,7 +267,7 @@ def finish(step: TrainStep, sources: Sources, run: RunFolder, at: int, progress:
     if workers.rank == 0:
         run.log("test", at, error=test.error, weights=chosen)
         run.finish(result)
-        for trouble in (draw_curve(run.path, run.metrics()), draw_reconstructions(run.path, model, sources.test)):
-            if trouble:
-                progress.say(trouble)
+        if missing := draw_curve(run.path, read_metrics(run.path)):
+            progress.say(missing)
+        draw_reconstructions(run.path, model, sources.test)
     return Outcome(run.path, test, result)

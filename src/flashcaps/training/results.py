@@ -56,10 +56,10 @@ def make_result(
     recipe: Recipe, run: RunFolder, step: TrainStep, test: Evaluation, weights: str, at: int
 ) -> dict[str, Any]:
     """What result.json of a run says."""
-    from .run_folder import variant
+    from .run_folder import read_metrics, variant
 
     value, interval = test.metric(recipe.claim.metric)
-    metrics = run.metrics()
+    metrics = read_metrics(run.path)
     curve = [{k: m[k] for k in ("step", "epoch", "error", "split")} for m in metrics if m["kind"] == "evaluation"]
     held = [c["error"] for c in curve if c["split"] == "validation"]
     chosen = min(held, default=None) if recipe.train.select == "validation" else (held or [None])[-1]
