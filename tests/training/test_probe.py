@@ -30,9 +30,7 @@ def batch(model: Any) -> Batch:
 def test_logit_change_is_the_difference_of_summed_agreements(model: Any, batch: Batch) -> None:
     model.eval()
     layer, own = model.capsules.layers[-1], model.capsules.layers[-1].routing.iterations
-    primary = model.primary(model.backbone(batch.inputs))
-    u, _, yx = layer._children(primary.pose, primary.activation)
-    votes = layer._votes(u, yx).explicit()
+    votes = layer.votes(model.primary(model.backbone(batch.inputs)))
     b, expected = torch.zeros(votes.shape[:3]), []
     for _ in range(5):
         v = squash((b.softmax(-1)[..., None] * votes).sum(1))

@@ -1,6 +1,6 @@
 """Does routing settle? The change of its logits per iteration, over training (dynamic, Fig. A.1).
 
-A run logs points of it in its metrics (training/probe.py), early steps close together; weights in its folder add theirs.
+A run logs points of it in its metrics (training/probe.py), early steps close together; weights in its folder add more.
 """
 
 from __future__ import annotations

@@ -45,20 +45,18 @@ def logit_change(model: Any, batch: Batch, iterations: int) -> Tensor:
     """mean |b_ij after - b_ij before| = mean |u_j|i . v_j| of the class layer, for every iteration, (iterations,)."""
     layers = list(model.capsules.layers)
     own = [layer.routing.iterations for layer in layers]
-    inputs: list[tuple[Any, ...]] = []
-    hook = layers[-1].register_forward_pre_hook(lambda layer, given: inputs.append((*given, None)[:2]))
+    inputs: list[Any] = []
+    hook = layers[-1].register_forward_pre_hook(lambda layer, given: inputs.append(given))
     try:
         for layer in layers:
             layer.set_iterations(iterations)
         forward(model, batch)
         hook.remove()
-        u, activation = inputs[0]
-        routed = layers[-1](u, activation, record=True)
-        children, _, yx = layers[-1]._children(u, activation)
-        votes = layers[-1]._votes(children, yx).explicit()  # (B, I, J, D)
+        routed = layers[-1](*inputs[0], record=True)
     finally:
         hook.remove()
         for layer, before in zip(layers, own, strict=True):
             layer.set_iterations(before)
+    votes = layers[-1].votes(inputs[0][0])  # (B, I, J, D)
     changes = [torch.einsum("bijd,bjd->bij", votes, step.pose.to(votes.dtype)).abs().mean() for step in routed.history]
     return torch.stack(changes).cpu()
