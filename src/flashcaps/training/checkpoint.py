@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
 
+from ..models.shipped import shipped_files
 from .compressed import SUFFIX, compress, decompress, is_compressed
 
 KEPT = 2  # states to resume from
@@ -169,17 +169,6 @@ def find_weights(name: str | os.PathLike[str], weights: str | None = None) -> Pa
     close = get_close_matches(str(name), shipped, 1)
     hint = f"did you mean {close[0]}?" if close else f"by name there are {', '.join(sorted(shipped)) or 'none'}"
     raise FileNotFoundError(f"name: {name} is neither a run folder, a weights file nor a shipped name; {hint}")
-
-
-def shipped_files() -> dict[str, Path]:
-    """Name -> weights that come with flashcaps; of a name that is there in both forms, the one to read as it is."""
-    longest_first = sorted((Path(str(p)) for p in _shipped()), reverse=True)
-    return {p.name.removesuffix(SUFFIX).removesuffix(".safetensors"): p for p in longest_first}
-
-
-def _shipped() -> list[Any]:
-    folder, endings = files("flashcaps").joinpath("models", "weights"), (".safetensors", f".safetensors{SUFFIX}")
-    return [p for p in folder.iterdir() if p.name.endswith(endings)] if folder.is_dir() else []
 
 
 def _in_folder(folder: Path, weights: str | None) -> Path:

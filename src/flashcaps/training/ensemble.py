@@ -107,5 +107,5 @@ def ensemble_result(members: Sequence[Member], test: Evaluation, command: str, d
 
 
 def keep_ensemble(result: dict[str, Any], results: Path) -> Path:
-    """Where `flashcaps results` finds it."""
+    """Writes the result to results/runs/RECIPE."""
     return keep(result, results / "runs")
