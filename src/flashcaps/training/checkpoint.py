@@ -20,7 +20,6 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,6 +30,7 @@ from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
 
+from ..models.shipped import shipped_files
 from ..routing.checks import nearest
 
 KEPT = 2  # states to resume from
@@ -220,17 +220,6 @@ def find_weights(name: str | os.PathLike[str], weights: str | None = None) -> Pa
         return shipped[str(name)]
     hint = nearest(str(name), shipped) or f"; by name there are {', '.join(sorted(shipped)) or 'none'}"
     raise FileNotFoundError(f"name: {name} is neither a run folder, a weights file nor a shipped name{hint}")
-
-
-def shipped_files() -> dict[str, Path]:
-    """Name -> weights that come with flashcaps; of a name that is there in both forms, the one to read as it is."""
-    longest_first = sorted((Path(str(p)) for p in _shipped()), reverse=True)
-    return {p.name.removesuffix(SUFFIX).removesuffix(".safetensors"): p for p in longest_first}
-
-
-def _shipped() -> list[Any]:
-    folder, endings = files("flashcaps").joinpath("models", "weights"), (".safetensors", f".safetensors{SUFFIX}")
-    return [p for p in folder.iterdir() if p.name.endswith(endings)] if folder.is_dir() else []
 
 
 def _in_folder(folder: Path, weights: str | None) -> Path:

@@ -19,7 +19,8 @@ from ..models.base import Output
 from .checkpoint import load
 from .evaluate import Evaluation
 from .recipe import Recipe, make_recipe
-from .results import commit, hardware, keep
+from .results import commit, hardware, keep, versions
+from .run_folder import variant
 
 
 class Ensemble(nn.Module):
@@ -71,9 +72,6 @@ def like(recipe: Recipe) -> dict[str, Any]:
 
 def ensemble_result(members: Sequence[Member], test: Evaluation, command: str, device: torch.device) -> dict[str, Any]:
     """A result like a run's, so that the table has a row of it; epochs are each member's, images and time all's."""
-    from .environment import versions
-    from .run_folder import variant
-
     results = [member.result for member in members]
     if not all(results):
         raise ValueError("--keep: expected folders of finished runs; one has no result.json to tell what it took")
@@ -107,5 +105,5 @@ def ensemble_result(members: Sequence[Member], test: Evaluation, command: str, d
 
 
 def keep_ensemble(result: dict[str, Any], results: Path) -> Path:
-    """Where `flashcaps results` finds it."""
+    """Writes the result to results/runs/RECIPE."""
     return keep(result, results / "runs")

@@ -179,7 +179,8 @@ def make_run(recipe: Recipe, options: RunOptions, workers: Workers) -> RunFolder
     path = Path(options.out or Path("runs") / ("dev-" * options.dev + run_name(recipe)))
     name = [options.recipe_name] if options.recipe_name else own_command(recipe)
     command = ["flashcaps", "train", *name, *recipe.overrides]
-    seed = recipe.train.seed if recipe.train.seed or options.recipe_name.endswith(".toml") else None  # a file has its own
+    has_own_seed = options.recipe_name.endswith(".toml")  # those that come along have 0
+    seed = recipe.train.seed if recipe.train.seed or has_own_seed else None
     flags = {"--seed": seed, "--device": options.device, "--out": options.out, "--data": options.data}
     for flag, value in flags.items():
         command += [] if value in (None, "auto") else [flag, str(value)]
@@ -207,7 +208,7 @@ def claimed(run: RunFolder, resume: bool, options: RunOptions, workers: Workers)
 
 
 def make_share(recipe: Recipe, state: dict[str, Any] | None, workers: Workers) -> Share:
-    """This process's part of a step. A resumed run takes as many images a step as before, on any number of processes."""
+    """This process's part of a step. A resumed run keeps its images a step, whatever the number of processes."""
     images = (state or {}).get("images", recipe.train.batch * workers.world)
     if images % (workers.world * recipe.train.accumulate):
         raise ValueError(f"--resume: expected a number of processes that can share a step of {images} images in "

@@ -87,8 +87,8 @@ class RunFolder:
             raise FileExistsError(f"{self.path} is in use by {other}; wait for it to end, or choose another folder "
                                   "with --out") from None
         if (self.path / "states.json").is_file() and not resume and not fresh:
-            raise FileExistsError(f"{self.path} holds an unfinished run; continue it with --resume, start over with --fresh, "
-                                  "or choose another folder with --out")
+            raise FileExistsError(f"{self.path} holds an unfinished run; continue it with --resume, start over with "
+                                  "--fresh, or choose another folder with --out")
         if (self.path / "config.json").is_file():
             self._check_owner()
             if resume:
