@@ -7,10 +7,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -216,9 +216,9 @@ def split(texts: tuple[str, ...] = TEXTS) -> Split:
 
 
 @pytest.fixture(autouse=True)
-def _none_alive() -> Iterator[None]:
-    yield
-    gc.collect()
+def _none_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No states that another test made."""
+    monkeypatch.setattr(text, "_alive", WeakSet())
 
 
 def packed_of(*texts: str, keep: str = "fp32", tokens: int = 8) -> PackedStates:
