@@ -140,8 +140,8 @@ def test_a_network_of_timm_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_it_trains(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "shapes", 90, 16, 20)
-    light = ["epochs=12", "lr=0.006", "model.decoder=false", "loss.reconstruction=0", "evaluate_every=12", "ema=0"]
-    recipe, _ = own_recipe("images", str(folder), light)
+    light = ["epochs=10", "lr=0.01", "model.decoder=false", "loss.reconstruction=0", "evaluate_every=12", "ema=0"]
+    recipe, _ = own_recipe("images", str(folder), light, size=(10, 12))
     outcome = train(recipe, RunOptions("cpu", str(tmp_path / "run")))
     assert outcome.test.examples == 18
     assert outcome.test.error <= 25

@@ -24,7 +24,7 @@ from flashcaps.training import loader as sources
 from flashcaps.training import loop as module
 from flashcaps.training.batches import ImageStream, Share
 from flashcaps.training.checkpoint import load
-from flashcaps.training.distributed import Stopped, Workers, find_device
+from flashcaps.training.distributed import Stopped, Workers, find_device, was_restarted
 from flashcaps.training.loop import Progress, RunOptions, train
 from flashcaps.training.memory import OutOfMemory
 from flashcaps.training.recipe import read_recipe
@@ -44,11 +44,14 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "load_data", fake_load_data)
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pictures."""
-    monkeypatch.setattr(module, "draw_curve", lambda *_: "")
-    monkeypatch.setattr(module, "draw_reconstructions", lambda *_: "")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the small recipe that nothing stopped."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "load_data", fake_load_data)
+        train(small_recipe(), options(folder))
+    return folder
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ def assert_same_weights(a: Path, b: Path, names: tuple[str, ...] = ("last", "ema
         assert all(torch.equal(first[k], second[k]) for k in first), name
 
 
-def test_a_run_learns_and_leaves_everything(tmp_path: Path) -> None:
+def test_a_run_learns_and_leaves_everything(tmp_path: Path, pictures: None) -> None:
     outcome = train(small_recipe("epochs=12"), options(tmp_path / "run"))
     assert outcome.test.error < 50  # chance is 90
     names = {p.name for p in (tmp_path / "run").iterdir()}
@@ -93,12 +96,12 @@ def test_a_run_learns_and_leaves_everything(tmp_path: Path) -> None:
     assert load(tmp_path / "run").name == "capsnet_tiny"
 
 
-def test_twice_the_same_seed_gives_the_same_and_another_another(tmp_path: Path, quick: None) -> None:
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(small_recipe(f"seed={seed}"), options(tmp_path / name))
-    assert_same_weights(tmp_path / "a", tmp_path / "b")
-    a, c = (load_file(tmp_path / n / "last.safetensors") for n in "ac")
-    assert not torch.equal(a["capsules.layers.0.weight"], c["capsules.layers.0.weight"])
+def test_twice_the_same_seed_gives_the_same_and_another_another(tmp_path: Path, whole: Path) -> None:
+    for seed in (0, 1):
+        train(small_recipe(f"seed={seed}"), options(tmp_path / str(seed)))
+    assert_same_weights(whole, tmp_path / "0")
+    a, b = (load_file(tmp_path / name / "last.safetensors") for name in "01")
+    assert not torch.equal(a["capsules.layers.0.weight"], b["capsules.layers.0.weight"])
 
 
 class StopAt(Progress):
@@ -112,11 +115,11 @@ class StopAt(Progress):
 
 @pytest.mark.parametrize(
     ("step", "number", "overrides"),
-    [(1, signal.SIGINT, ()), (8, signal.SIGTERM, ()), (11, signal.SIGTERM, MIXED), (23, signal.SIGINT, MIXED),
-     (9, signal.SIGTERM, ("optimiser.kind=muon", "optimiser.momentum=0.9", "flip=true", "alternate=true"))],
+    [(1, signal.SIGINT, ()), (11, signal.SIGTERM, MIXED), (23, signal.SIGINT, MIXED),
+     (8, signal.SIGTERM, ("optimiser.kind=muon", "optimiser.momentum=0.9", "flip=true", "alternate=true"))],
 )
 def test_stopped_and_resumed_is_bit_for_bit(
-    tmp_path: Path, quick: None, step: int, number: int, overrides: tuple[str, ...]
+    tmp_path: Path, step: int, number: int, overrides: tuple[str, ...]
 ) -> None:
     recipe = small_recipe(*overrides)
     train(recipe, options(tmp_path / "whole"))
@@ -132,7 +135,7 @@ def test_stopped_and_resumed_is_bit_for_bit(
     assert curves[0] == curves[1]
 
 
-def test_resumed_with_dropout_is_bit_for_bit(tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_with_dropout_is_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_dropout(name: str, **overrides: Any) -> Any:
         model = create_model(name, **overrides)
         model.backbone.append(torch.nn.Dropout(0.5))
@@ -147,7 +150,7 @@ def test_resumed_with_dropout_is_bit_for_bit(tmp_path: Path, quick: None, monkey
     assert_same_weights(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_a_finished_run_is_replaced_and_another_recipe_is_not_resumed(tmp_path: Path, quick: None) -> None:
+def test_a_finished_run_is_replaced_and_another_recipe_is_not_resumed(tmp_path: Path) -> None:
     train(small_recipe("epochs=1"), options(tmp_path))
     train(small_recipe("epochs=1"), options(tmp_path))
     with pytest.raises(Stopped):
@@ -159,7 +162,7 @@ def test_a_finished_run_is_replaced_and_another_recipe_is_not_resumed(tmp_path: 
         train(small_recipe(), options(tmp_path / "nothing", resume=True))
 
 
-def test_a_run_writes_over_what_runs_wrote_and_nothing_else(tmp_path: Path, quick: None) -> None:
+def test_a_run_writes_over_what_runs_wrote_and_nothing_else(tmp_path: Path) -> None:
     """In a folder of somebody's work, twice; and beside another program's config.json not even once."""
     (tmp_path / "src").mkdir()
     others = [tmp_path / "thesis.tex", tmp_path / "src" / "code.py", tmp_path / "best.pt"]
@@ -192,37 +195,36 @@ def test_a_run_is_resumed_with_its_seed(named: str, seed: int, words: str) -> No
     assert run.resume_command == f"flashcaps train {words} --resume"
 
 
-def test_a_run_killed_before_its_first_state_begins_again(tmp_path: Path, quick: None) -> None:
-    train(small_recipe(), options(tmp_path / "whole"))
+def test_a_run_killed_before_its_first_state_starts_over(tmp_path: Path, whole: Path) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "config.json").write_text(small_recipe().to_json())
     (tmp_path / "parts" / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": 9}\n{"kind": "tr')
     train(small_recipe(), options(tmp_path / "parts", resume=True))
-    assert_same_weights(tmp_path / "whole", tmp_path / "parts", ("last", "ema", "best"))
-    assert metrics(tmp_path / "parts")[0]["loss"] == metrics(tmp_path / "whole")[0]["loss"]
+    assert_same_weights(whole, tmp_path / "parts", ("last", "ema", "best"))
+    assert metrics(tmp_path / "parts")[0]["loss"] == metrics(whole)[0]["loss"]
 
 
-@pytest.mark.parametrize("name", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
-def test_a_command_that_is_started_again_goes_on_by_itself(
-    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, name: str
+def test_a_command_that_is_started_again_resumes_by_itself(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train(small_recipe(), options(tmp_path / "whole"))
     with pytest.raises(Stopped):
-        train(small_recipe(), options(tmp_path / "parts"), StopAt(11, signal.SIGTERM))
-    monkeypatch.setenv(name, "0")
-    with pytest.raises(FileExistsError, match="unfinished run"):
-        train(small_recipe(), options(tmp_path / "parts"))
-    monkeypatch.setenv(name, "2")
-    train(small_recipe(), options(tmp_path / "parts"))
-    assert_same_weights(tmp_path / "whole", tmp_path / "parts", ("last", "ema", "best"))
+        train(small_recipe(), options(tmp_path), StopAt(11, signal.SIGTERM))
+    for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"):
+        monkeypatch.setenv(name, "0")
+        assert not was_restarted()
+        monkeypatch.setenv(name, "2")
+        assert was_restarted()
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    train(small_recipe(), options(tmp_path))
+    assert_same_weights(whole, tmp_path, ("last", "ema", "best"))
 
 
-def test_what_no_number_depends_on_may_change_on_resuming(tmp_path: Path, quick: None) -> None:
-    train(small_recipe(), options(tmp_path / "whole"))
+def test_what_no_number_depends_on_may_change_on_resuming(tmp_path: Path, whole: Path) -> None:
     with pytest.raises(Stopped):
-        train(small_recipe(), options(tmp_path / "parts"), StopAt(11, signal.SIGTERM))
-    train(small_recipe("save_seconds=0", "log_every=3", "rollback=1"), options(tmp_path / "parts", resume=True))
-    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+        train(small_recipe(), options(tmp_path), StopAt(11, signal.SIGTERM))
+    train(small_recipe("save_seconds=0", "log_every=3", "rollback=1"), options(tmp_path, resume=True))
+    assert_same_weights(whole, tmp_path)
 
 
 def test_a_step_keeps_its_images_whoever_shares_them() -> None:
@@ -234,7 +236,7 @@ def test_a_step_keeps_its_images_whoever_shares_them() -> None:
         module.make_share(recipe, {"images": 16}, Workers(CPU, 0, 3))
 
 
-def test_a_folder_in_use_is_refused_and_free_afterwards(tmp_path: Path, quick: None) -> None:
+def test_a_folder_in_use_is_refused_and_free_afterwards(tmp_path: Path) -> None:
     class Second(Progress):
         def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
             for more in ({}, {"fresh": True}, {"resume": True}):
@@ -266,19 +268,20 @@ def lines_of(path: Path) -> int:
     return path.read_text().count("\n") if path.is_file() else 0
 
 
-def test_killed_and_resumed_is_bit_for_bit(tmp_path: Path, quick: None, one_thread: None) -> None:
-    train(small_recipe("epochs=6", "save_seconds=0"), options(tmp_path / "whole"))
-    start = [sys.executable, "-m", "flashcaps", *command(tmp_path, "parts", "epochs=6", "save_seconds=0")]
+def test_killed_and_resumed_is_bit_for_bit(tmp_path: Path, one_thread: None) -> None:
+    recipe = small_recipe("epochs=4", "save_seconds=0")
+    train(recipe, options(tmp_path / "whole"))
+    start = [sys.executable, "-m", "flashcaps", *command(tmp_path, "parts", "epochs=4", "save_seconds=0")]
     with subprocess.Popen(start, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as run:  # tests/faults has many more
-        while run.poll() is None and lines_of(tmp_path / "parts" / "metrics.jsonl") < 17:
+        while run.poll() is None and lines_of(tmp_path / "parts" / "metrics.jsonl") < 12:
             time.sleep(0.002)
         run.kill()
     assert run.returncode == -signal.SIGKILL
-    train(small_recipe("epochs=6", "save_seconds=0"), options(tmp_path / "parts", resume=True))
+    train(recipe, options(tmp_path / "parts", resume=True))
     assert_same_weights(tmp_path / "whole", tmp_path / "parts", ("last", "ema", "best"))
 
 
-def test_two_processes_follow_one_with_the_doubled_batch(tmp_path: Path, quick: None) -> None:
+def test_two_processes_follow_one_with_the_doubled_batch(tmp_path: Path) -> None:
     train(small_recipe("batch=16"), options(tmp_path / "one"))
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "flashcaps"]
     start = [*launch, *command(tmp_path, "two", "batch=8")]
@@ -295,7 +298,7 @@ def test_two_processes_follow_one_with_the_doubled_batch(tmp_path: Path, quick: 
 
 
 def test_validation_is_held_out_of_training_and_test_is_touched_once(
-    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
     evaluate_as = module.evaluate_as
@@ -319,7 +322,7 @@ def test_validation_is_held_out_of_training_and_test_is_touched_once(
     assert outcome.test.error == min(errors)
 
 
-def test_stop_error_ends_a_run_early(tmp_path: Path, quick: None) -> None:
+def test_stop_error_ends_a_run_early(tmp_path: Path) -> None:
     outcome = train(small_recipe("epochs=50", "stop_error=60"), options(tmp_path))
     errors = [m["error"] for m in metrics(tmp_path, "evaluation")]
     assert errors[-1] <= 60 < min(errors[:-1])
@@ -338,7 +341,7 @@ def test_all_processes_stop_where_the_first_one_does(monkeypatch: pytest.MonkeyP
 
 
 def test_a_resumed_run_tells_its_own_speed_and_counts_images_once(
-    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped after nine steps of ten that one line of the log tells of, of which the first process did its part."""
     recipe, advance = small_recipe("log_every=10", "train.steps=10", "batch=4"), TrainStep.advance
@@ -368,7 +371,7 @@ def test_a_resumed_run_tells_its_own_speed_and_counts_images_once(
     assert [step.totals[2].item() for step in steps] == [8, 0]
 
 
-def test_dev_runs_a_few_steps(tmp_path: Path, quick: None) -> None:
+def test_dev_runs_a_few_steps(tmp_path: Path) -> None:
     outcome = train(small_recipe("epochs=100"), options(tmp_path, dev=True))
     assert outcome.result["images"] == 20 * 8
 
@@ -393,7 +396,7 @@ def test_wrong_settings_say_what_to_do(tmp_path: Path) -> None:
     [(), MIXED, ("precision=bf16",), ("optimiser.kind=sgd", "optimiser.momentum=0.9"),
      ("optimiser.kind=muon", "optimiser.momentum=0.95", "optimiser.weight_decay=0.1")],
 )  # fmt: skip
-def test_a_captured_run_is_the_eager_one(tmp_path: Path, quick: None, overrides: tuple[str, ...]) -> None:
+def test_a_captured_run_is_the_eager_one(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     for name in ("true", "false"):
         train(small_recipe(*overrides, f"capture={name}"), RunOptions("cuda", str(tmp_path / name)))
     captured, eager = ([m["loss"] for m in metrics(tmp_path / n)] for n in ("true", "false"))
@@ -402,7 +405,7 @@ def test_a_captured_run_is_the_eager_one(tmp_path: Path, quick: None, overrides:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("overrides", [(), MIXED, ("precision=bf16",)])
-def test_a_captured_run_resumes(tmp_path: Path, quick: None, overrides: tuple[str, ...]) -> None:
+def test_a_captured_run_resumes(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     """Convolutions add up in an order of their own on a GPU, so not bit for bit."""
     recipe = small_recipe(*overrides)
     train(recipe, RunOptions("cuda", str(tmp_path / "whole")))
@@ -413,14 +416,11 @@ def test_a_captured_run_resumes(tmp_path: Path, quick: None, overrides: tuple[st
     assert parts == pytest.approx(whole, rel=2e-2 if "precision=bf16" in overrides else 1e-3)
 
 
-def test_a_command_to_go_on_with_and_points_of_the_routing(tmp_path: Path) -> None:
+def test_a_run_leaves_the_command_that_resumes_it_and_points_of_its_routing(tmp_path: Path) -> None:
     train(small_recipe("steps=12"), RunOptions("cpu", str(tmp_path / "run"), recipe_name="mine.toml"))
-    files = {path.name for path in (tmp_path / "run").iterdir()}
-    assert {"config.json", "curve.csv", "curve.png", "best.safetensors", "last.safetensors"} <= files
     command = (tmp_path / "run" / "resume.txt").read_text()
     assert command == f"flashcaps train mine.toml steps=12 --seed 0 --device cpu --out {tmp_path / 'run'} --resume\n"
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    routing = [line for line in lines if line["kind"] == "routing"]
+    routing = metrics(tmp_path / "run", "routing")
     assert [line["step"] for line in routing] == [1, 2, 5, 10]
     assert all(len(line["change"]) == 6 and min(line["change"]) > 0 for line in routing)
 

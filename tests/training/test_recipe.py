@@ -117,6 +117,8 @@ def shrunk(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return {}
     if not hasattr(spec, "backbone"):
         return {}
+    layers = [dataclasses.replace(layer, types=2) if hasattr(layer, "types") else layer for layer in spec.layers]
+    monkeypatch.setitem(MODELS, name, lambda: dataclasses.replace(spec, layers=tuple(layers)))
     narrow: dict[str, Any] = {"channels": 4}
     if hasattr(spec.backbone, "stages"):
         narrow = {"stages": ((4, 1, 1), (4, 1, 2))}
