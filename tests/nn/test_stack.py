@@ -273,7 +273,7 @@ def test_arguments_are_checked() -> None:
     with pytest.raises(ValueError, match=r"^iterations: expected at least 1, got 0"):
         CapsuleStack([dense], 0, concurrent=False)
     with pytest.raises(ValueError, match=r"^concurrent: layer 0 .*dynamic.*use concurrent=False"):
-        CapsuleStack([dense], 2)
+        CapsuleStack([dense], 2, concurrent=True)
 
 
 def test_state_dict_and_copy() -> None:
