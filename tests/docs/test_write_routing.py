@@ -28,6 +28,6 @@ def test_the_guides_algorithm_passes_lint_types_and_the_contract(tmp_path: Path)
     config = ("--config", str(ROOT / "pyproject.toml"))
     run(tmp_path, "ruff", "check", *config, str(file))
     run(tmp_path, "mypy", *STRICT, "--cache-dir", str(tmp_path / "cache"), str(file))
-    said = run(tmp_path, "pytest", "tests/routing/test_contract.py", "-p", "register_median", "-k", "median", "-q")
+    said = run(tmp_path, "pytest", "tests/routing/test_contract.py", "-p", "register_median", "-k", "median", "-v")
     assert " passed" in said
     assert " failed" not in said
