@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 import torch
+
+import flashcaps
+from benchmarks import bench as bench_module
+from benchmarks import measure, plots, record, runner
 from benchmarks.bench import Plan, bench
 from benchmarks.floors import Cost, layer_cost
 from benchmarks.sweeps import AXES, BASE, points
 from benchmarks.table import summary, write_tables
 from benchmarks.training import profile, training_peak
 from benchmarks.workloads import BACKENDS, NO_CAPSULES, large, profiled, table
-
-import flashcaps
-from benchmarks import bench as bench_module
-from benchmarks import measure, plots, record, runner
 from flashcaps.cli import main
 from flashcaps.routing import ROUTING
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.public import PUBLIC, public_style
 from torch import Tensor
 
 import flashcaps
+from benchmarks.public import PUBLIC, public_style
 from flashcaps import ConvCapsules, DenseCapsules, Routed
 
 from ..conftest import assert_near

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from flashcaps.training.recipe import list_recipes
 from tools.goals import Goal, attempts, make_goals, read_goals
 from tools.results import RESULTS, make_table
 from tools.runs import Groups, grouped
-
-from flashcaps.training.recipe import list_recipes
 
 
 def run(value: float, seed: int = 0, **more: Any) -> dict[str, Any]:
