@@ -83,7 +83,7 @@ def private(path: str, source: str) -> list[str]:
 
 
 def named_algorithms(path: str, source: str) -> list[str]:
-    """Rule 3: an algorithm's name as text, or its class, anywhere but in a docstring or as a default."""
+    """Rule 3: an algorithm's name as text, but in a docstring or as a default; or its class in a comparison."""
     if room_of(path) != "nn":
         return []
     tree = ast.parse(source)
@@ -93,13 +93,14 @@ def named_algorithms(path: str, source: str) -> list[str]:
             allowed |= {inner for d in (*node.args.defaults, *node.args.kw_defaults) if d for inner in ast.walk(d)}
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             allowed.add(node.value)
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in allowed]
+    found = [f"{path}:{node.lineno} names {node.value}" for node in names if node.value in list(ROUTING)]
     classes = {algorithm.__name__ for algorithm in ROUTING.values()}
-    found = []
     for node in ast.walk(tree):
-        text = node.value if isinstance(node, ast.Constant) and node not in allowed else None
-        name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", None)
-        if (isinstance(text, str) and text in ROUTING) or name in classes:
-            found.append(f"{path}:{getattr(node, 'lineno', 0)} names {text or name}")
+        asks = isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass")
+        if asks or isinstance(node, ast.Compare | ast.match_case):
+            words = {getattr(inner, "id", getattr(inner, "attr", "")) for inner in ast.walk(node)}
+            found += [f"{path} compares with {name}" for name in sorted(words & classes)]
     return found
 
 
@@ -157,26 +158,26 @@ def long_files(path: str, source: str) -> list[str]:
 RULES: tuple[Check, ...] = (upward, private, named_algorithms, side_effects, training_draws, absolute, long_files)
 PLANTED: dict[str, tuple[Check, str, str]] = {
     "a higher room": (upward, "routing/em.py", "from ..nn.losses import margin_loss"),
-    "a higher room inside a function": (upward, "nn/base.py", "def f():\n    from ..models import create_model"),
+    "a higher room inside a function": (upward, "nn/stack.py", "def f():\n    from ..models import create_model"),
     "a higher room for types": (upward, "kernels/em.py", "if TYPE_CHECKING:\n    from ..nn import base"),
     "the package itself": (upward, "training/loop.py", "from .. import __version__"),
     "a file in no room": (upward, "helpers.py", "import torch"),
     "a file in no known room": (upward, "utils/text.py", "import torch"),
     "data and a helper of routing": (upward, "data/cifar.py", "from ..routing.math import squash"),
     "data and training": (upward, "data/cifar.py", "from ..training.batches import Batch"),
-    "a private module": (private, "nn/base.py", "from ..routing._math import squash"),
-    "a private function": (private, "nn/base.py", "from ..routing.math import _squash"),
-    "a comparison": (named_algorithms, "nn/base.py", 'def f(self):\n    return self.name == "heinsen"'),
-    "a lookup": (named_algorithms, "nn/base.py", 'LOSS = {"em": "spread"}'),
-    "a branch on a class": (named_algorithms, "nn/base.py", "if isinstance(x, EM): pass"),
+    "a private module": (private, "nn/stack.py", "from ..routing._math import squash"),
+    "a private function": (private, "nn/stack.py", "from ..routing.math import _squash"),
+    "a comparison": (named_algorithms, "nn/stack.py", 'def f(self):\n    return self.name == "heinsen"'),
+    "a lookup": (named_algorithms, "nn/stack.py", 'LOSS = {"em": "spread"}'),
+    "a branch on a class": (named_algorithms, "nn/stack.py", "if isinstance(x, EM): pass"),
     "an import not used": (side_effects, "models/__init__.py", "from . import dynamic  # noqa: F401"),
     "a decorator": (side_effects, "models/em.py", "from .registry import register\n@register\ndef em(): ..."),
     "an entry added": (side_effects, "data/images.py", 'from . import DATA\nDATA["images"] = 1'),
     "entries added": (side_effects, "data/images.py", "from . import DATA\nDATA.update(images=1)"),
     "a figure while training": (training_draws, "training/loop.py", "def f():\n    from ..analysis import margin"),
     "a figure by its name": (training_draws, "training/loop.py", 'import_module("flashcaps.analysis.margin")'),
-    "an absolute import": (absolute, "nn/base.py", "from flashcaps.routing import ROUTING"),
-    "a long file": (long_files, "nn/base.py", "\n" * (LINES + 1)),
+    "an absolute import": (absolute, "nn/stack.py", "from flashcaps.routing import ROUTING"),
+    "a long file": (long_files, "nn/stack.py", "\n" * (LINES + 1)),
 }  # fmt: skip
 KEPT = '''"""A layer of "em" capsules."""
 from ..routing import ROUTING

@@ -11,6 +11,7 @@ from torch import Tensor
 import flashcaps
 from benchmarks.public import PUBLIC, public_style
 from flashcaps import ConvCapsules, DenseCapsules, Routed
+from flashcaps.nn.capsules import CapsuleLayer
 
 from ..conftest import assert_near
 
@@ -82,5 +83,5 @@ def test_a_whole_network(name):
     images = torch.randn(2, *model.image, dtype=torch.float64)
     expected = model(images).scores
     public_style(model.capsules.layers)
-    assert not any(isinstance(m, flashcaps.nn.base.CapsuleLayer) for m in model.modules())
+    assert not any(isinstance(m, CapsuleLayer) for m in model.modules())
     assert_near(model.double()(images).scores, expected)
