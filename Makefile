@@ -49,7 +49,7 @@ fuzz: .venv/ready       ## 100,000 hostile calls of the public surface, recorded
 	$(PY) -m tests.fuzz --cases 100000 --save results/fuzz.json
 
 lock: .venv/ready       ## the versions of the development environment
-	$(PY) -m tests.lock
+	$(PY) -m tools.lock
 
 audit: .venv/ready      ## known vulnerabilities of those versions (asks the network)
 	$(PY) -m pip install -q pip-audit

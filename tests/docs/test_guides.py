@@ -48,7 +48,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_guides_show_code() -> None:
-    assert {page for page in PAGES if not blocks(page)} <= WITHOUT_CODE
+    assert {page for page in GUIDES if not blocks(page)} <= WITHOUT_CODE
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
