@@ -16,6 +16,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .runs import Group, Groups, changes, is_accuracy, mean, training_time
 
@@ -55,8 +56,10 @@ class Attempt:
 def read_goals(results: Path) -> list[Goal]:
     """results/goals.toml; none where there is no such file."""
     path = results / "goals.toml"
-    entries = tomllib.loads(path.read_text()).get("goal", []) if path.is_file() else []
-    return [Goal(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}) for entry in entries]
+    entries: list[dict[str, Any]] = tomllib.loads(path.read_text()).get("goal", []) if path.is_file() else []
+    for entry in entries:
+        entry |= {k: tuple(v) for k, v in entry.items() if isinstance(v, list)}
+    return [Goal(**entry) for entry in entries]
 
 
 def attempts(goal: Goal, groups: Groups) -> list[Attempt]:
