@@ -246,7 +246,7 @@ def page(record: dict[str, Any], pictures: list[str]) -> str:
     return "\n\n".join(parts)
 
 
-def write_tables(folder: Path = FOLDER, tell: Callable[[str], None] = print) -> None:
+def write_tables(folder: Path = FOLDER, log: Callable[[str], None] = print) -> None:
     """README.md of the folder and its plots."""
     parts = [HEADER.rstrip()]
     for path in sorted(folder.glob("*.json")):
@@ -254,7 +254,7 @@ def write_tables(folder: Path = FOLDER, tell: Callable[[str], None] = print) -> 
         if path.name == "cpu.json":
             parts.append(f"## {record['hardware']}\n\n{table(record)}")
         elif "workloads" in record:
-            parts.append(page(record, draw(record, folder, path.stem, tell)))
+            parts.append(page(record, draw(record, folder, path.stem, log)))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "README.md").write_text("\n\n".join(parts) + "\n")
 
