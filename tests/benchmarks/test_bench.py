@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
+import pkgutil
 import re
 import time
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+import benchmarks
 import flashcaps
 from benchmarks import bench as bench_module
 from benchmarks import measure, plots, record, runner
@@ -37,6 +40,11 @@ ORIGIN = {"hardware": "NVIDIA X1", "versions": {"torch": "2"}, "commit": "abc", 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "RUNS", (2, 2))
     monkeypatch.setattr(measure, "SPELL", 0.0)
+
+
+def test_what_needs_a_gpu_can_be_imported_without() -> None:
+    for module in pkgutil.iter_modules(benchmarks.__path__, "benchmarks."):
+        importlib.import_module(module.name)
 
 
 def test_every_workload_has_a_goal_or_is_an_extra() -> None:
