@@ -64,11 +64,14 @@ def fields_of(thing: Any) -> str:
 
 
 def methods_of(thing: Any) -> str:
-    """Public methods and properties that a class defines itself and documents."""
+    """Public methods and properties that a class, or a base of it in flashcaps, defines and documents."""
     if not inspect.isclass(thing):
         return ""
+    members: dict[str, Any] = {}
+    for base in reversed([base for base in thing.__mro__ if base.__module__.startswith("flashcaps")]):
+        members |= vars(base)
     lines = []
-    for name, member in vars(thing).items():
+    for name, member in members.items():
         function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if name.startswith("_") or not inspect.isfunction(function) or not function.__doc__:
             continue

@@ -14,7 +14,7 @@ from flashcaps import functional as F
 from flashcaps.routing import Routed
 
 from .conftest import assert_near
-from .oracles import Result
+from .routing.oracles import Result
 
 SHAPES = [(2, 4, 3, 2), (1, 3, 2, 4), (2, 1, 3, 2), (2, 3, 1, 2), (2, 3, 2, 1), (1, 1, 1, 1)]  # B, I, J, D
 

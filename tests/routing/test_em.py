@@ -13,9 +13,9 @@ from flashcaps.routing import Sizes
 from flashcaps.routing.em import EM
 from flashcaps.routing.math import OverPositions
 
-from .. import oracles
 from ..cases import CASES, SHAPES, assert_gradients, assert_routed, backward, lists, named
 from ..conftest import assert_near
+from . import oracles
 
 B, I, J, D = 2, 4, 3, 2
 

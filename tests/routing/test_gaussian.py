@@ -11,9 +11,9 @@ from torch.autograd import gradcheck
 
 from flashcaps.routing.math import log_density, weighted_moments
 
-from .. import oracles
 from ..cases import SHAPES
 from ..conftest import assert_near
+from . import oracles
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-8, 0.5])

@@ -10,9 +10,9 @@ from flashcaps.functional import heinsen_routing
 from flashcaps.routing import Sizes
 from flashcaps.routing.heinsen import Heinsen
 
-from .. import oracles
 from ..cases import CASES, SHAPES, Case, assert_gradients, assert_routed, backward, lists, named
 from ..conftest import assert_near
+from . import oracles
 
 B, I, J, D = 2, 4, 3, 2
 INF = float("inf")

@@ -13,8 +13,8 @@ from torch.autograd import gradcheck
 
 from flashcaps.routing.math import OverPositions, length, masked, over_parents, squash
 
-from .. import oracles
 from ..conftest import assert_near
+from . import oracles
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 number = st.floats(-1e4, 1e4, allow_nan=False, allow_subnormal=False).map(lambda x: x if abs(x) > 1e-6 else 0.0)

@@ -7,7 +7,7 @@ import re
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from .lock import FILE, applies, wanted
+from tools.lock import FILE, applies, wanted
 
 
 def pins() -> dict[str, str]:

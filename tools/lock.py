@@ -1,6 +1,6 @@
 """requirements-dev.lock: the exact versions of everything `pip install -e ".[dev]"` brought here.
 
-    python -m tests.lock
+    python -m tools.lock
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 FILE = ROOT / "requirements-dev.lock"
 HEADER = """\
 # The versions development uses: pip install -r requirements-dev.lock, then pip install --no-deps -e .
-# Made by `python -m tests.lock` from an environment that `make` built; not edited by hand.
+# Made by `python -m tools.lock` from an environment that `make` built; not edited by hand.
 """
 
 
