@@ -10,7 +10,14 @@ import torch
 
 from .affnist_style import CANVAS, translated_mnist
 from .files import Root, check_labels, check_same, data_root, load_mat, locate, wrong
-from .types import Dataset, Split
+from .mnist import MNIST
+from .split import Dataset, Split
+from .urls import Member, Published, Remote, published
+
+_FILES = Published("affnist", (Remote(  # checksum as published
+    "test.mat.zip", ("https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/test.mat.zip",), 121_743_191,
+    "sha256:2cde38ec83ee2ebfd7b901f8be5a09efb17a1bda04771f9b4905751eb945c01a", members=(Member("test.mat", "test.mat"),),
+),))  # fmt: skip
 
 
 def read_affnist(path: Path) -> Split:
@@ -28,6 +35,7 @@ def read_affnist(path: Path) -> Split:
     return Split(images, torch.from_numpy(label))
 
 
+@published(MNIST, _FILES)
 def affnist(root: Root = None, *, seed: int = 0, centred: bool = False) -> Dataset:
     """The paper's experiment: trained on translated MNIST (root/mnist), tested on root/affnist/test.mat.
 

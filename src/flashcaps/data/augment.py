@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from .checks import check_images, check_real, check_whole
-from .types import to_float
+from .split import to_float
 
 Size = int | tuple[int, int]
 

@@ -1,4 +1,4 @@
-"""synthetic-NORB: rendered toys in place of smallNORB, with its categories, labels, splits and file format.
+"""synthetic-NORB: rendered toys in place of smallNORB, with its categories, labels and splits.
 
 Five categories of ten instances, each seen from 18 azimuths and 9 elevations under 6 lightings by two cameras. As in
 smallNORB, instances 4, 6, 7, 8 and 9 are for training and the other five for testing: 24,300 stereo pairs each.
@@ -11,42 +11,42 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..files import Root, data_root
 from ..random import draws
-from ..types import Dataset, Split
-from ..viewpoints import AZIMUTHS, ELEVATIONS, Indices, chosen_steps
-from ..viewpoints import split_viewpoints as split_viewpoints  # known by this name, too
+from ..split import Dataset, Split
+from ..viewpoints import AZIMUTHS, ELEVATIONS, Indices, check_held_out, chosen_steps, hold_out_views
 from .render import LIGHTINGS, Views, render
 from .toys import CATEGORIES, assemble
 
 RENDERER_VERSION = 1                # part of a cache file's name: raise it whenever any image would change
 TRAIN_INSTANCES, TEST_INSTANCES = (4, 6, 7, 8, 9), (0, 1, 2, 3, 5)
 INFO = ("instance", "elevation", "azimuth", "lighting")         # in the order of smallNORB's info file
-BYTE_MATRIX, INT_MATRIX = 0x1E3D4C55, 0x1E3D4C54                # magic numbers of smallNORB's files
 
 Progress = Callable[[int, int], None]
 
 
 def synthetic_norb(root: Root = None, *, seed: int = 0, size: int = 96, azimuths: Indices = None,
-                   elevations: Indices = None, lightings: Indices = None, device: torch.device | str = "cpu",
-                   cache: bool = True, progress: Progress | None = None) -> Dataset:
+                   elevations: Indices = None, lightings: Indices = None, held_out_azimuths: Iterable[int] = (),
+                   held_out_elevations: Iterable[int] = (), device: torch.device | str = "cpu", cache: bool = True,
+                   progress: Progress | None = None) -> Dataset:
     """Stereo pairs (N, 2, size, size), the left camera's image first; the category changes fastest, as in smallNORB.
 
     azimuths, elevations, lightings: which steps to render (0..17, 0..8, 0..5), all by default.
+    held_out_azimuths, held_out_elevations: viewpoints to test on and not to train on, as `hold_out_views` says.
     info: instance 0..9, elevation 0..8, azimuth 0..34 (even, tens of degrees), lighting 0..5, as smallNORB stores them.
     The images are made on `device` and come back on the CPU. With cache=True they are kept under the data root.
     progress(done, total) is called after each of the 50 toys.
     """
     if size < 8:
         raise ValueError(f"size: expected at least 8 pixels, got {size}; smallNORB has 96")
+    held_out = tuple(held_out_azimuths), tuple(held_out_elevations)
+    check_held_out(*held_out)
     chosen = {"elevations": chosen_steps("elevations", elevations, ELEVATIONS),
               "azimuths": chosen_steps("azimuths", azimuths, AZIMUTHS),
               "lightings": chosen_steps("lightings", lightings, len(LIGHTINGS))}
@@ -58,23 +58,9 @@ def synthetic_norb(root: Root = None, *, seed: int = 0, size: int = 96, azimuths
         if cache:
             _save(path, tensors, options)
     train, test = (_split(tensors, name) for name in ("train", "test"))
-    return Dataset("synthetic_norb", train, test, len(CATEGORIES), (2, size, size), class_names=tuple(CATEGORIES))
-
-
-def write_norb_files(dataset: Dataset, folder: str | os.PathLike[str]) -> list[Path]:
-    """The data set as smallNORB's six files: images (N, 2, H, W) bytes, categories (N,) and info (N, 4) as int32."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    stems = {"smallnorb-5x46789x9x18x6x2x96x96-training": dataset.train,
-             "smallnorb-5x01235x9x18x6x2x96x96-testing": dataset.test}
-    for stem, split in stems.items():
-        info = torch.stack([split.info[name] for name in INFO], dim=1)
-        for kind, content in (("dat", split.images), ("cat", split.labels), ("info", info)):
-            paths.append(folder / f"{stem}-{kind}.mat")
-            with _replacing(paths[-1]) as temporary:
-                _write_matrix(temporary, content.cpu().numpy())
-    return paths
+    names = tuple(CATEGORIES)
+    whole = Dataset("synthetic_norb", train, test, len(names), (2, size, size), class_names=names)
+    return hold_out_views(whole, *held_out)
 
 
 def contact_sheet(path: str | os.PathLike[str], *, seed: int = 0, size: int = 88) -> None:
@@ -150,8 +136,12 @@ def _save(path: Path, tensors: dict[str, Tensor], options: dict[str, object]) ->
     from safetensors.torch import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _replacing(path) as temporary:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")  # takes the file's place only once it is whole
+    try:
         save_file(tensors, temporary, {"made": _made(tensors, options)})
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _load(path: Path, options: dict[str, object]) -> dict[str, Tensor] | None:
@@ -171,24 +161,3 @@ def _load(path: Path, options: dict[str, object]) -> dict[str, Tensor] | None:
         problem = str(error)
     warnings.warn(f"{path}: damaged cache file ({problem}); rendering again", stacklevel=3)
     return None
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place only once it is whole."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write_matrix(path: Path, content: np.ndarray) -> None:
-    """smallNORB's matrix format: magic, number of dimensions, at least three sizes, values; little-endian."""
-    values = content if content.dtype == np.uint8 else content.astype("<i4")
-    sizes = [*values.shape, 1, 1][:max(3, values.ndim)]
-    header = [BYTE_MATRIX if values.dtype == np.uint8 else INT_MATRIX, values.ndim, *sizes]
-    with path.open("wb") as file:
-        file.write(np.array(header, dtype="<i4").tobytes())
-        values.tofile(file)
