@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from flashcaps.training.limits import LIMITS
 
 from flashcaps.data import DATA
 from flashcaps.models import create_model, list_models
@@ -17,7 +18,6 @@ from flashcaps.nn.backbones import Conv
 from flashcaps.training import loader as sources
 from flashcaps.training.batches import Share
 from flashcaps.training.distributed import Workers
-from flashcaps.training.limits import LIMITS
 from flashcaps.training.loader import open_sources
 from flashcaps.training.recipe import SECTIONS, list_recipes, make_recipe, read_recipe
 from flashcaps.training.step import make_step

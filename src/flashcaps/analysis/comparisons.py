@@ -51,7 +51,7 @@ def ablation(run: Run) -> Drawn:
 def not_measured(absent: dict[str, str]) -> str:
     """Which runs are missing (name -> what follows `flashcaps train`), and how they are made."""
     words = [name if name == command else f"{name} ({command})" for name, command in absent.items()]
-    return f"not measured yet: {', '.join(words)}; flashcaps train each, then flashcaps results with their folders"
+    return f"not measured yet: {', '.join(words)}; flashcaps train each, then name their folders with --beside"
 
 
 def known(run: Run) -> list[tuple[dict[str, Any], Facts]]:

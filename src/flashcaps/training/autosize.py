@@ -1,8 +1,12 @@
-"""A model for data nobody has seen before: sizes by rule from the images and the number of classes, with reasons.
+"""Recipes for a user's own data: sizes of the model and length of training by rule, with a line on every choice.
 
     sized = size_model((3, 50, 70), classes=3)
     model = create_model(sized.name, **sized.overrides)
-    print("\\n".join(sized.why))
+    recipe, why = own_recipe("images", "pets/")
+    recipe, why = own_text_recipe("reviews.csv", "path/to/transformer")
+
+Images get a capsule network; texts get heinsen's head over the frozen hidden states of a transformer, which are
+computed batch by batch and not stored: a text of 64 tokens in a transformer of 13 layers of 768 takes 2.5 MB.
 """
 
 from __future__ import annotations
@@ -12,26 +16,39 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data.user_images import LISTS, Survey, survey
-from ..models.timm import PREFIX
-from ..models.timm import timm_backbone as timm_backbone
+from ..data.listing import Listing, assign, list_text
+from ..data.user_images import LISTS, Survey, count_classes, survey
+from ..models.timm import PREFIX, timm_backbone
 from ..nn.backbones import Image, output_shape
+from ..routing import ROUTING, Sizes
 from ..routing.checks import check_choice
 from .recipe import Recipe, make_recipe
 
-LONGEST = 10  # places along the longer side of the primary grid: beyond, routing costs more than it finds
+LONGEST = 10  # places along the longer side of the primary grid; routing takes time for each
 STRIDES = (1, 2, 3, 4)  # of one convolution; images that need more get a residual network
-FEATURES = 20  # places along the longer side that a residual network leaves
-SMALLEST = 6  # pixels
+FEATURES = 20  # places along the longer side of a residual network's output
+SMALLEST = 6  # pixels along the shorter side of an image
 TYPES = (16, 8, 4, 2)  # of primary capsules
 WEIGHTS = 1 << 21  # of the transforms between primary and class capsules
 PIXELS = 64 * 64 * 3  # the most a decoder draws: its last layer has as many rows
 DIM, CLASS_DIM = 8, 16
-STEPS, EPOCHS, BATCHES = 1200, (10, 60), (128, 64, 32, 16, 8, 4, 2)
+TOKENS = 64  # of a text, at most
+WORD_PIECES = 1.5  # tokens a word, roughly, in the vocabularies of published transformers
 
-# What each algorithm's class scores are trained with: one class an image, several at once.
-LOSSES = {"dynamic": ("margin", "margin"), "discriminative": ("margin", "margin"), "em": ("spread", "margin"),
-          "attention": ("cross_entropy", "bce"), "heinsen": ("cross_entropy", "bce")}  # fmt: skip
+# The loss for several classes an example, in place of the one that an algorithm declares.
+SEVERAL = {"margin": "margin", "spread": "margin", "cross_entropy": "bce"}
+
+
+class Length(NamedTuple):
+    """How long training on own data should take: about `steps` steps, within these epochs."""
+
+    steps: int
+    epochs: tuple[int, int]
+    batches: tuple[int, ...]
+
+
+IMAGES = Length(1200, (10, 60), (128, 64, 32, 16, 8, 4, 2))
+TEXTS = Length(800, (3, 40), (32, 16, 8, 4, 2))
 
 
 class Sized(NamedTuple):
@@ -50,7 +67,7 @@ def size_model(
     c, h, w = image
     if min(h, w) < SMALLEST:
         raise ValueError(f"image: expected at least {SMALLEST} x {SMALLEST} pixels, got {h} x {w}; scale it up")
-    check_choice("routing", routing, LOSSES)
+    check_choice("routing", routing, ROUTING)
     name, features, primary, grid, why = _pretrained(image, backbone) if backbone else _by_rule(image)
     places = grid[0] * grid[1]
     types = next((t for t in TYPES if places * t * classes * DIM * CLASS_DIM <= WEIGHTS), TYPES[-1])
@@ -65,9 +82,9 @@ def size_model(
     if draws:
         last = f"decoder: draws {pixels:,} pixels as a regulariser"
     elif multilabel:
-        last = "decoder: none, for it would have to be told which of several classes to draw"
+        last = "decoder: none, as images have several classes"
     else:
-        last = f"decoder: none, {pixels:,} pixels are more than {PIXELS:,}; model.decoder=true has one all the same"
+        last = f"decoder: none, {pixels:,} pixels are more than {PIXELS:,}; model.decoder=true adds one"
     overrides: dict[str, Any] = {
         "image": list(image),
         "classes": classes,
@@ -156,13 +173,13 @@ def own_recipe(
     size: Sequence[int] = (),
     backbone: str = "",
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """(recipe, a line on every choice) for somebody's pictures, of which a sample is read.
+    """(recipe, a line on every choice) for a user's pictures, of which a sample is read.
 
-    kind: "images" (a folder), "table" (a .csv) or "hub" (a name). size: (H, W) they are brought to. backbone:
-    "timm:NAME", or one that is chosen by rule.
+    kind: "images" (a folder), "table" (a .csv) or "hub" (a name). size: (H, W) they are resized to. backbone:
+    "timm:NAME", or by default one that is chosen by rule.
     """
     check_choice("kind", kind, LISTS)
-    check_choice("routing", routing, LOSSES)
+    check_choice("routing", routing, ROUTING)
     listing = LISTS[kind](path)
     found = survey(listing, size)
     classes = len(listing.class_names)
@@ -173,7 +190,7 @@ def own_recipe(
     if listing.multilabel:
         options["multilabel"] = True
     content = {
-        "name": "".join(c if c.isalnum() else "_" for c in Path(path).stem) or kind,
+        "name": _name(path) or kind,
         "about": f"{len(listing.files):,} pictures of {len(listing.class_names)} classes",
         "model": {"name": sized.name, "overrides": sized.overrides},
         "data": {"name": kind, "options": options},
@@ -203,14 +220,69 @@ def _is_timm(backbone: Any) -> bool:
     return isinstance(backbone, str) and backbone.startswith(PREFIX)
 
 
+def own_text_recipe(
+    path: str, transformer: str, overrides: Iterable[str] = (), *, routing: str = "heinsen"
+) -> tuple[Recipe, tuple[str, ...]]:
+    """(recipe, a line on every choice) for a table of texts. transformer: a folder, or a name found on this machine."""
+    check_choice("routing", routing, [name for name in ROUTING if _takes_any_number(name)])
+    if not transformer:
+        raise ValueError("--transformer: expected a folder or name of a transformer, got none; --text needs one, whose "
+                         "hidden states are routed")  # fmt: skip
+    listing = list_text(path)
+    classes, several = len(listing.class_names), listing.multilabel
+    folder = Path(transformer).expanduser()
+    parts = assign(listing, 0)
+    train = parts.count("train")
+    batch, epochs = _length(train, TEXTS)
+    model: dict[str, Any] = {"classes": classes} | ({} if routing == "heinsen" else {"routing": routing})
+    options = {"path": str(Path(path).expanduser().resolve()), "class_names": list(listing.class_names),
+               "examples": len(listing.files)}  # fmt: skip
+    content = {
+        "name": _name(path) or "text",
+        "about": f"{len(listing.files):,} texts of {classes} classes",
+        "model": {"name": "heinsen_sst2", "overrides": model},
+        "data": {"name": "text", "transformer": str(folder.resolve()) if folder.is_dir() else transformer,
+                 "tokens": TOKENS, "options": options | ({"multilabel": True} if several else {})},
+        "loss": {"kind": _loss(routing, several)},
+        "optimiser": {"kind": "adamw", "lr": 0.002, "weight_decay": 0.01},
+        "schedule": {"kind": "cosine", "warmup": 0.1},
+        "train": {"epochs": epochs, "batch": batch, "precision": "fp32", "capture": False, "log_every": 10,
+                  "clip": 1.0, "select": "validation" if "validation" in parts else "last"},
+    }  # fmt: skip
+    recipe = make_recipe(content, overrides)
+    return recipe, _text_choices(listing, train, recipe, routing)
+
+
+def _takes_any_number(name: str) -> bool:
+    """Whether an algorithm can route any number of children, as texts of different lengths have."""
+    try:
+        ROUTING[name]().learned(Sizes(children=None, parents=2, dim=2))
+    except ValueError:
+        return False
+    return True
+
+
+def _name(path: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in Path(path).stem)
+
+
+def _loss(routing: str, several: bool) -> str:
+    return SEVERAL[ROUTING[routing].loss] if several else ROUTING[routing].loss
+
+
+def _length(train: int, length: Length) -> tuple[int, int]:
+    """(batch, epochs): at least eight steps an epoch where there are enough examples."""
+    batch = next((b for b in length.batches if train >= 8 * b), max(1, min(2, train)))
+    least, most = length.epochs
+    return batch, min(max(length.steps * batch // max(train, 1), least), most)
+
+
 def _training(found: Survey, routing: str, multilabel: bool, decoder: Any) -> dict[str, Any]:
-    """How long and with what: about STEPS steps, at least eight in an epoch where there are enough pictures."""
-    batch = next((b for b in BATCHES if found.train >= 8 * b), max(1, min(2, found.train)))
-    epochs = min(max(STEPS * batch // max(found.train, 1), EPOCHS[0]), EPOCHS[1])
+    batch, epochs = _length(found.train, IMAGES)
     weight = round(4 / math.prod(found.image), 6) if decoder else 0.0
     return {
         "augment": {"shift": 1 if min(found.image[1:]) < 40 else 2},
-        "loss": {"kind": LOSSES[routing][multilabel], "reconstruction": weight},
+        "loss": {"kind": _loss(routing, multilabel), "reconstruction": weight},
         "optimiser": {"kind": "adamw", "lr": 0.002, "weight_decay": 0.01},
         "schedule": {"kind": "cosine", "warmup": 0.1},
         "train": {"epochs": epochs, "batch": batch, "ema": 0.98, "precision": "fp32", "log_every": 10},
@@ -227,4 +299,20 @@ def _about(found: Survey, multilabel: bool) -> str:
 
 def _plan(recipe: Recipe) -> str:
     length = f"{recipe.train.epochs} epochs, batch {recipe.train.batch}"
-    return f"training: {length}, {recipe.loss.kind} loss; key=value changes any of it"
+    return f"training: {length}, {recipe.loss.kind} loss; key=value changes any of these"
+
+
+def _text_choices(listing: Listing, train: int, recipe: Recipe, routing: str) -> tuple[str, ...]:
+    counts = count_classes(listing).values()
+    several = ", several at once" if listing.multilabel else ""
+    cut = sum(len(text.split()) * WORD_PIECES > recipe.data.tokens for text in listing.files)
+    tokens = f"tokens: the first {recipe.data.tokens} of each text"
+    tokens += f"; about {cut:,} texts are longer, data.tokens={2 * recipe.data.tokens} reads more" if cut else ""
+    return (
+        f"data: {train:,} texts to train on; {len(counts)} classes{several} of {min(counts):,} to {max(counts):,}",
+        f"transformer: {recipe.data.transformer}, its weights frozen; every layer's hidden state of every token "
+        "becomes a capsule, computed batch by batch",
+        tokens,
+        f"capsules: 64 of 2, then {len(counts)} classes, routed by {routing}",
+        _plan(recipe),
+    )

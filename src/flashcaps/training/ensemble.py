@@ -1,4 +1,4 @@
-"""Several trained models that answer as one.
+"""Several trained models as one, the mean of their scores.
 
     model, members = open_ensemble(["runs/capsnet_cifar10-0", "runs/capsnet_cifar10-1"])
 """
@@ -19,7 +19,8 @@ from ..models.base import Output
 from .checkpoint import load
 from .evaluate import Evaluation
 from .recipe import Recipe, make_recipe
-from .results import commit, hardware, keep
+from .results import commit, hardware, keep, versions
+from .run_folder import variant
 
 
 class Ensemble(nn.Module):
@@ -64,16 +65,13 @@ def open_ensemble(
 
 
 def like(recipe: Recipe) -> dict[str, Any]:
-    """What members have in common: everything but the seed."""
+    """What members must have in common: everything but the seed."""
     alike = replace(recipe, train=replace(recipe.train, seed=0))
     return {k: v for k, v in alike.to_dict().items() if k not in ("overrides", "claim", "about")}
 
 
 def ensemble_result(members: Sequence[Member], test: Evaluation, command: str, device: torch.device) -> dict[str, Any]:
     """A result like a run's, so that the table has a row of it; epochs are each member's, images and time all's."""
-    from .environment import versions
-    from .run_folder import variant
-
     results = [member.result for member in members]
     if not all(results):
         raise ValueError("--keep: expected folders of finished runs; one has no result.json to tell what it took")
@@ -107,5 +105,5 @@ def ensemble_result(members: Sequence[Member], test: Evaluation, command: str, d
 
 
 def keep_ensemble(result: dict[str, Any], results: Path) -> Path:
-    """Where `flashcaps results` finds it."""
+    """Writes the result to results/runs/RECIPE."""
     return keep(result, results / "runs")
