@@ -243,9 +243,9 @@ def measure(count: int = 200) -> dict[str, Any]:
     """Images a second out of a .tar shard: photographs of ImageNet's usual size, decoded at 224 x 224."""
     import numpy as np
     import torch
+    from flashcaps.data.shards import Source, decode, open_shards, write_shards
     from PIL import Image
 
-    from flashcaps.data.shards import Source, decode, open_shards, write_shards
     from flashcaps.training.results import commit, hardware
 
     with tempfile.TemporaryDirectory() as folder:

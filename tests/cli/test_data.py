@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from flashcaps.data.shards import open_shards
 
 from flashcaps.cli import main
-from flashcaps.data.shards import open_shards
 from flashcaps.training.batches import Share
 from flashcaps.training.loader import open_sources
 from flashcaps.training.recipe import make_recipe

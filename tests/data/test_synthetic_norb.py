@@ -1,15 +1,13 @@
+import importlib
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flashcaps.data import load_data
-from flashcaps.data import synthetic_norb as module
-from flashcaps.data.norb import smallnorb
-from flashcaps.data.synthetic_norb import contact_sheet, synthetic_norb, write_norb_files
+from flashcaps.data import Dataset, load_data
+from flashcaps.data.synthetic_norb import contact_sheet, synthetic_norb
 from flashcaps.data.synthetic_norb.render import (
     FAR,
     Part,
@@ -26,8 +24,8 @@ from flashcaps.data.synthetic_norb.render import (
     unit,
 )
 from flashcaps.data.synthetic_norb.toys import CATEGORIES, assemble, ball, box, tube
-from flashcaps.data.types import Dataset
 
+module = importlib.import_module("flashcaps.data.synthetic_norb")
 SUBSET = {"size": 16, "azimuths": [0, 5], "elevations": [0, 8], "lightings": [1, 3]}
 
 
@@ -279,29 +277,6 @@ def test_damaged_cache_is_noticed_and_replaced(dataset, tmp_path, monkeypatch, d
     assert torch.equal(again.train.images, dataset.train.images)
     assert path.read_bytes() == whole
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_a_failed_write_leaves_no_file(dataset, tmp_path, monkeypatch):
-    def fail(*_: object) -> None:
-        raise OSError("disk full")
-    monkeypatch.setattr(module, "_write_matrix", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_norb_files(dataset, tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_norb_files_round_trip(dataset, tmp_path):
-    paths = write_norb_files(dataset, tmp_path / "smallnorb")
-    assert len(paths) == 6
-    header = np.fromfile(next(p for p in paths if p.name.endswith("training-cat.mat")), "<i4", 5)
-    assert header.tolist() == [0x1E3D4C54, 1, len(dataset.train), 1, 1]
-    header = np.fromfile(next(p for p in paths if p.name.endswith("testing-dat.mat")), "<i4", 6)
-    assert header.tolist() == [0x1E3D4C55, 4, len(dataset.test), 2, 16, 16]
-    read = smallnorb(tmp_path)
-    for a, b in ((read.train, dataset.train), (read.test, dataset.test)):
-        assert torch.equal(a.images, b.images)
-        assert torch.equal(a.labels, b.labels)
-        assert all(torch.equal(a.info[name], b.info[name]) for name in b.info)
 
 
 @pytest.mark.parametrize(("call", "message"), [

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from flashcaps.data import Dataset, load_data
-from flashcaps.data.synthetic_norb import split_viewpoints as same_name
-from flashcaps.data.synthetic_norb import synthetic_norb, write_norb_files
-from flashcaps.data.viewpoints import hold_out_views, split_viewpoints
+from flashcaps.data.synthetic_norb import synthetic_norb
+from flashcaps.data.viewpoints import hold_out_views
 from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.recipe import list_recipes, read_recipe
+from tests.data.files import write_norb
 
 SUBSET: dict[str, Any] = {"size": 16, "azimuths": [0, 5], "elevations": [0, 8], "lightings": [1, 3]}
 
@@ -27,29 +27,19 @@ def dataset() -> Dataset:
 def files(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data root with the toys as smallNORB's files."""
     root: Path = tmp_path_factory.mktemp("root")
-    write_norb_files(dataset, root / "smallnorb")
+    write_norb(root / "smallnorb", dataset)
     return root
 
 
-def test_split_viewpoints(dataset: Dataset) -> None:
-    by_azimuth = split_viewpoints(dataset, held_out_azimuths=[5])
-    assert by_azimuth.train.info["azimuth"].unique().tolist() == [0]
-    assert by_azimuth.familiar.info["azimuth"].unique().tolist() == [0]
-    assert by_azimuth.novel.info["azimuth"].unique().tolist() == [10]
-    assert len(by_azimuth.familiar) + len(by_azimuth.novel) == len(dataset.test)
-    both = split_viewpoints(dataset, held_out_azimuths=[5], held_out_elevations=[8])
-    assert [len(split) for split in both] == [50, 50, 150]
-    assert same_name is split_viewpoints
-
-
 @pytest.mark.parametrize(("held", "message"), [
-    ({}, "expected at least one step to hold out"),
     ({"held_out_elevations": [9]}, "held_out_elevations: expected steps from 0 to 8"),
     ({"held_out_azimuths": [-1]}, "held_out_azimuths: expected steps from 0 to 17"),
+    ({"held_out_azimuths": [0, 5]}, r"held_out_azimuths.* got \[0, 5\], \[\]: no train examples"),
+    ({"held_out_azimuths": [7]}, "no novel examples"),
 ])  # fmt: skip
 def test_wrong_steps_are_named(dataset: Dataset, held: dict[str, list[int]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        split_viewpoints(dataset, **held)
+        hold_out_views(dataset, **held)
 
 
 def test_held_out_viewpoints_are_the_test_and_familiar_ones_of_the_same_toys_the_validation(dataset: Dataset) -> None:
@@ -63,13 +53,9 @@ def test_held_out_viewpoints_are_the_test_and_familiar_ones_of_the_same_toys_the
     assert not toys[0] & toys[1]
     assert (held.classes, held.shape) == (dataset.classes, dataset.shape)
     assert hold_out_views(dataset) is dataset
-
-
-def test_nothing_left_to_train_or_test_on_is_an_error(dataset: Dataset) -> None:
-    with pytest.raises(ValueError, match=r"held_out_azimuths.* got \[0, 5\], \[\]: no train examples"):
-        hold_out_views(dataset, held_out_azimuths=[0, 5])
-    with pytest.raises(ValueError, match="no novel examples"):
-        hold_out_views(dataset, held_out_azimuths=[7])
+    both = hold_out_views(dataset, held_out_azimuths=[5], held_out_elevations=[8])
+    assert [len(split) for split in (both.train, both.validation, both.test)] == [50, 50, 150]
+    assert both.train.info["azimuth"].unique().tolist() == [0]
 
 
 def test_both_data_sets_take_the_same_options(dataset: Dataset, files: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Data sets by name: load_data("mnist") reads the published files, load_data("images", path="pets") your own pictures."""
+"""Data sets by name: load_data("mnist") reads published files, load_data("images", path="pets") your own pictures."""
 
 from __future__ import annotations
 

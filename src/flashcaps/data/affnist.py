@@ -16,7 +16,8 @@ from .urls import Member, Published, Remote, published
 
 _FILES = Published("affnist", (Remote(  # checksum as published
     "test.mat.zip", ("https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/test.mat.zip",), 121_743_191,
-    "sha256:2cde38ec83ee2ebfd7b901f8be5a09efb17a1bda04771f9b4905751eb945c01a", members=(Member("test.mat", "test.mat"),),
+    "sha256:2cde38ec83ee2ebfd7b901f8be5a09efb17a1bda04771f9b4905751eb945c01a",
+    members=(Member("test.mat", "test.mat"),),
 ),))  # fmt: skip
 
 

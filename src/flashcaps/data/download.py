@@ -16,14 +16,15 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import IO
 
+from filelock import FileLock
+
+from . import find_data
 from .archive import LIMIT, unpack
 from .files import Root, data_root, note_sums, read_sums
-from .lock import Lock
-from .urls import NEEDS, SOURCES, Member, Remote
+from .urls import Member, Remote
 
 Progress = Callable[[str, int, int], None]  # file, bytes done, bytes in all
 _CHUNK = 1 << 20
@@ -41,16 +42,11 @@ def fetch(name: str, root: Root = None, source: Root = None, progress: Progress 
     They come from where they are published, or with `source` from a folder that holds them: packed, unpacked, or
     in a folder of the data set's name. progress(file, done, total) is called as bytes arrive.
     """
-    name = name.replace("-", "_")
-    if name not in NEEDS:
-        close = get_close_matches(name, NEEDS, cutoff=0.4)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(NEEDS)}"
-        raise ValueError(f"name: no data set {name!r}; {hint}")
     tell = progress or (lambda file, done, total: None)
     paths: list[Path] = []
-    for folder in NEEDS[name]:
-        place = data_root(root) / folder
-        for remote in SOURCES[folder]:
+    for published in getattr(find_data(name), "published", ()):
+        place = data_root(root) / published.folder
+        for remote in published.files:
             there = _present(remote, place)
             if not there or not {p.relative_to(place).as_posix() for p in there} <= read_sums(place).keys():
                 there = _bring(remote, place, source, tell)
@@ -62,7 +58,7 @@ def _bring(remote: Remote, place: Path, source: Root, tell: Progress) -> list[Pa
     """Get a file that is not there, unless another process just did, and note its checksum."""
     there: list[Path] = []
     try:
-        with Lock(place.with_name(f".{place.name}.lock")):
+        with FileLock(place.with_name(f".{place.name}.lock")):
             there = _present(remote, place)
             if not there:
                 place.mkdir(parents=True, exist_ok=True)
