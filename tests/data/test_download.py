@@ -137,7 +137,7 @@ def test_server_without_ranges_starts_over(publish, server, tmp_path):
 
 def test_wrong_checksum_is_thrown_away(publish, server, tmp_path):
     publish(CONTENT, checksum=checksum(b"something else"))
-    with pytest.raises(ValueError, match=r"digits.gz from http://127.*: expected sha256:.*, found sha256:.*; thrown"):
+    with pytest.raises(ValueError, match=r"digits.gz from http://127.*: expected sha256:.*, found sha256:.*; deleted"):
         fetch("mnist", tmp_path)
     assert names(tmp_path / "mnist") == []
 
@@ -146,7 +146,7 @@ def test_resumed_onto_something_else_is_thrown_away(publish, server, tmp_path):
     publish(CONTENT)
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / "digits.gz.part").write_bytes(b"x" * 500)
-    with pytest.raises(ValueError, match="thrown away"):
+    with pytest.raises(ValueError, match="; deleted, get it elsewhere"):
         fetch("mnist", tmp_path)
     (path,) = fetch("mnist", tmp_path)
     assert path.read_bytes() == CONTENT

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flashcaps.data import Dataset, load_data
-from flashcaps.data.synthetic_norb import contact_sheet, synthetic_norb
+from flashcaps.data.synthetic_norb import synthetic_norb
 from flashcaps.data.synthetic_norb.render import (
     FAR,
     Part,
@@ -287,13 +287,6 @@ def test_damaged_cache_is_noticed_and_replaced(dataset, tmp_path, monkeypatch, d
 def test_wrong_arguments_are_named(dataset, call, message):
     with pytest.raises(ValueError, match=message):
         call(dataset)
-
-
-def test_contact_sheet_has_a_row_per_category(tmp_path):
-    from PIL import Image
-
-    contact_sheet(tmp_path / "sheet.png", size=12)
-    assert Image.open(tmp_path / "sheet.png").size == (120, 60)
 
 
 @pytest.mark.gpu

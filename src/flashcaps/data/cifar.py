@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .files import Root, check_labels, check_same, locate, read_bytes, wrong
-from .split import Dataset, Split
+from .files import Root, check_labels, locate, read_bytes, wrong
+from .split import Dataset, Split, join
 from .urls import Member, Published, Remote, published
 
 _SITE = "https://www.cs.toronto.edu/~kriz"
@@ -113,15 +113,10 @@ def _read(path: Path, classes: int, count: int | None) -> Split:
     if count is not None and len(pixels) != count:
         raise wrong(path, f"{count:,} images", f"{len(pixels):,}")
     for column, (name, number) in zip(columns, _LABELS[classes], strict=True):
-        check_same(path, len(pixels), len(column))
-        check_labels(path, column, 0, number - 1, name.replace("_", " "))
+        check_labels(path, column, len(pixels), 0, number - 1, name.replace("_", " "))
     images = torch.from_numpy(pixels.reshape(-1, 3, 32, 32).copy())
     info = {"coarse": torch.from_numpy(columns[0])} if classes == 100 else {}
     return Split(images, torch.from_numpy(columns[-1]), info)
-
-
-def _join(splits: list[Split]) -> Split:
-    return Split(torch.cat([s.images for s in splits]), torch.cat([s.labels for s in splits]))
 
 
 @published(_ARCHIVE10)
@@ -135,7 +130,7 @@ def cifar10(root: Root = None, *, per_file: int | None = 10_000) -> Dataset:
     stems = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
     paths = [locate("cifar10", root, folders, (f"{stem}.bin", stem)) for stem in stems]
     *train, test = (_read(path, 10, per_file) for path in paths)
-    return Dataset("cifar10", _join(train), test, classes=10, shape=(3, 32, 32), class_names=CIFAR10)
+    return Dataset("cifar10", join(train), test, classes=10, shape=(3, 32, 32), class_names=CIFAR10)
 
 
 @published(_ARCHIVE100)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .files import Root, check_labels, check_same, locate, read_bytes, wrong
+from .files import Root, check_labels, locate, read_bytes, wrong
 from .split import Dataset, Split
 from .urls import Remote
 
@@ -36,8 +36,7 @@ def _split(name: str, root: Root, folders: tuple[str, ...], prefix: str) -> Spli
              (("images", 3), ("labels", 1))]
     image_path, label_path = (locate(name, root, folders, stem) for stem in stems)
     images, labels = read_idx(image_path, 3), read_idx(label_path, 1)
-    check_labels(label_path, labels, 0, 9)
-    check_same(label_path, len(images), len(labels))
+    check_labels(label_path, labels, len(images), 0, 9)
     return Split(torch.from_numpy(images.copy())[:, None], torch.from_numpy(labels.astype(np.int64)))
 
 

@@ -39,7 +39,9 @@ class Listing(NamedTuple):
 
 def list_folder(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
     """A folder per class, or folders train, val and test with a folder per class in each."""
-    base = _folder(path)
+    base = Path(path).expanduser()
+    if not base.is_dir():
+        raise FileNotFoundError(f"--images: no folder {path}; give one that holds a folder of pictures per class")
     inner = [d for d in sorted(base.iterdir()) if d.is_dir() and not d.name.startswith(".")]
     parts = [(d, PARTS[d.name.lower()]) for d in inner if d.name.lower() in PARTS]
     if not any(part == "train" for _, part in parts):
@@ -61,13 +63,6 @@ def list_folder(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
 def pictures_in(folder: Path) -> list[Path]:
     """All pictures below a folder, by their suffix, without hidden files."""
     return sorted(f for f in folder.rglob("*") if f.suffix.lower() in SUFFIXES and f.name[0] != "." and not f.is_dir())
-
-
-def _folder(path: str | Path) -> Path:
-    base = Path(path).expanduser()
-    if not base.is_dir():
-        raise FileNotFoundError(f"--images: no folder {path}; give one that holds a folder of pictures per class")
-    return base
 
 
 def _names(seen: Sequence[str], given: Sequence[str], where: str) -> tuple[str, ...]:
@@ -122,7 +117,11 @@ def _listing(files: Sequence[Any], column: str, table: Path, rows: list[dict[str
              class_names: Sequence[str]) -> Listing:
     """The examples of a table whose `column` holds the files or texts."""
     split = next((c for c in columns if c.lower() == "split"), None)
-    parts = [_part(row[split], table) if split else "" for row in rows]
+    words = [row[split].strip() if split else "" for row in rows]
+    wrong = next((word for word in words if split and word.lower() not in PARTS), None)
+    if wrong is not None:
+        raise ValueError(f"{table}: split: expected train, val or test, got {wrong!r}")
+    parts = [PARTS[word.lower()] if split else "" for word in words]
     labels, names = _labels(rows, [c for c in columns if c not in (column, split)], class_names, str(table))
     return Listing(files, labels, parts, names)
 
@@ -156,13 +155,6 @@ def read_rows(path: str | Path, flag: str, header: str) -> tuple[Path, list[dict
     if twice is not None:
         raise ValueError(f"{table}: two columns {twice!r}; expected one, rename the other")
     return table, rows, columns
-
-
-def _part(word: str, table: Path) -> str:
-    word = word.strip()
-    if word.lower() not in PARTS:
-        raise ValueError(f"{table}: split: expected train, val or test, got {word!r}")
-    return PARTS[word.lower()]
 
 
 def _labels(
@@ -252,8 +244,8 @@ def list_hub(path: str, class_names: Sequence[str] = ()) -> Listing:
         raise ValueError(f"--dataset: {path}: expected columns image and label, got {', '.join(features)}")
     known = getattr(features[label], "names", None)
     numbers = [v for rows in splits.values() for v in rows[label]]
-    if known and not all(0 <= v < len(known) for v in numbers):  # -1 marks an example without a label
-        wrong = next(v for v in numbers if not 0 <= v < len(known))
+    wrong = next((v for v in numbers if known and not 0 <= v < len(known)), None)  # -1 marks an unlabelled example
+    if wrong is not None:
         raise ValueError(f"--dataset: {path}: expected labels from 0 to {len(known) - 1}, got {wrong}")
     words = [known[v] if known else str(v) for v in numbers]
     names = _names(words, class_names or known or (), path)

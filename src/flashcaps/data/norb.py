@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from .augment import resize
-from .files import Root, check_labels, check_same, locate, read_bytes, wrong
+from .files import Root, check_labels, locate, read_bytes, wrong
 from .split import Dataset, Split
 from .urls import Published, Remote, published
 from .viewpoints import hold_out_views
@@ -64,13 +64,11 @@ def _split(root: Root, part: str) -> Split:
     images, labels, columns = read_matrix(dat, "u1", 4), read_matrix(cat, "<i4", 1), read_matrix(info, "<i4", 2)
     if images.shape[1] != 2:
         raise wrong(dat, "stereo pairs (N, 2, H, W)", images.shape)
-    check_same(cat, len(images), len(labels))
-    check_same(info, len(images), len(columns))
-    check_labels(cat, labels, 0, len(CLASSES) - 1)
+    check_labels(cat, labels, len(images), 0, len(CLASSES) - 1)
     if columns.shape[1] != len(INFO):
         raise wrong(info, f"{len(INFO)} columns", columns.shape[1])
     for column, (name, high) in zip(columns.T, INFO, strict=True):
-        check_labels(info, column, 0, high, name)
+        check_labels(info, column, len(images), 0, high, name)
     extra = {name: torch.from_numpy(columns[:, i].astype(np.int64)) for i, (name, _) in enumerate(INFO)}
     return Split(torch.from_numpy(images.copy()), torch.from_numpy(labels.astype(np.int64)), extra)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -110,15 +110,13 @@ def to_float(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return images.to(dtype).mul_(1 / 255)  # CPU and GPU round a quotient differently, but not this product
 
 
-def holdout(
-    split: Split, fraction: float | None = None, count: int | None = None, seed: int = 0
-) -> tuple[Split, Split]:
-    """(train, validation): `count` examples, or that `fraction`, held out with every class in proportion."""
-    if (fraction is None) == (count is None):
-        raise ValueError(f"holdout: expected either fraction or count, got fraction={fraction}, count={count}")
-    if count is None:
-        assert fraction is not None
-        count = round(fraction * len(split))
+def join(splits: Sequence[Split]) -> Split:
+    """The images and labels of several splits, one after the other."""
+    return Split(torch.cat([split.images for split in splits]), torch.cat([split.labels for split in splits]))
+
+
+def holdout(split: Split, count: int, seed: int = 0) -> tuple[Split, Split]:
+    """(train, validation): `count` examples held out with every class in proportion."""
     if isinstance(count, bool) or not isinstance(count, int):
         raise TypeError(f"count: expected a whole number, got {count!r}")
     if not 0 < count < len(split):
@@ -153,7 +151,8 @@ def describe(dataset: Dataset) -> str:
     splits = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
     for name, split in splits.items():
         if split is not None:
-            counts = torch.bincount(split.labels.cpu(), minlength=dataset.classes)
+            labels = split.labels.cpu()
+            counts = labels.sum(0) if labels.ndim == 2 else torch.bincount(labels, minlength=dataset.classes)
             extra = f"; also {', '.join(split.info)}" if split.info else ""
             each = f"{int(counts.min()):,} to {int(counts.max()):,} a class"
             lines.append(f"  {name:<10} {len(split):>7,}, {each}{extra}")

@@ -70,16 +70,13 @@ def parse_tree(line: str) -> list[Phrase]:
     return phrases
 
 
-def _text(path: Path) -> str:
-    try:
-        return read_bytes(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise wrong(path, "UTF-8 text", error) from None
-
-
 def read_trees(path: Path) -> Iterator[list[Phrase]]:
     """The phrases of each tree, one tree a line."""
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    try:
+        text = read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise wrong(path, "UTF-8 text", error) from None
+    for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 yield parse_tree(line)

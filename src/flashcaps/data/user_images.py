@@ -184,16 +184,8 @@ def fit(picture: Tensor, shape: tuple[int, int, int]) -> Tensor:
 
 
 def read_pictures(
-    kind: str,
-    root: Root = None,
-    *,
-    path: str,
-    size: Sequence[int] = (),
-    channels: int = 0,
-    class_names: Sequence[str] = (),
-    multilabel: bool | None = None,
-    examples: int = 0,
-    seed: int = 0,
+    kind: str, root: Root = None, *, path: str, size: Sequence[int] = (), channels: int = 0,
+    class_names: Sequence[str] = (), multilabel: bool | None = None, examples: int = 0, seed: int = 0,
     streaming: bool = False,
 ) -> Dataset:
     """Your own pictures. kind: "images", a folder at `path`; "table", a .csv; "hub", a name or a folder of data files.
@@ -221,13 +213,8 @@ def same_labels(listing: Listing, path: str, multilabel: bool | None, examples: 
 
 
 def read_text(
-    root: Root = None,
-    *,
-    path: str,
-    class_names: Sequence[str] = (),
-    multilabel: bool | None = None,
-    examples: int = 0,
-    seed: int = 0,
+    root: Root = None, *, path: str, class_names: Sequence[str] = (), multilabel: bool | None = None,
+    examples: int = 0, seed: int = 0,
 ) -> Dataset:
     """Texts and labels of a table; a transformer's hidden states are computed batch by batch."""
     listing = same_labels(list_text(path, class_names), path, multilabel, examples)

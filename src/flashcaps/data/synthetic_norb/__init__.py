@@ -63,20 +63,6 @@ def synthetic_norb(root: Root = None, *, seed: int = 0, size: int = 96, azimuths
     return hold_out_views(whole, *held_out)
 
 
-def contact_sheet(path: str | os.PathLike[str], *, seed: int = 0, size: int = 88) -> None:
-    """A picture of all toys, a row per category and a column per instance, each from another side in another light."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ImportError("contact_sheet needs Pillow: pip install 'flashcaps[plots]'") from None
-    grid = _grid(list(range(ELEVATIONS)), list(range(AZIMUTHS)), list(range(len(LIGHTINGS))))
-    rows = []
-    for category in range(len(CATEGORIES)):
-        views = [grid[:, (instance % 5) * 108 + instance * 30 + instance % 6][:, None] for instance in range(10)]
-        rows.append(torch.cat([_images(category, i, seed, size, view)[0, 0] for i, view in enumerate(views)], dim=1))
-    Image.fromarray(torch.cat(rows).numpy()).save(path, optimize=True)
-
-
 def _grid(elevations: list[int], azimuths: list[int], lightings: list[int]) -> Tensor:
     """Every combination of steps, (3, V), lighting fastest."""
     return torch.cartesian_prod(*(torch.tensor(steps) for steps in (elevations, azimuths, lightings))).view(-1, 3).T
