@@ -244,9 +244,8 @@ def list_hub(path: str, class_names: Sequence[str] = ()) -> Listing:
         raise ValueError(f"--dataset: {path}: expected columns image and label, got {', '.join(features)}")
     known = getattr(features[label], "names", None)
     numbers = [v for rows in splits.values() for v in rows[label]]
-    wrong = next((v for v in numbers if known and not 0 <= v < len(known)), None)  # -1 marks an unlabelled example
-    if wrong is not None:
-        raise ValueError(f"--dataset: {path}: expected labels from 0 to {len(known) - 1}, got {wrong}")
+    if known and (wrong := next((v for v in numbers if not 0 <= v < len(known)), None)) is not None:
+        raise ValueError(f"--dataset: {path}: expected labels from 0 to {len(known) - 1}, got {wrong}")  # -1: unlabelled
     words = [known[v] if known else str(v) for v in numbers]
     names = _names(words, class_names or known or (), path)
     parts = [part for part, rows in splits.items() for _ in range(len(rows))]
