@@ -218,10 +218,8 @@ def test_whole_set_has_24300_pairs_a_split(monkeypatch):
 def test_a_pair_depends_on_the_seed_and_not_on_subset_or_chunk(toys):
     info = toys.test.info
     rows = (info["azimuth"] == 10) & (info["elevation"] == 8) & (info["lighting"] == 3)
-    counted = []
-    one, other = (synthetic_norb(cache=False, progress=lambda *count: counted.append(count),
-                                 **{**TOYS, "seed": seed, "azimuths": [5], "elevations": [8], "lightings": [3]}) for seed in (3, 4))
-    assert counted == [(i, 50) for i in range(1, 51)] * 2
+    subset = {**TOYS, "azimuths": [5], "elevations": [8], "lightings": [3]}
+    one, other = (synthetic_norb(cache=False, **{**subset, "seed": seed}) for seed in (3, 4))
     assert torch.equal(one.test.images, toys.test.images[rows])
     assert ((one.test.images.float() - other.test.images.float()).abs().mean((1, 2, 3)) > 2).all()
     toy = assemble("car", 1, 0)

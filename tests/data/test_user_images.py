@@ -360,7 +360,7 @@ def test_data_sets_of_the_hub_that_do_not_fit_are_named(datasets: Any, tmp_path:
     with pytest.raises(ValueError, match=r"--dataset: .*cut/train-00000\.parquet: `datasets` cannot read it"):
         list_hub(str(tmp_path / "cut"))
     broken = write_parquet(tmp_path / "broken", "train", 1, image=[b"\x89PNG no"] * 4, label=[0, 1, 0, 1])
-    with pytest.raises(ValueError, match="broken: picture 0 of train: not a whole picture"):
+    with pytest.raises(ValueError, match="broken: row 0: not a whole picture"):
         load_data("hub", path=str(broken))
 
 

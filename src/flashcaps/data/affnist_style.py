@@ -96,7 +96,7 @@ def transformed(split: Split, *, seed: int, copies: int = 1, canvas: int = CANVA
 def translated_mnist(root: Root = None, *, seed: int = 0, centred: bool = False) -> Dataset:
     """MNIST, each digit placed at random on 40 x 40, in training and test.
 
-    centred=True leaves the training digits in the middle, for augment.shift by 6 to place anew in every epoch.
+    centred=True leaves the training digits in the middle, so that augment.shift by 6 places them in every epoch.
     """
     base = mnist(root)
     train = translated(base.train, seed=seed)

@@ -6,10 +6,8 @@ import csv
 import importlib
 import io
 import os
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -207,22 +205,17 @@ class StoredPicture(io.BytesIO):
 
 
 class HubPictures(Sequence[Any]):
-    """The stored pictures of a data set's splits, in order, read from its memory-mapped files when asked for."""
+    """The pictures of a data set of the hub, each read from memory-mapped files when it is asked for."""
 
-    def __init__(self, splits: Mapping[str, Any], column: str, name: str) -> None:
-        self.splits, self.column, self.name = list(splits.items()), column, name
-        self.ends = list(accumulate(len(rows) for rows in splits.values()))
+    def __init__(self, rows: Any, column: str, name: str) -> None:
+        self.rows, self.column, self.name = rows, column, name
 
     def __len__(self) -> int:
-        return self.ends[-1]
+        return len(self.rows)
 
     def __getitem__(self, index: Any) -> Any:
-        k = bisect_right(self.ends, index)
-        (part, rows), row = self.splits[k], int(index) - (self.ends[k - 1] if k else 0)
-        stored = rows[row][self.column]  # {"bytes", "path"}: one of them may be None
-        if stored["bytes"] is None:
-            return stored["path"]
-        return StoredPicture(stored["bytes"], f"{self.name}: picture {row} of {part}")
+        stored = self.rows[int(index)][self.column]  # {"bytes", "path"}: one of them may be None
+        return stored["path"] if stored["bytes"] is None else StoredPicture(stored["bytes"], f"{self.name}: row {index}")
 
 
 def list_hub(path: str, class_names: Sequence[str] = ()) -> Listing:
@@ -242,17 +235,16 @@ def list_hub(path: str, class_names: Sequence[str] = ()) -> Listing:
     image, label = (next((c for c in features if c in known), None) for known in (("image", "img"), LABEL_COLUMNS))
     if image is None or label is None:
         raise ValueError(f"--dataset: {path}: expected columns image and label, got {', '.join(features)}")
-    known = getattr(features[label], "names", None)
-    numbers = [v for rows in splits.values() for v in rows[label]]
+    rows = datasets.concatenate_datasets(list(splits.values())).cast_column(image, datasets.Image(decode=False))
+    known, numbers = getattr(features[label], "names", None), list(rows[label])
     if known and (wrong := next((v for v in numbers if not 0 <= v < len(known)), None)) is not None:
         raise ValueError(f"--dataset: {path}: expected labels from 0 to {len(known) - 1}, got {wrong}")  # -1: unlabelled
     words = [known[v] if known else str(v) for v in numbers]
     names = _names(words, class_names or known or (), path)
-    parts = [part for part, rows in splits.items() for _ in range(len(rows))]
+    parts = [part for part, inner in splits.items() for _ in range(len(inner))]
     if "test" not in splits:
         parts = ["" if part == "train" else part for part in parts]
-    stored = {part: rows.cast_column(image, datasets.Image(decode=False)) for part, rows in splits.items()}
-    return Listing(HubPictures(stored, image, path), _indices(names, words, path), parts, names)
+    return Listing(HubPictures(rows, image, path), _indices(names, words, path), parts, names)
 
 
 def _damaged(path: str) -> Path | None:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -28,20 +28,17 @@ RENDERER_VERSION = 1                # part of a cache file's name: raise it when
 TRAIN_INSTANCES, TEST_INSTANCES = (4, 6, 7, 8, 9), (0, 1, 2, 3, 5)
 INFO = ("instance", "elevation", "azimuth", "lighting")         # in the order of smallNORB's info file
 
-Progress = Callable[[int, int], None]
-
 
 def synthetic_norb(root: Root = None, *, seed: int = 0, size: int = 96, azimuths: Indices = None,
                    elevations: Indices = None, lightings: Indices = None, held_out_azimuths: Iterable[int] = (),
-                   held_out_elevations: Iterable[int] = (), device: torch.device | str = "cpu", cache: bool = True,
-                   progress: Progress | None = None) -> Dataset:
+                   held_out_elevations: Iterable[int] = (), device: torch.device | str = "cpu",
+                   cache: bool = True) -> Dataset:
     """Stereo pairs (N, 2, size, size), the left camera's image first; the category changes fastest, as in smallNORB.
 
     azimuths, elevations, lightings: which steps to render (0..17, 0..8, 0..5), all by default.
     held_out_azimuths, held_out_elevations: viewpoints to test on and not to train on, as `hold_out_views` says.
     info: instance 0..9, elevation 0..8, azimuth 0..34 (even, tens of degrees), lighting 0..5, as smallNORB stores them.
     The images are made on `device` and come back on the CPU. With cache=True they are kept under the data root.
-    progress(done, total) is called after each of the 50 toys.
     """
     if size < 8:
         raise ValueError(f"size: expected at least 8 pixels, got {size}; smallNORB has 96")
@@ -54,7 +51,7 @@ def synthetic_norb(root: Root = None, *, seed: int = 0, size: int = 96, azimuths
     path = data_root(root) / "synthetic_norb" / _file_name(options)
     tensors = _load(path, options) if cache else None
     if tensors is None:
-        tensors = _render_all(seed, size, _grid(**chosen), device, progress)
+        tensors = _render_all(seed, size, _grid(**chosen), device)
         if cache:
             _save(path, tensors, options)
     train, test = (_split(tensors, name) for name in ("train", "test"))
@@ -78,19 +75,15 @@ def _images(category: int, instance: int, seed: int, size: int, grid: Tensor,
     return render(assemble(list(CATEGORIES)[category], instance, seed), views, size).cpu()
 
 
-def _render_all(seed: int, size: int, grid: Tensor, device: torch.device | str,
-                progress: Progress | None) -> dict[str, Tensor]:
+def _render_all(seed: int, size: int, grid: Tensor, device: torch.device | str) -> dict[str, Tensor]:
     """Both splits as flat tensors by name: train.images, train.labels, train.instance, ..."""
-    tensors, done = {}, 0
+    tensors = {}
     categories, views = len(CATEGORIES), grid.shape[1]
     for name, instances in (("train", TRAIN_INSTANCES), ("test", TEST_INSTANCES)):
         images = torch.empty(len(instances), views, categories, 2, size, size, dtype=torch.uint8)
         for row, instance in enumerate(instances):
             for category in range(categories):
                 images[row, :, category] = _images(category, instance, seed, size, grid, device)
-                done += 1
-                if progress is not None:
-                    progress(done, 10 * categories)
         columns = {"labels": torch.arange(categories), "instance": torch.tensor(instances)[:, None, None],
                    "elevation": grid[0][:, None], "azimuth": 2 * grid[1][:, None], "lighting": grid[2][:, None]}
         tensors[f"{name}.images"] = images.flatten(0, 2)
@@ -104,13 +97,13 @@ def _split(tensors: dict[str, Tensor], name: str) -> Split:
 
 
 def _file_name(options: dict[str, object]) -> str:
-    """Readable where it can be; which steps were chosen goes into a digest."""
+    """Version, seed and size by name; a digest stands for the chosen steps."""
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
     return f"v{options['version']}-seed{options['seed']}-{options['size']}px-{digest}.safetensors"
 
 
 def _made(tensors: dict[str, Tensor], options: dict[str, object]) -> str:
-    """What a cache file says of itself: the options, and a checksum of everything in it."""
+    """The metadata of a cache file: the options, and a checksum of all tensors."""
     sha = hashlib.sha256()
     for name in sorted(tensors):
         sha.update(f"{name}{tuple(tensors[name].shape)}{tensors[name].dtype}".encode())
@@ -131,7 +124,7 @@ def _save(path: Path, tensors: dict[str, Tensor], options: dict[str, object]) ->
 
 
 def _load(path: Path, options: dict[str, object]) -> dict[str, Tensor] | None:
-    """The cached tensors; None, with a warning unless there is no file, when they must be rendered."""
+    """The cached tensors; None where there are none, with a warning where the file is damaged."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
