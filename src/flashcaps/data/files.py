@@ -42,7 +42,7 @@ def locate(name: str, root: Root, folders: tuple[str, ...], files: tuple[str, ..
 
 def wrong(path: Path, expected: object, found: object) -> ValueError:
     return ValueError(
-        f"{path}: expected {expected}, found {found}; the file is damaged or of another kind, remove it and get it again"
+        f"{path}: expected {expected}, found {found}; the file is damaged or of another kind, get it again"
     )
 
 

@@ -215,7 +215,9 @@ class HubPictures(Sequence[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         stored = self.rows[int(index)][self.column]  # {"bytes", "path"}: one of them may be None
-        return stored["path"] if stored["bytes"] is None else StoredPicture(stored["bytes"], f"{self.name}: row {index}")
+        if stored["bytes"] is None:
+            return stored["path"]
+        return StoredPicture(stored["bytes"], f"{self.name}: row {index}")
 
 
 def list_hub(path: str, class_names: Sequence[str] = ()) -> Listing:
@@ -238,7 +240,7 @@ def list_hub(path: str, class_names: Sequence[str] = ()) -> Listing:
     rows = datasets.concatenate_datasets(list(splits.values())).cast_column(image, datasets.Image(decode=False))
     known, numbers = getattr(features[label], "names", None), list(rows[label])
     if known and (wrong := next((v for v in numbers if not 0 <= v < len(known)), None)) is not None:
-        raise ValueError(f"--dataset: {path}: expected labels from 0 to {len(known) - 1}, got {wrong}")  # -1: unlabelled
+        raise ValueError(f"--dataset: {path}: expected labels from 0 to {len(known) - 1}, got {wrong}")
     words = [known[v] if known else str(v) for v in numbers]
     names = _names(words, class_names or known or (), path)
     parts = [part for part, inner in splits.items() for _ in range(len(inner))]

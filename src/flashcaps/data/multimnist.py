@@ -1,8 +1,8 @@
 """MultiMNIST (dynamic routing, section 6.1): two digits of different classes laid over each other on 36 x 36.
 
 Each digit is shifted by up to 4 pixels each way and the two are added and clipped at white. (20 x 20 boxes shifted
-so share 72.6 % of their area on average; the paper says 80 %.) Pairs are made on the digits' device,
-from integers that a generator or a pure function of (seed, index) draws, so that no pair need ever be stored.
+so share 72.6 % of their area on average; the paper says 80 %.) Pairs are made on the digits' device, from integers that
+a generator or a pure function of (seed, index) draws, and are never stored.
 """
 
 from __future__ import annotations
