@@ -25,7 +25,7 @@ from ..fake_data import SMALL_TOML, fake_load_data, write_idx
 from ..own_pictures import write_pictures
 
 COMMANDS = ("models", "recipes", "train", "evaluate", "attack", "predict", "figures", "export", "demo", "bench", "tune",
-            "data get", "data shard", "checks")  # fmt: skip
+            "data", "checks")  # fmt: skip
 
 
 class Said(tuple):

@@ -46,9 +46,8 @@ def examples(context: typer.Context) -> None:
         typer.echo(EXAMPLES, nl=False)
 
 
-for command in (models, recipes, train, evaluate, attack, predict, figures, export, bench, tune, demo, checks):
+for command in (models, recipes, data, train, evaluate, attack, predict, figures, export, bench, tune, demo, checks):
     app.command(name=command.__name__)(command)
-app.add_typer(data, name="data")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,8 +1,8 @@
-"""What every data set gives: uint8 splits that become float batch by batch."""
+"""What every data set gives: splits of uint8 images that become float batch by batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from .checks import check_integers
+from .stored_images import StoredImages
 
 
 class Batch(NamedTuple):
-    """What a generator of composed images gives; B images of K classes.
+    """B composed images of K classes.
 
     images (B, C, H, W) float in [0, 1]; targets multi-hot float (B, K) or class indices (B,);
     sources (B, 2, C, H, W): the two images before they were overlaid; labels (B, 2): their classes, -1 for none.
@@ -29,7 +30,8 @@ class Batch(NamedTuple):
 class Split:
     """N examples: images (N, C, H, W) uint8, labels (N,) int64, info: one (N,) tensor per further label.
 
-    A text data set has its N phrases in `text`, and images of shape (N, 0, 0, 0).
+    A text data set has its N phrases in `text`, and images of shape (N, 0, 0, 0). Images that are read as they are
+    needed are a StoredImages, which is indexed like a tensor.
     """
 
     images: Tensor
@@ -39,7 +41,7 @@ class Split:
 
     def __post_init__(self) -> None:
         for name, x in (("images", self.images), ("labels", self.labels)):
-            if not isinstance(x, Tensor) or x.layout != torch.strided:
+            if not isinstance(x, Tensor | StoredImages) or x.layout != torch.strided:
                 raise TypeError(f"{name}: expected a dense tensor, got {type(x).__name__}")
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
             raise ValueError(
@@ -69,12 +71,13 @@ class Split:
             rows = range(len(text))[indices] if isinstance(indices, slice) else indices.tolist()
             text = tuple(text[i] for i in rows)
         info = {name: column[indices] for name, column in self.info.items()}
-        return Split(self.images[indices], self.labels[indices], info, text)
+        images: Any = self.images.select(indices) if isinstance(self.images, StoredImages) else self.images[indices]
+        return Split(images, self.labels[indices], info, text)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training and a test split, and what a model must know of them.
+    """A training and a test split, and what a model must know about them.
 
     shape is that of one image as the model sees it. Where images are composed from the splits' digits,
     `compose(split)` makes the generator: an object with sample(n, generator) -> Batch and fixed(count, seed).
@@ -104,18 +107,16 @@ def to_float(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         if not images.is_floating_point():
             raise ValueError(f"images: expected uint8 or floats, got {images.dtype}; convert them with .float()")
         return images.to(dtype)
-    return images.to(dtype).mul_(1 / 255)  # a product, for CPU and GPU round a quotient differently; 255 gives 1
+    return images.to(dtype).mul_(1 / 255)  # CPU and GPU round a quotient differently, but not this product
 
 
-def holdout(
-    split: Split, fraction: float | None = None, count: int | None = None, seed: int = 0
-) -> tuple[Split, Split]:
-    """(train, validation): `count` examples, or that `fraction`, held out with every class in proportion."""
-    if (fraction is None) == (count is None):
-        raise ValueError(f"holdout: expected either fraction or count, got fraction={fraction}, count={count}")
-    if count is None:
-        assert fraction is not None
-        count = round(fraction * len(split))
+def join(splits: Sequence[Split]) -> Split:
+    """The images and labels of several splits, one after the other."""
+    return Split(torch.cat([split.images for split in splits]), torch.cat([split.labels for split in splits]))
+
+
+def holdout(split: Split, count: int, seed: int = 0) -> tuple[Split, Split]:
+    """(train, validation): `count` examples held out with every class in proportion."""
     if isinstance(count, bool) or not isinstance(count, int):
         raise TypeError(f"count: expected a whole number, got {count!r}")
     if not 0 < count < len(split):
@@ -141,7 +142,7 @@ def holdout(
 
 
 def describe(dataset: Dataset) -> str:
-    """A few lines for a person: sizes, shape, classes and how evenly they are filled."""
+    """A few lines to print: sizes, shape, classes and how many examples each has."""
     c, h, w = dataset.shape
     what = "phrases" if dataset.train.text is not None else f"{c}x{h}x{w} images"
     if dataset.compose is not None:
@@ -150,7 +151,8 @@ def describe(dataset: Dataset) -> str:
     splits = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
     for name, split in splits.items():
         if split is not None:
-            counts = torch.bincount(split.labels.cpu(), minlength=dataset.classes)
+            labels = split.labels.cpu()
+            counts = labels.sum(0) if labels.ndim == 2 else torch.bincount(labels, minlength=dataset.classes)
             extra = f"; also {', '.join(split.info)}" if split.info else ""
             each = f"{int(counts.min()):,} to {int(counts.max()):,} a class"
             lines.append(f"  {name:<10} {len(split):>7,}, {each}{extra}")
