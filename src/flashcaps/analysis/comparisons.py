@@ -1,21 +1,17 @@
-"""Bars over measured results: attention's ablations, and models on DiverseMultiMNIST."""
+"""Bars of measured results: attention's ablations, and models on DiverseMultiMNIST."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ..training.recipe import Recipe, list_recipes
 from .figure import DoesNotApply, Drawn, Run
-from .records import Facts, accuracy, facts
+from .records import Facts, accuracy, known, length, missing_sentence, not_measured, trained_alike
 from .style import COLOURS, INK, MUTED, figure, grid, numbers, styled
 
 ABLATIONS = {"attention": "", "A: no LayerNorm": "model.options.norm=false", "B: sequential": "model.concurrent=false",
-             "C: activations": "model.options.activation=true"}  # the bars, and the override that makes each
-
-Rows = list[tuple[dict[str, Any], Facts]]  # what was measured, and of which recipe
+             "C: activations": "model.options.activation=true"}  # bar -> its override
 
 
 @styled
@@ -23,7 +19,7 @@ def ablation(run: Run) -> Drawn:
     """Attention routing without LayerNorm, sequential, and with activations (attention, Fig. 4)."""
     table: dict[str, dict[int, list[float]]] = {}
     rows = [(record, f) for record, f in known(run) if ablated(f)]
-    for record, f in trained_alike(rows, schedule, lambda f: (ablated(f), f.iterations)):
+    for record, f in trained_alike(rows, training, lambda f: (ablated(f), f.iterations)):
         table.setdefault(ablated(f), {}).setdefault(f.iterations, []).append(accuracy(record))
     absent = {k: f"attention_simple_cifar10 {o}".strip() for k, o in ABLATIONS.items() if k not in table}
     if not set(table) - {"attention"}:
@@ -44,44 +40,16 @@ def ablation(run: Run) -> Drawn:
     grid(axis)
     best = {k: max(v.values()) for k, v in means.items()}
     text = "Best accuracy over iterations: " + ", ".join(f"{k} {v:.2f} %" for k, v in best.items()) + "."
-    text += f" N{not_measured(absent)[1:]}." if absent else ""
-    return Drawn({"accuracy": means}, fig, text)
+    return Drawn({"accuracy": means}, fig, text + missing_sentence(absent))
 
 
-def not_measured(absent: dict[str, str]) -> str:
-    """Which runs are missing (name -> what follows `flashcaps train`), and how they are made."""
-    words = [name if name == command else f"{name} ({command})" for name, command in absent.items()]
-    return f"not measured yet: {', '.join(words)}; flashcaps train each, then flashcaps results with their folders"
-
-
-def known(run: Run) -> list[tuple[dict[str, Any], Facts]]:
-    pairs = ((record, facts(record)) for record in run.records)
-    return [(record, f) for record, f in pairs if f is not None]
-
-
-def trained_alike(rows: Rows, alike: Callable[[Recipe], Any], bar: Callable[[Facts], Any]) -> Rows:
-    """The rows that `alike` makes no difference between, and of these the group with most bars.
-
-    A mean over 10 and 350 epochs would say nothing.
-    """
-    groups: dict[str, Rows] = {}
-    for record, f in rows:
-        groups.setdefault(repr(alike(f.recipe)), []).append((record, f))
-    return max(groups.values(), key=lambda group: len({bar(f) for _, f in group}), default=[])
-
-
-def schedule(recipe: Recipe) -> tuple[Any, ...]:
-    """All that a run is trained with, but for its seed."""
-    return replace(recipe.train, seed=0), recipe.schedule, recipe.optimiser, recipe.augment, recipe.loss
-
-
-def steps(recipe: Recipe) -> tuple[Any, ...]:
-    """For how long, and how the learning rate changes; losses and optimisers are each model's own."""
-    return replace(recipe.train, seed=0), recipe.schedule
+def training(recipe: Recipe) -> tuple[Any, ...]:
+    """Everything a run is trained with, except its seed."""
+    return *length(recipe), recipe.optimiser, recipe.augment, recipe.loss
 
 
 def ablated(f: Facts) -> str:
-    """Which bar a run of attention routing belongs to; "" for none of them."""
+    """The bar that a run of attention routing belongs to; "" for none."""
     if f.algorithm != "attention" or "simple_cifar10" not in f.recipe.model.name or "cifar100" in f.recipe.model.name:
         return ""
     options = f.changed.get("options", {})
@@ -98,7 +66,7 @@ def diverse(run: Run) -> Drawn:
     rows: dict[str, dict[str, Any]] = {}
     measured = [(record, f) for record, f in known(run)
                 if f.recipe.data.name == "diverse_multimnist" and not f.changed]
-    for record, f in trained_alike(measured, steps, lambda f: f.recipe.name):
+    for record, f in trained_alike(measured, length, lambda f: f.recipe.name):
         row = rows.setdefault(record["recipe"], {"values": [], "parameters": record["parameters"],
                                                  "paper": f.recipe.claim.value})
         row["values"].append(accuracy(record))
@@ -112,7 +80,7 @@ def diverse(run: Run) -> Drawn:
     ours = [statistics.fmean(rows[n]["values"]) for n in names]
     axis.barh(names, ours, color=COLOURS[0], height=0.6)
     for k, (name, value) in enumerate(zip(names, ours, strict=True)):
-        inside = value > 50  # else it would run over the end of its bar
+        inside = value > 50  # a shorter bar has no room for the text
         axis.text(1.5 if inside else value + 1.5, k, f"{value:.2f} %, {numbers(rows[name]['parameters'])} parameters",
                   va="center", color="#fefefe" if inside else INK, fontsize=10.5)
     paper = [(rows[n]["paper"], k) for k, n in enumerate(names) if rows[n]["paper"] is not None]
@@ -122,5 +90,5 @@ def diverse(run: Run) -> Drawn:
     axis.set(xlabel="images with all digits right, %", xlim=(0, 100))
     axis.tick_params(axis="y", length=0, color=MUTED)
     said = ", ".join(f"{n} {v:.2f} %" for n, v in zip(names[::-1], ours[::-1], strict=True))
-    text = f"All digits of a test image right, and no other: {said}."
-    return Drawn({"rows": rows}, fig, text + (f" N{not_measured(absent)[1:]}." if absent else ""))
+    text = f"Test images with all digits right and no others: {said}."
+    return Drawn({"rows": rows}, fig, text + missing_sentence(absent))

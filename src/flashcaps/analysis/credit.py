@@ -38,15 +38,14 @@ def credit(run: Run, sentences: int = 3) -> Drawn:
         best = int(table[k, :length].sum(1).argmax())
         layer = int(table[k].sum(0).argmax())
         token_share, layer_share = 100 * float(table[k, best].sum()), 100 * float(table[k, :, layer].sum())
-        said.append(f"sentence {k + 1} leans most on “{tokens[best]}” ({token_share:.0f} % of its credit, where "
-                    f"{100 / length:.0f} % would be even) and on layer {layer} ({layer_share:.0f} %, even: "
-                    f"{100 / depth:.0f} %)")
+        said.append(f"sentence {k + 1} uses “{tokens[best]}” most ({token_share:.0f} % of its credit; an even share is "
+                    f"{100 / length:.0f} %) and layer {layer} ({layer_share:.0f} %; even: {100 / depth:.0f} %)")
     axes[-1].set_xlabel("token")
-    return Drawn({"credit": table, "tokens": words, "answer": answer}, fig, f"Bright is used more; {'; '.join(said)}.")
+    return Drawn({"credit": table, "tokens": words, "answer": answer}, fig, f"Brighter is used more; {'; '.join(said)}.")
 
 
 def credit_of(layers: list[LayerTrace]) -> Tensor:
-    """Of every primary capsule for every class: presence times coupling, layer upon layer, (B, I, K), sums to 1."""
+    """The share of each primary capsule in each class, presence times coupling through all layers: (B, I, K)."""
     total: Tensor | None = None
     for layer in layers:
         use = presence(layer).flatten(1)[..., None] * layer.steps[-1].coupling.abs()  # (B, I, J)

@@ -1,4 +1,4 @@
-"""Errors on familiar and on novel viewpoints of the same toys (the question of Matrix Capsules with EM Routing)."""
+"""Errors on familiar and on novel viewpoints of the same toys (em, smallNORB)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import statistics
 from typing import Any
 
 from ..training.recipe import Recipe, list_recipes
-from .comparisons import Rows, known, not_measured, trained_alike
 from .figure import DoesNotApply, Drawn, Run
-from .records import Facts, accuracy
+from .records import Facts, Rows, accuracy, known, missing_sentence, not_measured, trained_alike
 from .style import BLUE, INK, RED, figure, grid, styled
 
 HELD_OUT = {"azimuth": "held_out_azimuths", "elevation": "held_out_elevations"}
@@ -16,7 +15,7 @@ HELD_OUT = {"azimuth": "held_out_azimuths", "elevation": "held_out_elevations"}
 
 @styled
 def novel_viewpoints(run: Run) -> Drawn:
-    """Error on viewpoints that were trained on and on novel ones, toys that were not trained on, model by model."""
+    """Test error on viewpoints seen in training and on novel viewpoints, model by model."""
     rows = [(record, f) for record, f in known(run) if held_out(f) and familiar_error(record) is not None]
     if run.recipe is not None:
         rows = [row for row in rows if row[1].recipe.data.name == run.recipe.data.name] or rows
@@ -39,25 +38,25 @@ def novel_viewpoints(run: Run) -> Drawn:
         grid(axis)
     axes[0].set_ylabel("test error, %")
     text = " ".join(_said(what, table) for what, table in shown.items())
-    return Drawn(errors, fig, text + (f" N{not_measured(absent)[1:]}." if absent else ""))
+    return Drawn(errors, fig, text + missing_sentence(absent))
 
 
 def held_out(f: Facts) -> str:
-    """Which viewpoints were held out, "" for none, for both, and of a model that is not its recipe's."""
+    """Which viewpoints were held out; "" for none, for both, and for a model other than its recipe's."""
     kinds = [what for what, option in HELD_OUT.items() if f.recipe.data.options.get(option)]
     return kinds[0] if len(kinds) == 1 and not f.recipe.model.overrides.keys() - {"image"} else ""
 
 
 def familiar_error(record: dict[str, Any]) -> float | None:
-    """Of the weights that were tested: the last point of the curve."""
+    """The last validation error of the curve, which belongs to the weights that were tested."""
     points = [point["error"] for point in record["curve"] if point["split"] == "validation"]
     return points[-1] if points else None
 
 
 def table_of(rows: Rows) -> dict[str, dict[str, Any]]:
-    """recipe -> mean errors over seeds, of runs on one schedule: batch and rates are each model's own."""
+    """recipe -> mean errors over seeds, of runs with one schedule; batch and rates are each model's own."""
     table: dict[str, dict[str, Any]] = {}
-    same = trained_alike(rows, length, lambda f: f.recipe.name)
+    same = trained_alike(rows, schedule, lambda f: f.recipe.name)
     for name in sorted({f.recipe.name for _, f in same}):
         records = [record for record, f in same if f.recipe.name == name]
         familiar = statistics.fmean(familiar_error(record) or 0.0 for record in records)
@@ -67,7 +66,7 @@ def table_of(rows: Rows) -> dict[str, dict[str, Any]]:
     return table
 
 
-def length(recipe: Recipe) -> tuple[Any, ...]:
+def schedule(recipe: Recipe) -> tuple[Any, ...]:
     spec = recipe.train
     return recipe.data.name, spec.epochs, spec.steps, spec.stop_error, spec.select, recipe.schedule.kind
 

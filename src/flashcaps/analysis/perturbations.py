@@ -1,4 +1,4 @@
-"""What the dimensions of a class capsule mean: change one, look at what is drawn (dynamic, Fig. 4)."""
+"""What the dimensions of a class capsule mean: change one and reconstruct (dynamic, Fig. 4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..routing import Routed
 from .figure import DoesNotApply, Drawn, Run
 from .measures import MEASURES, correlation, measure
 from .style import figure, styled, tiles
@@ -20,7 +19,7 @@ ROWS = 16  # dimensions a figure has room for
 def perturbations(run: Run, label: int | None = None) -> Drawn:
     """Dimension perturbations, one row per pose dimension, -0.25 to 0.25 by 0.05 (dynamic, Fig. 4).
 
-    label: the class whose clearest example is perturbed; None is the class the model is surest of.
+    label: the class whose example with the largest score is perturbed; None is the class with the largest of all.
     """
     row, k = clearest(run, label)
     pictures = perturb(run, row[None], k)[0]  # (D, 11, C, H, W)
@@ -32,9 +31,9 @@ def perturbations(run: Run, label: int | None = None) -> Drawn:
     axis.tick_params(labelsize=10)
     axis.set_ylabel("pose dimension")
     best, least = int(change.argmax()), int(change.argmin())
-    text = (f"The capsule of {run.class_name(k)}, one of its {len(change)} dimensions changed at a time. "
-            f"Dimension {best} changes the drawing most, by {float(change[best]):.3f} a pixel in the mean between the "
-            f"ends of its row, and dimension {least} least, by {float(change[least]):.3f}.")
+    text = (f"The capsule of {run.class_name(k)}, one of its {len(change)} dimensions changed at a time. Between the "
+            f"ends of a row, dimension {best} changes the drawing most, by {float(change[best]):.3f} per pixel on "
+            f"average, and dimension {least} least, by {float(change[least]):.3f}.")
     if len(dims) < len(change):
         text += f" Only the {len(dims)} that change most are shown."
     return Drawn({"pictures": pictures, "offsets": torch.tensor(OFFSETS), "effect": change, "row": int(row),
@@ -45,17 +44,15 @@ def perturbations(run: Run, label: int | None = None) -> Drawn:
 def dimensions(run: Run, label: int | None = None, examples: int = 32) -> Drawn:
     """What each dimension encodes: stroke thickness, skew, width, height or area of the drawing.
 
-    Left: correlation over test images of a class between a dimension and what is measured on the drawing. Right: what
-    changing the dimension alone from -0.25 to 0.25 does, in standard deviations of the measure over these images.
+    Left: correlation of a dimension with a measure of the drawing, over test images of one class. Right: the effect of
+    changing that dimension alone from -0.25 to 0.25, in standard deviations of the measure over these images.
     """
     _, k = clearest(run, label)
     rows = ((run.single().targets == k) & run.right).nonzero()[:, 0][:examples]
     if len(rows) < 3:
-        raise DoesNotApply(f"at least 3 rightly answered images of a class are needed; there are {len(rows)}")
+        raise DoesNotApply(f"at least 3 correctly answered images of a class are needed; there are {len(rows)}")
     pictures = perturb(run, rows, k)  # (N, D, 11, C, H, W)
-    routed = run.output.routed
-    assert routed is not None
-    r, moved = natural(routed.pose[rows, k], pictures[:, 0, len(OFFSETS) // 2]), response(pictures)
+    r, moved = natural(run.poses[rows, k], pictures[:, 0, len(OFFSETS) // 2]), response(pictures)
     dims = shown(effect(pictures).mean(0))
     fig = figure(9.6, 0.34 * len(dims) + 1.5)
     left, right = fig.subplots(1, 2, sharey=True)
@@ -69,8 +66,8 @@ def dimensions(run: Run, label: int | None = None, examples: int = 32) -> Drawn:
     most = [int(x) for x in moved.abs().argmax(0)]
     said = [f"{name} by dimension {d} ({float(moved[d, m]):+.1f} s.d., r = {float(r[d, m]):+.2f})"
             for m, (name, d) in enumerate(zip(MEASURES, most, strict=True))]
-    text = (f"Capsule {run.class_name(k)} over {len(rows)} test images. Left: how each dimension goes with what is "
-            "measured on the drawing. Right: how far changing it alone by 0.5 moves the measure. Moved most: "
+    text = (f"Capsule {run.class_name(k)} over {len(rows)} test images. Left: correlation of each dimension with "
+            "measures of the drawing. Right: how far changing it alone by 0.5 moves the measure. Largest effects: "
             f"{'; '.join(said)}.")
     return Drawn({"correlation": r, "response": moved, "measures": MEASURES, "rows": rows, "label": k}, fig, text)
 
@@ -86,12 +83,12 @@ def _heat(axis: Any, values: Tensor, top: float) -> None:
 
 
 def clearest(run: Run, label: int | None = None) -> tuple[Tensor, int]:
-    """(row, class): the rightly answered example with the largest score, of class `label` or of any."""
+    """(row, class): the correctly answered example with the largest score, of class `label` or of any."""
     run.need_decoder()
     targets = run.single().targets
     among = run.right if label is None else run.right & (targets == label)
     if not among.any():
-        raise DoesNotApply("a rightly answered example is needed; the model has none among those looked at")
+        raise DoesNotApply("a correctly answered example is needed; there is none among the test examples")
     scores = run.output.scores.gather(1, targets[:, None])[:, 0]
     row = torch.where(among, scores, scores.new_tensor(-torch.inf)).argmax()
     return row, int(targets[row])
@@ -99,17 +96,14 @@ def clearest(run: Run, label: int | None = None) -> tuple[Tensor, int]:
 
 def perturb(run: Run, rows: Tensor, label: int) -> Tensor:
     """Drawings with `offsets` added to one dimension of class capsule `label` at a time, (N, D, offsets, C, H, W)."""
-    model: Any = run.model
-    routed = run.output.routed
-    assert routed is not None
-    pose = routed.pose[rows]  # (N, J, D)
+    pose = run.poses[rows]  # (N, J, D)
     n, _, d = pose.shape
     offsets = pose.new_tensor(OFFSETS)
     changed = pose[:, None, None].repeat(1, d, len(offsets), 1, 1)
     for k in range(d):
         changed[:, k, :, label, k] += offsets
     flat = changed.flatten(0, 2)
-    drawn = model.reconstruct(Routed(flat), torch.full((len(flat),), label, device=flat.device))
+    drawn = run.draw(flat, torch.full((len(flat),), label, device=flat.device))
     return drawn.view(n, d, len(offsets), *drawn.shape[1:])
 
 

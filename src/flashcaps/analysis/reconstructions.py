@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..routing import Routed
 from .figure import Drawn, Run
 from .style import INK, RED, figure, styled, tiles
 
@@ -33,7 +32,7 @@ def reconstructions(run: Run, right: int = 6, wrong: int = 2) -> Drawn:
 
 
 def choose_examples(run: Run, right: int, wrong: int) -> dict[str, Any]:
-    """Right answers of as many classes as there is room for, then the failures; what is drawn of them."""
+    """Right answers of as many classes as there is room for, then the failures, with their reconstructions."""
     run.need_decoder()
     batch = run.single()
     answer, ok = run.output.scores.argmax(1), run.right
@@ -42,23 +41,14 @@ def choose_examples(run: Run, right: int, wrong: int) -> dict[str, Any]:
     rows = torch.cat([some, bad])
     target = answer[rows].clone()
     target[len(some) :: 2] = batch.targets[bad[::2]]
-    drawn = draw(run, rows, target)
-    every = draw(run, torch.arange(len(ok), device=rows.device), answer)
-    error = (every - batch.inputs).square().flatten(1).sum(1)
+    drawn = run.draw(run.poses[rows], target)
+    error = (run.draw(run.poses, answer) - batch.inputs).square().flatten(1).sum(1)
     return {"image": batch.inputs[rows], "reconstruction": drawn, "label": batch.targets[rows],
             "prediction": answer[rows], "target": target, "error": error, "right": ok, "rows": rows}
 
 
-def draw(run: Run, rows: Tensor, target: Tensor) -> Tensor:
-    """Examples `rows` (N,) from their class capsules `target` (N,) -> (N, C, H, W)."""
-    model: Any = run.model
-    routed = run.output.routed
-    assert routed is not None
-    return model.reconstruct(Routed(routed.pose[rows]), target)
-
-
 def first_of_each(labels: Tensor, among: Tensor) -> Tensor:
-    """Rows `among` (bool), the first of every class, then the second, ..."""
+    """The rows where `among` is True: the first of every class, then the second, ..."""
     rows = among.nonzero()[:, 0]
     mine = labels[rows]
     turn = torch.stack([(mine[:k] == mine[k]).sum() for k in range(len(mine))]) if len(mine) else mine
@@ -67,11 +57,11 @@ def first_of_each(labels: Tensor, among: Tensor) -> Tensor:
 
 def caption(run: Run, data: dict[str, Any]) -> str:
     ok, error = data["right"], data["error"]
-    text = (f"{run.model.name} answers {int(ok.sum())} of {len(ok)} test images rightly. Above the input, below what "
-            "the decoder draws from one class capsule: l is the label, p the prediction, r the class drawn.")
+    text = (f"{run.model.name} answers {int(ok.sum())} of {len(ok)} test images correctly. Above: the input. Below: "
+            "what the decoder draws from one class capsule. l is the label, p the prediction, r the class drawn.")
     if ok.any():
         text += f" Input and drawing differ by {float(error[ok].mean()):.1f} (sum of squares) where the answer is right"
-        text += f", by {float(error[~ok].mean()):.1f} where it is wrong." if (~ok).any() else "."
+        text += f" and by {float(error[~ok].mean()):.1f} where it is wrong." if (~ok).any() else "."
     if (~ok).any():
         return text + " Failures are on the right, in red, drawn once as their label and once as the prediction."
-    return text + " There is no failure among these images to show."
+    return text + " None of these images is a failure."

@@ -1,4 +1,4 @@
-"""Two overlapping digits, drawn apart (dynamic, Fig. 5)."""
+"""Two overlapping digits, reconstructed separately (dynamic, Fig. 5)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..routing import Routed
 from .figure import DoesNotApply, Drawn, Run
 from .style import figure, styled, tiles
 
@@ -18,7 +17,8 @@ TINTS = ((1.0, 0.45, 0.0), (0.0, 0.55, 1.0))  # orange and blue add up to white
 def segmentation(run: Run, right: int = 4, neither: int = 2, wrong: int = 1) -> Drawn:
     """Overlapping digits segmented in two colours, with both kinds of failure (dynamic, Fig. 5).
 
-    Then drawings of a class that is neither label nor prediction (*), and wrong answers drawn from label and answer.
+    The failures: a drawing of a class that is neither label nor prediction (*), and wrong answers, drawn from the
+    labels and from the prediction.
     """
     data = choose_pairs(run, right, neither, wrong)
     n = len(data["rows"])
@@ -31,14 +31,14 @@ def segmentation(run: Run, right: int = 4, neither: int = 2, wrong: int = 1) -> 
     tiles(axis, torch.stack([grey, data["overlay"]]), titles, ["input", "drawn"])
     axis.tick_params(labelsize=11)
     ok = run.right
-    text = (f"Both digits are right in {int(ok.sum())} of {len(ok)} test images. The two drawings are laid over each "
-            "other in orange and blue; where both have ink it is white. L labels, R the classes drawn.")
+    text = (f"Both digits are right in {int(ok.sum())} of {len(ok)} test images. The two drawings overlap in orange "
+            "and blue, and are white where both have ink. L: labels. R: the classes drawn.")
     strength = data["strength"]
     if strength["neither"] is not None:
-        text += (f" In columns with * the second class is neither in the image nor in the answer: such drawings carry "
-                 f"{100 * strength['neither'] / max(strength['right'], 1e-9):.0f} % of the ink of one that is there.")
+        text += (f" In columns with * the second class is neither in the image nor in the answer: such drawings have "
+                 f"{100 * strength['neither'] / max(strength['right'], 1e-9):.0f} % of the ink of a present class.")
     if "prediction" in data["kinds"]:
-        text += " On the right a failure, drawn from its labels and then from the prediction (P)."
+        text += " On the right: a failure, drawn from its labels and then from the prediction (P)."
     return Drawn(data, fig, text)
 
 
@@ -47,7 +47,7 @@ def _pair(run: Run, classes: Tensor) -> str:
 
 
 def choose_pairs(run: Run, right: int, neither: int, wrong: int) -> dict[str, Any]:
-    """Which examples, which two classes of each are drawn, and their drawings."""
+    """Chooses examples and two classes of each, and draws them."""
     run.need_decoder()
     batch = run.examples()
     if batch.targets.ndim == 1 or batch.chosen is None or batch.chosen.ndim == 1:
@@ -63,9 +63,9 @@ def choose_pairs(run: Run, right: int, neither: int, wrong: int) -> dict[str, An
     rows = torch.cat([plain, starred, bad, bad])
     drawn = torch.cat([labels[plain], swapped[starred], labels[bad], answer[bad]])
     kinds = ["right"] * len(plain) + ["neither"] * len(starred) + ["label"] * len(bad) + ["prediction"] * len(bad)
-    pictures = draw_two(run, rows, drawn)
+    pictures = run.draw(run.poses[rows], drawn)  # (N, 2, C, H, W): each of two classes on its own
     both = good[absent[good] >= 0]
-    ink = draw_two(run, both, torch.stack([labels[both, 1], absent[both]], 1)).flatten(2).sum(2).mean(0)
+    ink = run.draw(run.poses[both], torch.stack([labels[both, 1], absent[both]], 1)).flatten(2).sum(2).mean(0)
     strength = {"right": float(ink[0]) if len(both) else 0.0, "neither": float(ink[1]) if len(both) else None}
     return {"image": batch.inputs[rows], "pictures": pictures, "overlay": overlay(pictures), "labels": labels[rows],
             "drawn": drawn, "kinds": kinds, "rows": rows, "strength": strength}
@@ -76,14 +76,6 @@ def absent_class(scores: Tensor, labels: Tensor) -> Tensor:
     out = scores.scatter(1, torch.where(labels < 0, labels[:, :1], labels), -torch.inf)
     best = out.scatter(1, scores.topk(2, 1).indices, -torch.inf).max(1)
     return torch.where(best.values.isinf(), -1, best.indices)
-
-
-def draw_two(run: Run, rows: Tensor, classes: Tensor) -> Tensor:
-    """(N, 2, C, H, W): each of two classes drawn on its own."""
-    model: Any = run.model
-    routed = run.output.routed
-    assert routed is not None
-    return model.reconstruct(Routed(routed.pose[rows]), classes)
 
 
 def overlay(pictures: Tensor) -> Tensor:
