@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flashcaps import ROUTING, ConvCapsules, DenseCapsules, Routed
-from flashcaps.nn.base import CapsuleLayer
+from flashcaps.nn.capsules import CapsuleLayer
 from flashcaps.routing.votes import Votes
 
 from .conftest import TOLERANCE, assert_near

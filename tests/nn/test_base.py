@@ -13,7 +13,7 @@ from torch.autograd import gradcheck
 from torch.func import functional_call, grad, jacrev, vmap
 
 from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, PrimaryCapsules
-from flashcaps.nn.base import CapsuleLayer, choose_backend, pose_shape
+from flashcaps.nn.capsules import CapsuleLayer, choose_backend, pose_shape
 
 from ..conftest import TOLERANCE, assert_near
 from ..layer_cases import LayerCase, assert_same, cases, combination, ids, outputs, run_layer

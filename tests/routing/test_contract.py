@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, Learned, Routed, Routing, Sizes, Step
 from flashcaps.kernels import MATRIX
-from flashcaps.nn.base import CapsuleLayer
+from flashcaps.nn.capsules import CapsuleLayer
 
 from ..conftest import TOLERANCE, assert_near
 from ..layer_cases import combination, outputs

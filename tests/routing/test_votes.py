@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flashcaps import ConvCapsules, DenseCapsules
-from flashcaps.nn.base import CapsuleLayer
+from flashcaps.nn.capsules import CapsuleLayer
 from flashcaps.routing.votes import add_bias, add_coordinates, centres, covered, group, patches
 
 from ..conftest import assert_near

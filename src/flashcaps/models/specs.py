@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from ..nn.backbones import Image
-from ..nn.base import CapsuleLayer, make_routing
-from ..nn.capsules import ConvCapsules, DenseCapsules, PrimaryCapsules
+from ..nn.capsules import CapsuleLayer, ConvCapsules, DenseCapsules, PrimaryCapsules, make_routing
 from ..nn.heads import Activations, Lengths, SharedLinear
 from ..nn.stack import CapsuleStack
 from ..routing import ROUTING, Routed, Routing, Sizes

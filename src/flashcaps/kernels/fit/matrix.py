@@ -7,12 +7,13 @@ expanded second moments would cancel in fp32.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...routing.contract import Step
 from ...routing.math import Softmax, log_density, over_parents
 from ...routing.votes import Votes
 from ..attend.matrix import project
@@ -181,3 +182,16 @@ def spread_of_attended(votes: Votes, query: Tensor | None, softmax: Softmax, eps
     parts = [recompute(block, *x, query) for x in votes.split(children_per_block(votes, b * j * d, softmax))]
     weight, _, variance = merge(parts, eps)
     return weight, variance
+
+
+def couplings(
+    fit: Any, steps: list[Fitted], record: bool, coupling: bool
+) -> tuple[Tensor | None, tuple[Step, ...] | None]:
+    """The last iteration's, if asked for, and with `record` what each iteration did. fit: a `Fit` or a `TritonFit`."""
+    if not (record or coupling):
+        return None, None
+    begun = [(), *(step.parents for step in steps[:-1])]
+    if not record:
+        return fit.couplings(*begun[-1]), None
+    history = tuple(Step(fit.couplings(*x), step.mean) for x, step in zip(begun, steps, strict=True))
+    return history[-1].coupling, history
