@@ -31,7 +31,7 @@ def parse_tree(run: Run, row: int | None = None) -> Drawn:
     fig = figure(0.78 * wide * across, 0.78 * 3.35 * down)
     axes = fig.subplots(down, across, squeeze=False).flatten()
     for axis, t in zip(axes, shown, strict=True):
-        lines, dots, labels = plant(axis, run, tree, row)
+        lines, dots, labels = draw_tree(axis, run, tree, row)
         set_mass(lines, dots, labels, run, tree, [m[t] for m in tree.mass], tree.share[t])
         axis.set_title(f"iteration {t + 1}")
     return Drawn(_data(tree, row), fig, _caption(run, tree, row))
@@ -46,7 +46,7 @@ def animation(run: Run, row: int | None = None, iterations: int = 5, between: in
     tree = grow(run, row, iterations=iterations)
     fig = figure(2.6 * (STEP * (len(tree.levels) - 1) + 0.6), 3.2)
     axis = fig.subplots()
-    artists = plant(axis, run, tree, row)
+    artists = draw_tree(axis, run, tree, row)
     frames, waits = [], []
     own, last = iterations_of(run.stack()), len(tree.share) - 1
     for k in range(last * between + 1):
@@ -70,14 +70,14 @@ def animation(run: Run, row: int | None = None, iterations: int = 5, between: in
 
 
 def clear_row(run: Run) -> int:
-    """A rightly answered example whose best two scores are closest: routing has something to decide."""
+    """The correctly answered example with the closest best two scores, so that routing has something to decide."""
     best = run.output.scores.topk(min(2, run.output.scores.shape[1]), 1).values
     gap = best[:, 0] - best[:, -1]
     return int(torch.where(run.right, gap, gap.new_tensor(torch.inf)).argmin())
 
 
-def plant(axis: Any, run: Run, tree: Tree, row: int) -> tuple[list[Any], list[Any], list[Any]]:
-    """Image, nodes and lines of a tree. Line widths, dot sizes and labels are set by `set_mass`."""
+def draw_tree(axis: Any, run: Run, tree: Tree, row: int) -> tuple[list[Any], list[Any], list[Any]]:
+    """Draws image, nodes and lines of a tree. `set_mass` sets line widths, dot sizes and labels."""
     from matplotlib.collections import LineCollection
 
     image = run.images()[row]
@@ -114,7 +114,7 @@ def set_mass(
 
 
 def _spot(level: Tensor, k: int) -> Tensor:
-    """Places of level k in the drawing: the image, then one column or smaller grid after the other."""
+    """Positions of level k in the drawing: the image, then a column or a smaller grid for each level."""
     x, y = level[:, 0], 1 - level[:, 1]
     if k == 0:
         return torch.stack([x, y], 1)
@@ -122,7 +122,7 @@ def _spot(level: Tensor, k: int) -> Tensor:
 
 
 def _column(count: int, k: int) -> Tensor:
-    """The roots, one above the other."""
+    """Positions of the roots, one above the other."""
     y = 1 - (torch.arange(count) + 0.5) / count
     return torch.stack([torch.full((count,), STEP * k + 0.1), y], 1)
 
@@ -137,7 +137,7 @@ def _caption(run: Run, tree: Tree, row: int) -> str:
     first, last = tree.share[0], tree.share[-1]
     said = ", ".join(f"{n} from {100 * float(a):.1f} to {100 * float(b):.1f} %"
                      for n, a, b in zip(names, first, last, strict=True))
-    return (f"Lines go from primary capsules, drawn where they look ({len(tree.levels[0])} of them, types in a ring "
-            f"around the middle of what they see), up to the {len(names)} classes with the largest scores. Thickness "
-            f"is coupling times presence; of each class the strongest lines are shown. Over {len(tree.share)} "
-            f"iterations the share of all that is routed changes: {said}.")
+    return (f"Lines go from the {len(tree.levels[0])} primary capsules, drawn in a ring around the centre of their "
+            f"receptive field, to the {len(names)} classes with the largest scores. Thickness is coupling times "
+            f"presence; only the strongest lines of each class are shown. Over {len(tree.share)} iterations the share "
+            f"of each class in everything routed changes: {said}.")

@@ -1,4 +1,4 @@
-"""One image as a tree: which primary capsules reach which class, layer by layer, per iteration."""
+"""The parse tree of one image: which primary capsules are routed to which class, layer by layer, per iteration."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..routing.votes import covered, patches
 from .figure import DoesNotApply, Run, take
 from .inside import LayerTrace, presence, receptive_fields, trace
 
-EDGES = 24  # a class and layer have at most so many lines
+EDGES = 24  # lines per class and layer
 
 
 @dataclass(frozen=True)
 class Tree:
-    """levels: where nodes lie, (N, 2) as (x, y) in [0, 1], from the primary capsules up; a column where there are no
-    places. edges[k] (E, 3): root, child and parent between levels k and k + 1; mass[k] (T, E): the share of all that
-    is routed to classes that goes along it. share (T, R): what the roots get in all."""
+    """levels: positions of nodes, (N, 2) as (x, y) in [0, 1], from the primary capsules up; dense layers are a column.
+    edges[k] (E, 3): root, child and parent between levels k and k + 1. mass[k] (T, E): the share of everything routed
+    to classes that goes along each edge. share (T, R): the total of each root."""
 
     roots: list[int]
     levels: list[Tensor]
@@ -53,7 +53,7 @@ def grow(run: Run, row: int, *, roots: int = 3, iterations: int | None = None) -
 
 
 def ring(types: int, radius: float) -> Tensor:
-    """Where around their place the capsules of each type are drawn, (types, 2)."""
+    """Offsets of the capsules of each type around their place, (types, 2)."""
     angle = torch.arange(types) * (2 * torch.pi / types)
     return radius * torch.stack([angle.cos(), angle.sin()], 1) * (types > 1)
 
@@ -79,7 +79,7 @@ def node_weights(layer: LayerTrace, step: Step, whole: bool = False) -> Tensor:
 
 
 def flow(weights: list[Tensor], classes: list[int]) -> tuple[list[Tensor], Tensor]:
-    """From the classes down: what goes along every edge, (T, R, children, parents) per layer, and the roots' shares."""
+    """The mass along every edge, from the classes down, (T, R, children, parents) per layer, and the roots' shares."""
     top = weights[-1]
     shares = top / top.sum((1, 2), keepdim=True).clamp(min=1e-12)
     flows = [torch.zeros(len(top), len(classes), *top.shape[1:], device=top.device)]
@@ -104,7 +104,7 @@ def strongest(flows: Tensor, limit: int = EDGES) -> tuple[Tensor, Tensor]:
 
 
 def _places(layer: LayerTrace) -> Tensor:
-    """Where the parents lie: their grid, or a column."""
+    """Positions of the parents: their grid, or a column."""
     pose = layer.out.pose
     if pose.ndim == 5:
         h, w = pose.shape[2:4]
