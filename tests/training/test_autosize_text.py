@@ -16,7 +16,7 @@ from flashcaps.cli.train import evaluate_run
 from flashcaps.data import load_data
 from flashcaps.data.listing import list_text
 from flashcaps.deploy.hub import from_pretrained, save_pretrained
-from flashcaps.deploy.predict_text import find_texts, open_transformer, predict_texts
+from flashcaps.deploy.predict import find_texts, open_transformer, predict_texts
 from flashcaps.training.autosize import own_command
 from flashcaps.training.autosize_text import own_text_recipe
 from flashcaps.training.loop import RunOptions, train

@@ -11,8 +11,16 @@ import typer
 from rich.table import Table
 
 from ..data.user_images import read_picture
-from ..deploy.predict import Picture, Prediction, draw, find_pictures, looks
-from ..deploy.predict_text import find_texts, predict_texts, reads_text
+from ..deploy.predict import (
+    Picture,
+    Prediction,
+    draw,
+    find_pictures,
+    find_texts,
+    predict_batches,
+    predict_texts,
+    reads_text,
+)
 from ..training.checkpoint import load
 from ..training.distributed import find_device
 from .console import console
@@ -54,7 +62,7 @@ def predict(
         raise ValueError(f"--reconstruct: expected a folder, got a file, {reconstruct}")
     found: list[Prediction] = []
     unread: list[str] = []
-    for batch in looks(model, readable(find_pictures(files or []), model, unread), top=top, invert=invert):
+    for batch in predict_batches(model, readable(find_pictures(files or []), model, unread), top=top, invert=invert):
         paths = [] if reconstruct is None else draw(model, batch, reconstruct)
         for k, prediction in enumerate(batch.predictions):
             if as_json:
