@@ -132,7 +132,7 @@ class LayerCase(NamedTuple):
         a = torch.randn(batch, *self.children, generator=generator, dtype=torch.float64)
         takes = ROUTING[self.routing](
             **{k: v for k, v in OPTIONS[self.routing][self.option].items() if k != "vote_bias"}
-        ).takes
+        ).input_activation
         if takes is None and seed % 2 == 0:
             return u.to(dtype), None
         return u.to(dtype), (a if takes == "score" else a.sigmoid()).to(dtype)
@@ -186,8 +186,9 @@ def run_layer(
     with context or nullcontext():
         routed = layer(inputs["u"], inputs.get("activation"), **asked)
     named = inputs | dict(layer.named_parameters())
-    if layer.seen.coefficients is not None and layer.seen.coefficients.requires_grad:
-        named["coefficients"] = layer.seen.coefficients
+    kept = getattr(layer.memory, "coefficients", None)
+    if kept is not None and kept.requires_grad:
+        named["coefficients"] = kept
     gradients = torch.autograd.grad(combination(routed), list(named.values()), allow_unused=True)
     return routed, {
         k: torch.zeros_like(x) if g is None else g for (k, x), g in zip(named.items(), gradients, strict=True)
