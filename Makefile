@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help test lint test-gpu test-slow test-data test-browser faults train demo bench docs fuzz lock audit clean
+.PHONY: help test lint test-gpu test-slow test-data test-browser faults train demo bench results docs fuzz lock audit clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */|/' | column -t -s '|'
@@ -35,6 +35,10 @@ test-browser: .venv/ready  ## the explainer and the report in a real browser (ne
 
 faults: .venv/ready     ## ten kinds of faults survived, counted (about 20 minutes)
 	$(PY) -m tests.faults
+
+results: .venv/ready    ## the tables of results/, and of the pages that quote them; RUNS="runs/a runs/b" adds runs first
+	$(PY) -m tools.results $(RUNS)
+	$(PY) -m docs
 
 docs: .venv/ready       ## the pages and tables that are made from code and results
 	$(PY) -m docs

@@ -22,8 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flashcaps.demo.serve import take_port
-from flashcaps.deploy.shipped import DEMO
+from flashcaps.demo.serve import DEMO, take_port
 from flashcaps.training.checkpoint import write_atomic
 
 from . import provenance

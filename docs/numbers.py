@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from flashcaps.training.recipe import list_recipes, read_recipe
-from flashcaps.training.results import PAPERS, mean, read_results
+from flashcaps.training.results import read_results
+from tools.results import RESULTS, paper_order
+from tools.runs import mean
 
 DOCS = Path(__file__).parent
-RESULTS = DOCS.parent / "results"
 BENCH = RESULTS / "bench"
 ATTACKED = {"mnist": "MNIST", "cifar10": "CIFAR-10"}  # data sets whose networks were attacked
 NOTHING = "Not measured yet: `flashcaps bench` writes its file under `results/bench`, and `python -m docs` this table."
@@ -21,7 +22,7 @@ def claims() -> str:
     """One row per recipe that a paper's number belongs to, papers in order."""
     rows = ["| paper | recipe | what it is | the paper's |", "| --- | --- | --- | --- |"]
     recipes = [recipe for recipe in map(read_recipe, list_recipes()) if recipe.claim.value is not None]
-    for recipe in sorted(recipes, key=lambda r: (_place(r.claim.paper), r.claim.paper, r.name)):
+    for recipe in sorted(recipes, key=lambda r: (paper_order(r), r.name)):
         rows.append(f"| {recipe.claim.paper} | `{recipe.name}` | {recipe.about} | {recipe.claim} |")
     return "\n".join(rows)
 
@@ -75,11 +76,6 @@ def attacks() -> str:
 def _size(epsilon: float, data: str) -> str:
     """Of a colour picture, as is usual, in steps of its 255."""
     return f"{epsilon:g}" if data == "mnist" or not epsilon else f"{round(255 * epsilon)}/255"
-
-
-def _place(paper: str) -> int:
-    first = paper.split(",")[0]
-    return PAPERS.index(first) if first in PAPERS else len(PAPERS)
 
 
 def cpu() -> str:

@@ -25,7 +25,7 @@ from ..fake_data import SMALL_TOML, fake_load_data, write_idx
 from ..own_pictures import write_pictures
 
 COMMANDS = ("models", "recipes", "train", "evaluate", "attack", "predict", "figures", "export", "demo", "bench", "tune",
-            "data get", "data shard", "results", "checks")  # fmt: skip
+            "data get", "data shard", "checks")  # fmt: skip
 
 
 class Said(tuple):
@@ -78,11 +78,11 @@ def test_help_has_examples(say: Any, command: str) -> None:
     assert examples
 
 
-def test_models_and_recipes_are_listed(say: Any, tmp_path: Path) -> None:
+def test_models_and_recipes_are_listed(say: Any) -> None:
     said = say("models")
     assert all(name in said.out for name in list_models())
     assert "8,215,568" in said.out
-    said = say("recipes", "--results", str(tmp_path))
+    said = say("recipes")
     assert all(name in said.out for name in list_recipes())
     assert "0.25 % error" in said.out
     said = say("models", "attention_diverse")
@@ -102,7 +102,6 @@ def test_models_and_recipes_are_listed(say: Any, tmp_path: Path) -> None:
         (("data", "mnits"), "did you mean mnist"),
         (("models", "zzz"), "no model matches 'zzz'"),
         (("recipes", "zzz"), "no recipe matches 'zzz'"),
-        (("results", "nowhere"), "only a finished run has one"),
         (("trian", "tiny"), "did you mean 'train'"),
         (("train", "tiny", "--sede", "3"), "--seed"),
         (("evaluate", "nowhere", "--weights", "lats"), "did you mean 'last'"),
@@ -171,10 +170,6 @@ def test_train_evaluate_and_table(say: Any, recipe: str, tmp_path: Path) -> None
     assert "of 16" in said.out
     said = say("evaluate", out, "--device", "cpu", "--split", "tests")
     assert said.code == 1
-
-    said = say("results", out, "--results", str(tmp_path / "results"))
-    assert said.code == 0
-    assert "`small` epochs=2" in (tmp_path / "results" / "README.md").read_text()
 
 
 def test_pictures_that_came_later_are_told(say: Any, tmp_path: Path) -> None:

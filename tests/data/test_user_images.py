@@ -14,7 +14,6 @@ from PIL import Image
 
 from flashcaps.data import load_data
 from flashcaps.data.user_images import (
-    held_images,
     list_folder,
     list_hub,
     list_table,
@@ -24,7 +23,7 @@ from flashcaps.data.user_images import (
 )
 from flashcaps.models import create_model
 from flashcaps.training.autosize import own_recipe
-from flashcaps.training.batches import ImageStream, Share
+from flashcaps.training.batches import ImageStream, Share, held_images
 from flashcaps.training.distributed import Workers
 from flashcaps.training.evaluate import evaluate
 from flashcaps.training.step import Step

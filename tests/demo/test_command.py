@@ -12,7 +12,7 @@ import pytest
 import flashcaps
 from flashcaps.cli import main
 from flashcaps.demo import serve
-from flashcaps.deploy.shipped import DEMO
+from flashcaps.demo.serve import DEMO
 from flashcaps.training.checkpoint import save_weights
 from tests.demo.served import models
 from tests.demo.started import start_demo, wait_for
@@ -74,7 +74,7 @@ def test_own_checkpoints_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_no_models_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "shipped_names", list)
+    monkeypatch.setattr(serve, "shipped_files", dict)
     with pytest.raises(FileNotFoundError, match="give a run folder"):
         serve.open_models()
 

@@ -17,8 +17,7 @@ from flashcaps.data import load_data
 from flashcaps.data.listing import list_text
 from flashcaps.deploy.hub import from_pretrained, save_pretrained
 from flashcaps.deploy.predict import find_texts, open_transformer, predict_texts
-from flashcaps.training.autosize import own_command
-from flashcaps.training.autosize_text import own_text_recipe
+from flashcaps.training.autosize import own_command, own_text_recipe
 from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.text import HeldText, Phrases, load_transformer
 

@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from flashcaps.models import create_model
-from flashcaps.training import checkpoint
+from flashcaps.models import create_model, shipped
+from flashcaps.models.shipped import shipped_files
 from flashcaps.training.checkpoint import (
     find_weights,
     load,
     load_state,
     save_state,
     save_weights,
-    shipped_files,
     write_atomic,
 )
 
@@ -54,7 +53,7 @@ def test_a_folder_gives_the_weights_it_was_tested_with(tmp_path: Path, model: An
 
 def test_shipped_names_are_found(tmp_path: Path, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     save_weights(tmp_path / "tiny.safetensors", model, {})
-    monkeypatch.setattr(checkpoint, "_shipped", lambda: [tmp_path / "tiny.safetensors"])
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     assert load("tiny").name == "capsnet_tiny"
     with pytest.raises(FileNotFoundError, match=r"neither a run folder.*did you mean tiny"):
         load("tinny")
@@ -64,11 +63,10 @@ def test_shipped_names_are_found(tmp_path: Path, model: Any, monkeypatch: pytest
 def test_shipped_names_are_found_in_either_form(
     tmp_path: Path, model: Any, monkeypatch: pytest.MonkeyPatch, endings: tuple[str, ...]
 ) -> None:
-    (tmp_path / "weights").mkdir()
     for ending in endings:
-        save_weights(tmp_path / "weights" / f"tiny.safetensors{ending}", model, {"ending": ending})
-        (tmp_path / "weights" / f".tiny.safetensors{ending}.part").write_bytes(b"")
-    monkeypatch.setattr(checkpoint, "files", lambda package: tmp_path)
+        save_weights(tmp_path / f"tiny.safetensors{ending}", model, {"ending": ending})
+        (tmp_path / f".tiny.safetensors{ending}.part").write_bytes(b"")
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     assert list(shipped_files()) == ["tiny"]
     assert load("tiny").config["ending"] == endings[-1]
 

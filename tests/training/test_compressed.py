@@ -17,8 +17,7 @@ import flashcaps
 from flashcaps.cli import main
 from flashcaps.models import create_model
 from flashcaps.training import compressed
-from flashcaps.training.checkpoint import read_weights, save_weights
-from flashcaps.training.compressed import compress, decompress, is_compressed
+from flashcaps.training.checkpoint import compress, decompress, is_compressed, read_weights, save_weights
 
 NAMED = r"^\S*small\.safetensors\.xz: [^\n]*$"  # one line that begins with the file
 

@@ -187,7 +187,7 @@ def test_a_run_is_resumed_with_its_seed(named: str, seed: int, words: str) -> No
     """A recipe of one's own may have another than 0."""
     recipe = read_recipe("tiny")
     recipe = replace(recipe, train=replace(recipe.train, seed=seed))
-    run = module.make_run(recipe, RunOptions("cpu", named=named), Workers(CPU))
+    run = module.make_run(recipe, RunOptions("cpu", recipe_name=named), Workers(CPU))
     assert run.resume_command == f"flashcaps train {words} --resume"
 
 

@@ -12,9 +12,17 @@ import torch
 from flashcaps.data import Split
 from flashcaps.training import packed
 from flashcaps.training.batches import Share
-from flashcaps.training.packed import PackedStates, pack, parts_of_like_length
 from flashcaps.training.recipe import Augment
-from flashcaps.training.text import HeldText, KeptPhrases, Phrases, TextStream, open_phrases
+from flashcaps.training.text import (
+    HeldText,
+    KeptPhrases,
+    PackedStates,
+    Phrases,
+    TextStream,
+    open_phrases,
+    pack,
+    parts_of_like_length,
+)
 
 from ..small_transformer import Letters, write_transformer
 

@@ -23,7 +23,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_command_to_go_on_with_and_points_of_the_routing(tmp_path: Path) -> None:
-    train(small_recipe("steps=12"), RunOptions("cpu", str(tmp_path / "run"), named="mine.toml"))
+    train(small_recipe("steps=12"), RunOptions("cpu", str(tmp_path / "run"), recipe_name="mine.toml"))
     files = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.json", "curve.csv", "curve.png", "best.safetensors", "last.safetensors"} <= files
     command = (tmp_path / "run" / "resume.txt").read_text()

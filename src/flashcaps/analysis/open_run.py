@@ -16,6 +16,7 @@ from ..training.evaluate import score_threshold
 from ..training.loader import open_sources
 from ..training.recipe import make_recipe
 from ..training.results import read_results
+from ..training.run_folder import read_metrics
 from .adversarial import read_records
 from .figure import Run
 
@@ -64,13 +65,6 @@ def open_run(
     run.batch = held.some(min(count, len(held)))
     run.split, run.crop = getattr(held, "split", None), getattr(held, "crop", 0)
     return run
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The whole lines of a run's metrics.jsonl; [] where there is none."""
-    path = folder / "metrics.jsonl"
-    text = path.read_text() if path.is_file() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def gather(results: str | Path, folders: Iterable[str | Path]) -> list[dict[str, Any]]:

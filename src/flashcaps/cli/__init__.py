@@ -19,7 +19,7 @@ from .data import data
 from .demo import demo
 from .export import export
 from .figures import figures
-from .lists import models, recipes, results
+from .lists import models, recipes
 from .predict import predict
 from .train import evaluate, train
 from .tune import tune
@@ -46,7 +46,7 @@ def examples(context: typer.Context) -> None:
         typer.echo(EXAMPLES, nl=False)
 
 
-for command in (models, recipes, train, evaluate, attack, predict, figures, export, bench, tune, demo, results, checks):
+for command in (models, recipes, train, evaluate, attack, predict, figures, export, bench, tune, demo, checks):
     app.command(name=command.__name__)(command)
 app.add_typer(data, name="data")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..deploy.export import SUFFIX, Quantised, Report, export_model, quantise
 from ..deploy.predict import answer_rule, find_pictures, prepare
-from ..deploy.shipped import FOLDER
+from ..models.shipped import FOLDER
 from ..routing.checks import check_choice
 from ..training.checkpoint import find_weights, load
 from .console import console

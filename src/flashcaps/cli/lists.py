@@ -1,4 +1,4 @@
-"""flashcaps models, recipes, data, results."""
+"""flashcaps models, recipes, data."""
 
 from __future__ import annotations
 
@@ -45,27 +45,25 @@ def models(pattern: Models = "*") -> None:
     console.print(table)
 
 
-def recipes(
-    pattern: Recipes = "*",
-    measured: Annotated[Path, typer.Option("--results", help="folder of measured results")] = Path("results"),
-) -> None:
-    """Recipes, what the paper claims, and the best result measured with each.
+def recipes(pattern: Recipes = "*") -> None:
+    """Recipes, and what the paper claims for each; for an exact name the whole recipe as TOML.
 
     \b
     flashcaps recipes
     flashcaps recipes attention
+    flashcaps recipes capsnet_mnist
     """
-    from ..training.results import best_results
-
+    if pattern in list_recipes():
+        typer.echo(read_recipe(pattern).to_toml(), nl=False)
+        return
     names = [n for n in list_recipes() if _matches(n, pattern)]
     if not names:
         close = nearest(pattern, list_recipes())
         raise ValueError(f"pattern: no recipe matches {pattern!r}{close}; flashcaps recipes lists all")
-    best = best_results(measured)
-    table = Table("recipe", "paper", "claim", "measured", "", box=None, pad_edge=False)
+    table = Table("recipe", "paper", "claim", "", box=None, pad_edge=False)
     for name in names:
         recipe = read_recipe(name)
-        table.add_row(name, recipe.claim.paper, str(recipe.claim), best.get(name, ""), recipe.about)
+        table.add_row(name, recipe.claim.paper, str(recipe.claim), recipe.about)
     console.print(table)
 
 
@@ -97,20 +95,3 @@ def data(
         console.print(str(path), markup=False, soft_wrap=True)
     if name not in ("synthetic_norb", "synthetic-norb"):  # rendered when a run first asks for it
         console.print(describe(load_data(name, root)), markup=False, soft_wrap=True)
-
-
-def results(
-    runs: Annotated[list[Path] | None, typer.Argument(help="finished run folders to add first")] = None,
-    folder: Annotated[Path, typer.Option("--results", help="folder of measured results")] = Path("results"),
-) -> None:
-    """Make results/README.md from the files under results/runs.
-
-    \b
-    flashcaps results
-    flashcaps results runs/capsnet_mnist-0 runs/capsnet_mnist-1
-    """
-    from ..training.results import add_result, write_table
-
-    for run in runs or []:
-        console.print(str(add_result(run, folder)), markup=False, soft_wrap=True)
-    console.print(str(write_table(folder)), markup=False, soft_wrap=True)

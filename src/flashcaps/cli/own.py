@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..training.autosize import own_recipe
-from ..training.autosize_text import own_text_recipe
+from ..training.autosize import own_recipe, own_text_recipe
 from ..training.distributed import find_device
 from ..training.memory import memory_warning
 from ..training.recipe import Recipe

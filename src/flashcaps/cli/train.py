@@ -18,11 +18,12 @@ from rich.table import Table
 from ..training import loop as training
 from ..training.checkpoint import load
 from ..training.distributed import find_device
-from ..training.ensemble import ensemble_result, keep_ensemble, open_ensemble
+from ..training.ensemble import ensemble_result, open_ensemble
 from ..training.evaluate import Evaluation, confusion_text, evaluate_as
 from ..training.loader import open_sources
 from ..training.recipe import Recipe, make_recipe, read_recipe
 from ..training.results import duration
+from ..training.results import keep as keep_result
 from .console import DATA_ROOT, console
 from .names import Algorithm, RecipeName, RunName, Weights
 from .own import own_fields
@@ -233,7 +234,7 @@ def evaluate_together(
     evaluation, names = evaluate_model(model, recipe, split, data, batch)
     if keep is not None:
         command = shlex.join(["flashcaps", "evaluate", *(f"runs/{Path(run).name}" for run in runs), "--ensemble"])
-        path = keep_ensemble(ensemble_result(members, evaluation, command, chosen), keep)
+        path = keep_result(ensemble_result(members, evaluation, command, chosen), keep / "runs")
         console.print(str(path), markup=False, soft_wrap=True)
     return evaluation, names
 

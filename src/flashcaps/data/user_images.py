@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..training.batches import HeldImages
 from . import DATA, Dataset, Split
 from .augment import resize
 from .files import Root
@@ -171,17 +170,6 @@ def fit(picture: Tensor, shape: tuple[int, int, int]) -> Tensor:
     if tuple(picture.shape[1:]) == shape[1:]:
         return picture
     return resize(picture[None], (shape[1], shape[2]))[0]
-
-
-class HeldSeveral(HeldImages):
-    """Images of several classes each: the answer is every class above the threshold."""
-
-    rule = "threshold"
-
-
-def held_images(split: Split, crop: int, dataset: Dataset) -> HeldImages:
-    """Examples to evaluate on, with one class an image or several."""
-    return (HeldSeveral if dataset.multilabel else HeldImages)(split, crop, dataset.classes)
 
 
 def _reader(kind: str) -> Any:

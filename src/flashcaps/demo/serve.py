@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..deploy.shipped import DEMO, shipped_names
+from ..models.shipped import shipped_files
 from ..training.checkpoint import find_weights, load
 from .explainer import Explainer, card_of, check_model
 from .samples import read_samples
 from .wording import title_of
 
+DEMO = ("demo_dynamic", "demo_em", "demo_attention", "demo_heinsen", "demo_discriminative", "demo_pairs")
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -24,7 +25,7 @@ def open_models(
 ) -> list[Explainer]:
     """The given checkpoints, then the other small models of the package."""
     given = list(dict.fromkeys(str(c) for c in checkpoints))
-    there = [name for name in DEMO if name in shipped_names() and name not in given]
+    there = [name for name in DEMO if name in shipped_files() and name not in given]
     if not given and not there:
         raise FileNotFoundError("checkpoint: no models come with this copy of flashcaps; give a run folder, as in "
                                 "flashcaps demo runs/tiny-0")  # fmt: skip
@@ -33,11 +34,11 @@ def open_models(
         tell(checkpoint)
         path = find_weights(checkpoint)
         model: Any = load(checkpoint)
-        name = unique(Path(checkpoint).name if checkpoint not in shipped_names() else checkpoint, taken)
+        name = unique(Path(checkpoint).name if checkpoint not in shipped_files() else checkpoint, taken)
         taken.add(name)
         check_model(name, model)
         model.config.setdefault("result", result_beside(path))
-        own = "" if checkpoint in shipped_names() else f"{title_of(model.capsules.layers[-1].name)}: {name}"
+        own = "" if checkpoint in shipped_files() else f"{title_of(model.capsules.layers[-1].name)}: {name}"
         found.append(Explainer(name, model, samples, card=card_of(name, model, path.parent), title=own))
     return found
 

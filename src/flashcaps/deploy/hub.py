@@ -120,11 +120,11 @@ def model_card(
     config, result = config or {}, result or {}
     recipe = config.get("recipe", {})
     title = f"{model.name} ({recipe['data']['name']})" if recipe else model.name
-    parts = [_front(model, config, result, licence), f"# {title}", _about(model), _use(model)]
+    parts = [_front(model, config, result, licence), f"# {title}", describe_model(model), _use(model)]
     if recipe:
-        parts.append(_data(recipe))
+        parts.append(describe_training(recipe))
     if result:
-        parts += [_result(result), _repeat(result)]
+        parts += [describe_result(result), _repeat(result)]
     versions = result.get("versions", {"python": platform.python_version(), "torch": torch.__version__})
     parts.append("Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".")
     return "\n\n".join(parts) + "\n"
@@ -145,7 +145,7 @@ def _front(model: Any, config: dict[str, Any], result: dict[str, Any], licence: 
     return "\n".join(["---", *lines, "---"])
 
 
-def _about(model: Any) -> str:
+def describe_model(model: Any) -> str:
     count = sum(p.numel() for p in model.parameters())
     takes = "hidden states of text" if model.image is None else "{} x {} x {} images".format(*model.image)
     return f"A capsule network of flashcaps: `{model.name}`, {count:,} weights, {takes}, {model.classes} classes."
@@ -159,7 +159,7 @@ def _use(model: Any) -> str:
     return "## Use\n\n```python\n" + "\n".join(lines) + "\n```"
 
 
-def _data(recipe: dict[str, Any]) -> str:
+def describe_training(recipe: dict[str, Any]) -> str:
     names, transformer = recipe["data"].get("options", {}).get("class_names", []), recipe["data"].get("transformer")
     classes = f" Hidden states of {transformer}, frozen." if transformer else ""
     classes += f" Classes: {', '.join(names)}." if names else ""
@@ -177,7 +177,7 @@ def _views(train: dict[str, Any]) -> str:
     return f" Tested by the mean score of {count} views of each image: {', '.join(views)}." if count > 1 else ""
 
 
-def _result(result: dict[str, Any]) -> str:
+def describe_result(result: dict[str, Any]) -> str:
     low, high = result["interval"]
     what = result["metric"].removesuffix("_percent").replace("_", " ")
     return (f"## Result\n\n| {what} | 95 % interval | images | trained |\n| --- | --- | --- | --- |\n"

@@ -1,8 +1,8 @@
-"""Batches for training and evaluation, made on the device from data that lie there.
+"""Batches for training and evaluation, made on the device from data that are stored there.
 
 A training stream plans a whole epoch at once (which examples, in which order, with which random numbers) as a pure
-function of (seed, epoch), and makes a batch as a pure function of its row of the plan. So a run can stop anywhere and
-go on, any number of processes share out what one would take, and a captured step is fed by copying one row.
+function of (seed, epoch), and makes a batch as a pure function of its row of the plan. So a run can resume anywhere,
+any number of processes share what one would take, and a captured step is fed by copying one row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..data import Split, make_generator, to_float
+from ..data import Dataset, Split, make_generator, to_float
 from ..data.augment import (
     brightness_contrast,
     center_crop,
@@ -33,9 +33,9 @@ _TABLE = 1 << 16
 
 
 class Batch(NamedTuple):
-    """inputs (B, ...) float; targets (B,) or (B, K); for the decoder, which classes (B,) or (B, M) and what they show.
+    """inputs (B, ...) float; targets (B,) or (B, K); mask (B, n) of the hidden states of text.
 
-    mask (B, n) goes with the hidden states of text.
+    For the decoder: chosen classes (B,) or (B, M), and the pictures it should draw of them.
     """
 
     inputs: Tensor
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
 class Plan(NamedTuple):
     """One epoch of this process: index (steps, B) int64 into the data, noise (steps, B, columns) in [0, 1)."""
 
-    index: Tensor  # type: ignore[assignment]  # the word hides tuple.index, which no plan needs
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which no plan needs
     noise: Tensor
 
 
@@ -82,7 +82,7 @@ class Held(Protocol):
     def batches(self, size: int) -> Iterator[Batch]: ...
 
     def some(self, count: int) -> Batch:
-        """A few, of all kinds, to look at."""
+        """A few examples of all classes."""
         ...
 
 
@@ -91,11 +91,11 @@ class Augmentation:
 
     def __init__(self, spec: Augment, device: torch.device | str = "cpu", seed: int = 0) -> None:
         self.spec = spec
-        self.flipped = 2 * bool(spec.shift) + 2 * bool(spec.crop)  # the column that mirrors
+        self.flipped = 2 * bool(spec.shift) + 2 * bool(spec.crop)  # the column that decides on mirroring
         self.columns = self.flipped + spec.flip
         self.columns += 2 * bool(spec.brightness or spec.contrast) + 2 * bool(spec.cutout) + 2 * bool(spec.mixup)
         self.columns += 4 * bool(spec.cutmix)
-        if spec.mixup:  # Beta draws need rejection; a table of them needs an index
+        if spec.mixup:  # Beta draws need rejection sampling; a table of them needs one number each
             weight, _ = mixup_weights(_TABLE, spec.mixup, make_generator(seed))
             self.table = weight.to(device)
 
@@ -157,7 +157,7 @@ def shuffle(examples: int, columns: int, share: Share, epoch: int, seed: int, de
 
 
 class ImageStream:
-    """The images of a split, each once an epoch (but for a last partial batch), in a new order."""
+    """The images of a split, each once an epoch in a new order; a last partial batch is left out."""
 
     def __init__(self, split: Split, augment: Augment, share: Share, classes: int, seed: int) -> None:
         self.split, self.share, self.classes, self.seed = split, share, classes, seed
@@ -178,7 +178,7 @@ class ImageStream:
 
 
 class PairStream:
-    """Images composed without end; an epoch is as many as there are digits."""
+    """Composed images, each a new one; an epoch has as many as there are digits."""
 
     def __init__(self, pairs: Any, share: Share, seed: int) -> None:
         self.pairs, self.share, self.seed = pairs, share, seed
@@ -207,10 +207,8 @@ def pair_batch(pair: Any) -> Batch:
 class HeldImages:
     """A split as it is; the centre where training takes crops."""
 
-    rule = "top1"
-
-    def __init__(self, split: Split, crop: int, classes: int) -> None:
-        self.split, self.crop, self.classes = split, crop, classes
+    def __init__(self, split: Split, crop: int, classes: int, rule: str = "top1") -> None:
+        self.split, self.crop, self.classes, self.rule = split, crop, classes, rule
 
     def __len__(self) -> int:
         return len(self.split)
@@ -226,6 +224,11 @@ class HeldImages:
     def _batch(self, images: Tensor, labels: Tensor) -> Batch:
         images = to_float(center_crop(images, self.crop) if self.crop else images)
         return Batch(images, labels, labels, images)
+
+
+def held_images(split: Split, crop: int, dataset: Dataset) -> HeldImages:
+    """Images to evaluate on, of one class each or of several: then the answer is every class above the threshold."""
+    return HeldImages(split, crop, dataset.classes, "threshold" if dataset.multilabel else "top1")
 
 
 class HeldPairs:

@@ -1,4 +1,4 @@
-"""From a recipe's [data] to what the loop trains and evaluates on, resident on the device."""
+"""Loads a recipe's [data] to the device: what the loop trains and evaluates on."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from ..data import Dataset, DiverseMultiMNIST, Split, holdout, load_data
+from ..data import user_images as user_images  # adds "images", "table" and "hub" to the data sets
 from ..data.augment import resize
 from ..data.files import Root
-from ..data.user_images import held_images  # and adds "images", "table" and "hub" to the data sets there are
-from .batches import Held, HeldPairs, ImageStream, PairStream, Share, Stream, spread
+from .batches import Held, HeldPairs, ImageStream, PairStream, Share, Stream, held_images, spread
 from .recipe import Augment, Data, Recipe
 
 DEV_EXAMPLES = 512
@@ -19,7 +19,7 @@ DEV_EXAMPLES = 512
 
 @dataclass(frozen=True)
 class Sources:
-    """train None: only evaluation was asked for. options: what the model must know of the data."""
+    """train is None where only evaluation was asked for. options: overrides of the model that follow from the data."""
 
     dataset: Dataset
     train: Stream | None
@@ -31,7 +31,7 @@ class Sources:
 def open_sources(
     recipe: Recipe, root: Root, device: torch.device, share: Share | None, *, dev: bool = False
 ) -> Sources:
-    """Load, hold out, resize and move the data. share None: for evaluation alone. dev: a few hundred examples."""
+    """Loads, holds out, resizes and moves the data. share None: for evaluation alone. dev: a few hundred examples."""
     spec = recipe.data
     if spec.name == "shards":  # larger than memory: read as it goes
         from .streaming import shard_sources
@@ -60,7 +60,7 @@ def open_sources(
 
 
 def load_splits(spec: Data, root: Root, device: torch.device) -> tuple[Dataset, Split | None]:
-    """The data set less what is held out of training, and that."""
+    """The data set without the examples held out of training, and those."""
     options = dict(spec.options)
     if spec.name == "synthetic_norb":
         options.setdefault("device", str(device))  # rendered there
@@ -68,7 +68,7 @@ def load_splits(spec: Data, root: Root, device: torch.device) -> tuple[Dataset, 
     if dataset.validation is not None or not spec.validation:
         return dataset, dataset.validation
     train, validation = holdout(dataset.train, count=spec.validation)
-    if spec.held:  # the same examples, differently made
+    if spec.held:  # the same examples, loaded with other options
         _, validation = holdout(load_data(spec.name, root, **options | spec.held).train, count=spec.validation)
     return replace(dataset, train=train), validation
 
@@ -77,7 +77,7 @@ def _pairs(recipe: Recipe, dataset: Dataset, splits: dict[str, Any], share: Shar
     compose = dataset.compose
     assert compose is not None
     if recipe.augment != Augment():
-        raise ValueError(f"augment: composed images take none, for each is new already; got {recipe.augment}")
+        raise ValueError(f"augment: expected none for composed images, which are all new, got {recipe.augment}")
     rule = "threshold" if compose is DiverseMultiMNIST else "top2"
 
     def held(split: Split | None) -> HeldPairs | None:

@@ -7,8 +7,7 @@ tensors there, filled before each replay.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -33,8 +32,7 @@ class Schedule:
     def at(self, step: int) -> Rates:
         s, lr = self.spec, self.lr
         if s.kind == "exponential":
-            periods = step / s.every
-            return Rates(lr * s.factor ** (math.floor(periods) if s.staircase else periods))
+            return Rates(lr * s.factor ** (step // s.every))
         if s.kind == "steps":
             return Rates(lr * s.factor ** sum(step >= m * self.per_epoch for m in s.milestones))
         if s.kind == "one_cycle":
@@ -45,7 +43,7 @@ class Schedule:
             warm = s.warmup * self.total
             if step < warm:
                 return Rates(s.start_lr + (lr - s.start_lr) * (step + 1) / math.ceil(warm))
-            return Rates(s.end_lr + (lr - s.end_lr) * _cosine((step - warm) / max(self.total - warm, 1)))
+            return Rates(lr * _cosine((step - warm) / max(self.total - warm, 1)))
         return Rates(lr)
 
     def _cycle(self, step: int) -> float:
@@ -78,7 +76,7 @@ class RAdam(torch.optim.Optimizer):
         defaults = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
 
-    found_inf: Tensor | None = None  # as torch's fused optimisers have it: where it is 1, a step changes nothing
+    found_inf: Tensor | None = None  # as in torch's fused optimisers: where it is 1, a step changes nothing
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -145,26 +143,6 @@ def make_optimiser(params: Iterable[nn.Parameter], spec: OptimiserSpec, device: 
                                nesterov=spec.nesterov, fused=True)
     kind = torch.optim.AdamW if spec.kind == "adamw" else torch.optim.Adam
     return kind(params, lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay, fused=True, capturable=cuda)
-
-
-@contextmanager
-def worst_nearby(
-    parameters: Sequence[Tensor], grads: Sequence[Tensor], radius: float, buffers: Sequence[Tensor] = ()
-) -> Iterator[None]:
-    """Within, the weights stand at w + radius g / ||g||, where to first order the loss is highest (Foret et al. 2021).
-
-    A gradient taken there makes the step sharpness-aware. Afterwards they are, bit for bit, what they were, and so are
-    the buffers: the statistics of a batch count once, at the weights themselves.
-    """
-    weights, steps = [p.detach() for p in parameters], list(grads)
-    held = [*weights, *buffers]
-    before = [x.clone() for x in held]
-    norm = torch.stack(torch._foreach_norm(steps)).norm()
-    torch._foreach_add_(weights, torch._foreach_mul(steps, radius / (norm + 1e-12)))
-    try:
-        yield
-    finally:
-        torch._foreach_copy_(held, before)
 
 
 def set_rates(optimiser: torch.optim.Optimizer, rates: Rates, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""A run to look at: its learning curve, as a picture and as a table, and inputs beside their reconstructions."""
+"""Pictures of a run: its learning curve, also as a table, and inputs beside their reconstructions."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def write_curve(folder: Path, metrics: list[dict[str, Any]]) -> Path:
 
 
 def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
-    """curve.csv, and curve.png: loss, and error on training and held-out data, over epochs. Why not, where it cannot be
-    drawn."""
+    """curve.csv and curve.png: loss, and error on training and held-out data, by step. Returns why, if it cannot."""
     write_curve(folder, metrics)
     plt = _pyplot()
     if plt is None:
@@ -65,13 +64,11 @@ def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
 
 
 @torch.no_grad()
-def draw_reconstructions(folder: Path, model: Any, held: Held, count: int = 12) -> str:
+def draw_reconstructions(folder: Path, model: Any, held: Held, count: int = 12) -> None:
     """reconstructions.png: test images above what the decoder draws from the predicted class capsule."""
-    if getattr(model, "decoder", None) is None:
-        return ""
     plt = _pyplot()
-    if plt is None:
-        return ""
+    if getattr(model, "decoder", None) is None or plt is None:
+        return
     training = model.training
     model.eval()
     batch = held.some(count)
@@ -92,4 +89,3 @@ def draw_reconstructions(folder: Path, model: Any, held: Held, count: int = 12) 
         ax.axis("off")
     figure.savefig(folder / "reconstructions.png", dpi=120)
     plt.close(figure)
-    return ""

@@ -23,10 +23,10 @@ from ..models import create_model
 from .checkpoint import write_atomic
 from .distributed import find_device, set_precision
 from .environment import versions
-from .graphs import record, warm_up
 from .loop import convolutions_last
 from .recipe import Recipe
 from .results import commit, hardware
+from .step import record, warm_up
 
 GAIN = 0.01  # of a step's time: less is noise
 ALIKE = 0.02  # of the largest element of a gradient: products of TF32 and bf16 stay within it

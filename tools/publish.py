@@ -1,9 +1,8 @@
-"""Weights that come along: found by name, and made from a finished run by one command.
+"""Publish the weights of a finished run as part of flashcaps:
 
-    model = flashcaps.load("demo_dynamic")
-    python -m flashcaps.deploy.shipped runs/demo_dynamic-0 demo_dynamic --data DIR
+    python -m tools.publish runs/demo_dynamic-0 demo_dynamic --data DIR
 
-The command stores the weights the run was tested with in half precision, tests them again as stored, and writes a card
+It stores the weights the run was tested with in half precision, tests them again as stored, and writes a card
 beside them. Every number in the card is from the run's result.json, from that test, or the size of the file. That is
 NAME.safetensors, or NAME.safetensors.xz where xz saves more than a tenth.
 """
@@ -16,27 +15,23 @@ from typing import Any
 
 import torch
 
-from ..training.checkpoint import load, shipped_files, weights_bytes, write_atomic
-from ..training.compressed import SUFFIX, compress
-from ..training.evaluate import Evaluation, evaluate_as
-from ..training.recipe import make_recipe
-from ..training.results import plain_command
+from flashcaps.deploy.hub import describe_model, describe_result, describe_training, portable, read_result
+from flashcaps.models.shipped import FOLDER
+from flashcaps.training.checkpoint import SUFFIX, compress, load, weights_bytes, write_atomic
+from flashcaps.training.evaluate import Evaluation, evaluate_as
+from flashcaps.training.loader import open_sources
+from flashcaps.training.recipe import make_recipe
 
-FOLDER = Path(__file__).parents[1] / "models" / "weights"
+from .runs import plain_command
+
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 WORTH = 0.9  # of its size: a file that xz makes smaller than that is stored so
-DEMO = ("demo_dynamic", "demo_em", "demo_attention", "demo_heinsen", "demo_discriminative", "demo_pairs")
 
 
-def shipped_names() -> list[str]:
-    """What `flashcaps.load` finds by name."""
-    return sorted(shipped_files())
-
-
-def ship(run: str | Path, name: str, *, dtype: str = "float16", data: str | None = None, folder: Path = FOLDER) -> Path:
+def publish(
+    run: str | Path, name: str, *, dtype: str = "float16", data: str | None = None, folder: Path = FOLDER
+) -> Path:
     """weights/NAME.safetensors or NAME.safetensors.xz, and NAME.md, from a finished run. data: where test data lie."""
-    from .hub import portable, read_result
-
     if dtype not in DTYPES:
         raise ValueError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
     if not name.isidentifier():
@@ -73,8 +68,6 @@ def choose_form(plain: Path, raw: bytes) -> tuple[Path, bytes, Path]:
 
 def measure(model: Any, data: str | None) -> Evaluation:
     """On the test set its recipe names, with the weights as they will be stored."""
-    from ..training.loader import open_sources
-
     recipe = make_recipe(model.config["recipe"])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     held = open_sources(recipe, data, device, None).test
@@ -85,8 +78,6 @@ def measure(model: Any, data: str | None) -> Evaluation:
 
 def make_card(name: str, model: Any, config: dict[str, Any], file: str) -> str:
     """What it is, what it was trained on, how good it is, how to use and how to repeat it. file: its name and size."""
-    from .hub import _about, _data, _result
-
     result, stored = config["result"], config["result"]["stored"]
     low, high = stored["interval"]
     what = result["metric"].removesuffix("_percent").replace("_", " ")
@@ -95,30 +86,30 @@ def make_card(name: str, model: Any, config: dict[str, Any], file: str) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items())
     parts = [
         f"# {name}",
-        _about(model),
+        describe_model(model),
         f'```python\nmodel = flashcaps.load("{name}")\n```',
-        _data(config["recipe"]).replace("`config.json`", "the header of the weights file"),
-        _result(result),
+        describe_training(config["recipe"]).replace("`config.json`", "the header of the weights file"),
+        describe_result(result),
         f"As stored here ({stored['dtype']}): {what} {stored['value']:.2f} % ({low:.2f} to {high:.2f} %) on "
         f"{stored['examples']:,} images.{note}",
         f"File: {file}.",
         f"## Reproduce\n\n    {result['command']}\n"
-        f"    python -m flashcaps.deploy.shipped RUN {name} --dtype {stored['dtype']}",
+        f"    python -m tools.publish RUN {name} --dtype {stored['dtype']}",
         f"Seed {result['seed']}, commit {result['commit'] or 'unknown'}, {versions}.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
-    what = ("Ship the weights of a run as NAME.safetensors, or as NAME.safetensors.xz where xz saves more than a "
+    what = ("Publish the weights of a run as NAME.safetensors, or as NAME.safetensors.xz where xz saves more than a "
             "tenth, with a card NAME.md.")  # fmt: skip
-    parser = argparse.ArgumentParser(prog="python -m flashcaps.deploy.shipped", description=what)
+    parser = argparse.ArgumentParser(prog="python -m tools.publish", description=what)
     parser.add_argument("run", help="the folder of a finished run")
     parser.add_argument("name", help="what flashcaps.load will find them by")
     parser.add_argument("--dtype", choices=list(DTYPES), default="float16")
     parser.add_argument("--data", help="where data sets lie")
     given = parser.parse_args()
-    path = ship(given.run, given.name, dtype=given.dtype, data=given.data)
+    path = publish(given.run, given.name, dtype=given.dtype, data=given.data)
     print(f"{path}: {path.stat().st_size:,} bytes")
 
 

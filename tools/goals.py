@@ -1,4 +1,4 @@
-"""What was aimed at, and what every attempt at it changed and did: results/goals.toml and the runs beside it.
+"""The goals in results/goals.toml, and every attempt at them among the runs beside it.
 
     [[goal]]
     about = "MNIST"
@@ -6,21 +6,19 @@
     at_most = 0.25                    # percent; at_least where more is better
     seeds = 3                         # an attempt counts as their mean
 
-`within_s` bounds the training time, too, of a run that had the device to itself. `against` names recipes to beat: the
-number is then how far ahead a run is of the best of them, with the same changes where those were measured, else none;
-where one was not measured at all, there is nothing to be ahead of yet.
+`within_s` bounds the training time, too; a run that shared its device does not count. `against` names recipes to beat:
+the number is then how far ahead a run is of the best of them. A rival is taken with the same changes if it was measured
+with them, and otherwise as its recipe is; where a rival was not measured at all, there is no attempt yet.
 """
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .limits import read_toml
-from .results import changes, mean, took, word_of
-
-Groups = dict[tuple[str, str], list[dict[str, Any]]]  # (recipe, variant) -> its runs
+from .runs import Group, Groups, changes, is_accuracy, mean, training_time
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,9 @@ class Goal:
 
 @dataclass(frozen=True)
 class Attempt:
-    """runs: one setting, a seed each. value: their mean, or how far that is ahead."""
+    """runs: the seeds of one setting. value: their mean, or how far that is ahead of the best rival."""
 
-    runs: list[dict[str, Any]]
+    runs: Group
     value: float
     reached: bool
 
@@ -61,7 +59,7 @@ def read_goals(results: Path) -> list[Goal]:
     if not path.is_file():
         return []
     known, goals = {f.name for f in fields(Goal)}, []
-    for entry in read_toml(path).get("goal", []):
+    for entry in tomllib.loads(path.read_text()).get("goal", []):
         unknown = sorted(set(entry) - known)
         if unknown or not {"about", "recipes"} <= set(entry):
             others = ", ".join(sorted(known))
@@ -81,9 +79,9 @@ def attempts(goal: Goal, groups: Groups) -> list[Attempt]:
     return sorted(found, key=lambda a: (a.value if goal.at_least is None else -a.value, a.runs[0]["variant"]))
 
 
-def _attempt(goal: Goal, runs: list[dict[str, Any]], rivals: list[list[dict[str, Any]]]) -> Attempt:
+def _attempt(goal: Goal, runs: Group, rivals: list[Group]) -> Attempt:
     value = mean(runs)
-    if rivals and word_of(runs) == "accuracy":
+    if rivals and is_accuracy(runs):
         value -= max(map(mean, rivals))
     elif rivals:
         value = min(map(mean, rivals)) - value
@@ -110,5 +108,5 @@ def _section(goal: Goal, tried: list[Attempt]) -> str:
     for a in tried:
         first, value = a.runs[0], f"**{a.value:.2f}**" if a.reached else f"{a.value:.2f}"
         lines.append(f"| `{first['recipe']}` | {changes(first) or 'nothing'} | {len(a.runs)} | {first['images']:,} "
-                     f"| {value} | {took(a.runs)} |")  # fmt: skip
+                     f"| {value} | {training_time(a.runs)} |")  # fmt: skip
     return "\n".join(lines) + "\n"
