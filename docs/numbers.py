@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from flashcaps.training.recipe import list_recipes, read_recipe
-from flashcaps.training.results import read_results
 from tools.results import RESULTS, paper_order
 from tools.runs import mean
+
+from flashcaps.training.recipe import list_recipes, read_recipe
+from flashcaps.training.results import read_results
 
 DOCS = Path(__file__).parent
 BENCH = RESULTS / "bench"

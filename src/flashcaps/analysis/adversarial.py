@@ -1,12 +1,12 @@
 """Adversarial robustness: accuracy under FGSM and PGD in an L-infinity ball, the same for capsules and CNN.
 
-Images are floats in [0, 1] and stay so. An attack increases an objective. The loss that a model was trained with is not
-a fair one: the margin loss of a well answered image is exactly 0, and so is its gradient, while a cross-entropy never is;
-capsules would look robust because the attack does not move. So attacks increase the *gap*, the highest wrong score minus
-the true class's: it is positive where the answer is wrong, it never saturates, and a sign step does not depend on its
-scale, whether scores are lengths, activations or logits. "cross_entropy" and "trained" are for comparison. Gradients
-pass through every routing iteration. `flat` in the result is the share of images whose gradient is exactly 0: where it
-is large, the accuracy under attack says little.
+Images are floats in [0, 1] and stay so. An attack increases an objective. The loss that a model was trained with is no
+fair one: the margin loss of a well answered image is exactly 0, and so is its gradient, while a cross-entropy never is;
+capsules would look robust because the attack does not move. So attacks increase the *gap*, the highest wrong score
+minus the true class's: it is positive where the answer is wrong, it never saturates, and a sign step does not depend on
+its scale, whether scores are lengths, activations or logits. "cross_entropy" and "trained" are for comparison.
+Gradients pass through every routing iteration. `flat` in the result is the share of images whose gradient is exactly 0:
+where it is large, the accuracy under attack says little.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def pgd(
 ) -> Tensor:  # fmt: skip
     """x <- clip(x + step sign(grad)), `steps` times, from a random point in the ball (Madry et al. 2018).
 
-    step: 2.5 epsilon / steps by default, which reaches every corner. clip: to within epsilon of the image and to [0, 1].
+    step: 2.5 epsilon / steps by default, which reaches every corner. clip: to epsilon around the image and to [0, 1].
     Returns for each image the first point that fools the model, which may be the image itself, or else the last point.
     Never waits for the device.
     """
@@ -155,7 +155,7 @@ def robustness(model: nn.Module, batch: Batch, plan: Plan = Plan(), trained: Los
         counts = torch.zeros(1 + 2 * len(epsilons), dtype=torch.int64, device=images.device)
         for k, rows in enumerate(torch.arange(len(images), device=images.device).split(plan.batch)):
             some = take(Batch(images, targets), rows)
-            counts += torch.stack(_survivors(model, some, epsilons, loss, replace(plan, seed=plan.seed + k)))
+            counts += torch.stack(_survivors(model, some, loss, replace(plan, seed=plan.seed + k)))
     finally:
         model.train(training)
     flat, *right = counts.tolist()
@@ -166,9 +166,10 @@ def robustness(model: nn.Module, batch: Batch, plan: Plan = Plan(), trained: Los
             "step": "2.5 epsilon / steps", "flat": round(100 * flat / n, 4), "rows": rows}
 
 
-def _survivors(model: nn.Module, batch: Batch, epsilons: tuple[float, ...], loss: Objective, plan: Plan) -> list[Tensor]:
+def _survivors(model: nn.Module, batch: Batch, loss: Objective, plan: Plan) -> list[Tensor]:
     """How many gradients are 0, and how many images stay right under FGSM and under PGD at each epsilon."""
     x, targets = batch.inputs, batch.targets
+    epsilons = plan.at(x.shape[1])
     grad, scores = climb(model, x, targets, loss)
     counts, clean = [(grad.flatten(1) == 0).all(1).sum()], is_right(scores, targets, "top1")
 

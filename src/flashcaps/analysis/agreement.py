@@ -52,7 +52,7 @@ def agreement(run: Run, iterations: int = 5, images: int = 16) -> Drawn:
 def _caption(run: Run, data: dict[str, Any], iterations: int, images: int) -> str:
     ends = {n: (float(v["entropy"][-1]), float(v["agreement"][0]), float(v["agreement"][-1])) for n, v in data.items()}
     said = "; ".join(f"{n} {e:.2f} and {a:.2f} (at first {first:.2f})" for n, (e, first, a) in ends.items())
-    text = (f"The votes of {run.model.name} for its classes, on {images} test images, routed by each algorithm with its "
+    text = (f"The votes of {run.model.name} for its classes on {images} test images, routed by each algorithm with its "
             f"initial parameters. Entropy and agreement after {iterations} iterations: {said}. The couplings of "
             f"{min(ends, key=lambda n: ends[n][0])} are the most decided. Discriminative coefficients belong to the "
             "layer: for them an iteration is one step of gradient ascent.")
@@ -71,7 +71,8 @@ def route(algorithm: Routing, votes: Tensor, labels: Tensor) -> tuple[Step, ...]
     learned = {name: votes.new_full(spec.shape, spec.start) for name, spec in algorithm.learned(Sizes(i, j, d)).items()}
     present = {"probability": 1.0, "score": math.inf}.get(algorithm.input_activation or "")
     activation = None if present is None else votes.new_full((b, i), present)
-    return algorithm.run(algorithm.function, votes, activation, learned, softmax=over_parents, record=True).history or ()
+    routed = algorithm.run(algorithm.function, votes, activation, learned, softmax=over_parents, record=True)
+    return routed.history or ()
 
 
 def _ascent(votes: Tensor, labels: Tensor, iterations: int) -> tuple[Step, ...]:

@@ -41,7 +41,8 @@ def credit(run: Run, sentences: int = 3) -> Drawn:
         said.append(f"sentence {k + 1} uses “{tokens[best]}” most ({token_share:.0f} % of its credit; an even share is "
                     f"{100 / length:.0f} %) and layer {layer} ({layer_share:.0f} %; even: {100 / depth:.0f} %)")
     axes[-1].set_xlabel("token")
-    return Drawn({"credit": table, "tokens": words, "answer": answer}, fig, f"Brighter is used more; {'; '.join(said)}.")
+    text = f"Brighter is used more; {'; '.join(said)}."
+    return Drawn({"credit": table, "tokens": words, "answer": answer}, fig, text)
 
 
 def credit_of(layers: list[LayerTrace]) -> Tensor:

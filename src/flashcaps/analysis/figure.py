@@ -19,12 +19,11 @@ from ..training.batches import Batch
 from ..training.evaluate import answers, forward, is_right
 from ..training.recipe import Recipe
 
-
 NO_IMAGES = "images are needed; this model reads hidden states of text"
 
 
 class Drawn(NamedTuple):
-    """data: what is drawn, as tensors and numbers; figure: a matplotlib Figure; caption: what it shows of this model."""
+    """data: tensors and numbers that are drawn; figure: a matplotlib Figure; caption: what it shows of this model."""
 
     data: dict[str, Any]
     figure: Any

@@ -36,8 +36,8 @@ def pose_trajectories(run: Run, toy: int = 0) -> Drawn:
                     f"{100 * kept:.0f} % of all squared distances")
     label, instance = data["azimuth"]["toy"]
     text = (f"The {run.class_name(label)} capsule while toy {instance} is turned: each line joins its "
-            f"{data['azimuth']['pose'].shape[1]} pose vectors in one image; the first vector has a ring at the first and "
-            f"last angle. Light to dark is the first to the last angle; {'; '.join(said)}.")
+            f"{data['azimuth']['pose'].shape[1]} pose vectors in one image; the first has a ring at both ends. Light "
+            f"to dark is the first to the last angle; {'; '.join(said)}.")
     return Drawn(data, fig, text)
 
 

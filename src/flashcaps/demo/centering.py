@@ -1,4 +1,4 @@
-"""Centres a drawing as MNIST does: the bounding box scaled to 20 pixels, the centre of mass in the middle of 28 x 28."""
+"""Centres a drawing as in MNIST: its bounding box scaled to 20 pixels, its centre of mass in the middle of 28 x 28."""
 
 from __future__ import annotations
 

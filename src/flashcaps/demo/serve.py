@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ..models.shipped import shipped_files
+from ..routing import ROUTING
 from ..training.checkpoint import find_weights, load
 from .explainer import Explainer, card_of, check_model
 from .samples import read_samples
 from .wording import title_of
 
-DEMO = ("demo_dynamic", "demo_em", "demo_attention", "demo_heinsen", "demo_discriminative", "demo_pairs")
+DEMO = (*(f"demo_{name}" for name in ROUTING), "demo_pairs")
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
