@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import flashcaps
+from flashcaps.analysis import FIGURES
 from flashcaps.analysis.agreement import agreement
 from flashcaps.analysis.cost import cost
 from flashcaps.analysis.open_run import open_run
@@ -91,17 +92,18 @@ def test_it_goes_from_a_folder_of_pictures_to_an_exported_file(
     run("evaluate", out, "--device", "cpu", "--json")
     assert round(json.loads(capsys.readouterr().out)["error"], 4) == result["value"]
 
-    names = ("architecture", "reconstructions", "parse_tree", "vote_distances", "margin", "iterations", "adversarial")
-    run("figures", out, *names)
-    assert not [name for name in names if not (out / "figures" / f"{name}.png").is_file()]
+    run("figures", out, "margin")
+    assert (out / "figures" / "margin.png").is_file()
     opened = open_run(out)
+    for name in ("architecture", "parse_tree", "vote_distances", "iterations"):
+        assert FIGURES[name](opened).caption
     assert set(agreement(opened, iterations=2, images=4).data) == set(ROUTING)
     assert set(cost(opened, iterations=(1, 2)).data["cost"]["toy"]) == {1, 2}
     assert colour_of("toy") == COLOURS[len(ROUTING) - 1]
     assert algorithm_names("to") == ["toy"]
 
-    run("export", out, "--to", "onnx", "--out", tmp_path / "toy.onnx")
-    scores, pose = open_exported(tmp_path / "toy.onnx")(torch.rand(3, 3, 12, 12))
+    run("export", out, "--to", "torch-export", "--out", tmp_path / "toy.pt2")
+    scores, pose = open_exported(tmp_path / "toy.pt2")(torch.rand(3, 3, 12, 12))
     assert (scores.shape, pose.shape) == ((3, 3), (3, 3, 16))
 
 
