@@ -26,7 +26,7 @@ from flashcaps.training.autosize import own_recipe
 from flashcaps.training.batches import ImageStream, Share, held_images
 from flashcaps.training.distributed import Workers
 from flashcaps.training.evaluate import evaluate
-from flashcaps.training.step import Step
+from flashcaps.training.step import TrainStep
 from tests.fake_data import small_recipe
 from tests.own_pictures import SHAPES, write_pictures
 
@@ -379,7 +379,7 @@ def test_several_labels_train_and_are_counted(tmp_path: Path) -> None:
     held = held_images(data.test, 0, data)
     assert held.rule == "threshold"
     stream = ImageStream(data.train, recipe.augment, Share(28), 2, 0)
-    step = Step(model, stream, recipe, held.rule, Workers(torch.device("cpu")))
+    step = TrainStep(model, stream, recipe, held.rule, Workers(torch.device("cpu")))
     before = evaluate(model, held).error
     for epoch in range(20):
         plan = stream.plan(epoch)

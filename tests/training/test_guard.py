@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from flashcaps.training import loader as sources
-from flashcaps.training import loop as module
 from flashcaps.training.batches import Batch, ImageStream
 from flashcaps.training.checkpoint import load_state
 from flashcaps.training.guard import NonFinite, diagnose, first_bad
@@ -134,7 +133,7 @@ def test_a_loss_that_is_not_finite_is_noticed_where_gradients_are(monkeypatch: p
     assert step.guard.check() == 0
 
 
-def test_a_look_starts_the_count_anew() -> None:
+def test_a_check_starts_the_count_again() -> None:
     step, plan = make()
     for k in range(2):
         step(plan.index[k], plan.noise[k], k)
@@ -196,12 +195,10 @@ def test_a_state_with_nan_is_not_saved(tmp_path: Path) -> None:
 
 @pytest.fixture
 def spoiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training on data with one bad example, and no pictures at the end."""
+    """Training on data with one bad example."""
     monkeypatch.setattr(sources, "load_data", fake_load_data)
     monkeypatch.setattr(sources, "ImageStream", Stream)
     monkeypatch.setattr(Stream, "spoil", (13,))
-    monkeypatch.setattr(module, "draw_curve", lambda *_: "")
-    monkeypatch.setattr(module, "draw_reconstructions", lambda *_: "")
 
 
 @pytest.mark.usefixtures("spoiled")

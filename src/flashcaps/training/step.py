@@ -24,7 +24,7 @@ from .batches import Batch, Stream
 from .distributed import Workers
 from .evaluate import forward, is_right, score_threshold
 from .guard import Guard
-from .optim import Rates, Schedule, make_optimiser, set_rates
+from .optim import Rates, make_optimiser, scheduled, set_rates
 from .recipe import Loss, Recipe
 
 WARM_UP = 3  # eager steps before a capture: cuBLAS, cuDNN and Triton choose and allocate in them
@@ -65,7 +65,6 @@ class TrainStep:
         self.network: Any = torch.compile(model) if spec.compile else model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device)
-        self.schedule = Schedule(recipe.schedule, recipe.optimiser.lr, self.total, stream.steps)
         self.average = Average(model, spec.ema) if spec.ema else None
         self.guard = Guard(self.optimiser, [m.get_buffer("coefficients") for m in discriminative_layers(model)], device)
         self.margin = torch.zeros((), device=device)
@@ -84,7 +83,7 @@ class TrainStep:
             self.margin.fill_(spread_margin(step / self.total) if linear else spread_margin_by_step(step))
 
     def rates(self, step: int) -> Rates:
-        rates = self.schedule.at(step)
+        rates = scheduled(self.recipe.schedule, self.recipe.optimiser.lr, step, self.total, self.stream.steps)
         return rates._replace(lr=rates.lr * 0.5**self.rollbacks)
 
     def advance(self, index: Tensor, noise: Tensor) -> None:
