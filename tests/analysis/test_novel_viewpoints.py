@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flashcaps.analysis import DoesNotApply, Run
-from flashcaps.analysis.novel_viewpoints import novel_viewpoints
+from flashcaps.analysis.comparisons import novel_viewpoints
 from flashcaps.training.recipe import read_recipe
 from tests.analysis.conftest import small_run
 

@@ -36,7 +36,7 @@ from ..training.results import commit, hardware, keep
 from ..training.run_folder import variant
 from ..training.step import criterion
 from .figure import NO_IMAGES, DoesNotApply, Drawn, Run, take
-from .style import COLOURS, MARKERS, figure, grid, styled
+from .style import COLOURS, MARKERS, grid, styled, subplots
 
 Objective = Callable[[Tensor, Tensor], Tensor]  # scores (B, K), targets (B,) -> what an attack increases, (B,) or ()
 FOLDER = "robustness"  # under results/
@@ -201,8 +201,7 @@ def make_record(run: Run, plan: Plan, command: str = "") -> dict[str, Any]:
     about = {"recipe": recipe.name, "variant": variant(recipe), "overrides": list(recipe.overrides),
              "seed": recipe.train.seed, "data": recipe.data.name, "model": run.model.name,
              "parameters": run.parameters, "trained_with": recipe.loss.kind}
-    device = next(run.model.parameters()).device
-    return about | found | {"wall_s": round(time.monotonic() - began, 2), "hardware": hardware(device),
+    return about | found | {"wall_s": round(time.monotonic() - began, 2), "hardware": hardware(run.device),
                             "versions": versions(), "commit": commit(), "command": command}
 
 
@@ -225,8 +224,7 @@ def adversarial(run: Run) -> Drawn:
         few = take(run.single(), spread(len(run.single().inputs), QUICK.batch).to(run.single().inputs.device))
         own = {"model": run.model.name, **robustness(run.model, few, QUICK, run.recipe.loss if run.recipe else None)}
         lines = {(run.name, "default"): [own], **lines}
-    fig = figure(9.4, 4.2)
-    axes = fig.subplots(1, 2, sharey=True)
+    fig, axes = subplots(9.4, 4.2, 1, 2, sharey=True)
     curves: dict[str, Any] = {}
     for k, ((name, kind), records) in enumerate(lines.items()):
         label = name if kind == "default" else f"{name} {kind}"

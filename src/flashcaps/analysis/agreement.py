@@ -12,9 +12,9 @@ from torch import Tensor
 from ..routing import ROUTING, Routing, Sizes, Step
 from ..routing.discriminative import Discriminative, discriminative_routing, discriminative_update
 from ..routing.math import over_parents
-from .figure import DoesNotApply, Drawn, Run, take
+from .figure import DoesNotApply, Drawn, Run
 from .inside import class_votes
-from .style import LINES, MARKERS, colour_of, figure, grid, styled, whole_ticks
+from .style import LINES, MARKERS, colour_of, grid, styled, subplots, whole_ticks
 
 SAME = 0.02  # difference of entropies below which two lines coincide
 
@@ -22,8 +22,7 @@ SAME = 0.02  # difference of entropies below which two lines coincide
 @styled
 def agreement(run: Run, iterations: int = 5, images: int = 16) -> Drawn:
     """Coupling entropy and agreement of votes per iteration, all algorithms on the same votes."""
-    batch = run.examples()
-    batch = take(batch, torch.arange(min(images, len(batch.inputs))))
+    batch = run.first(images)
     votes, _ = class_votes(run, batch, 1)
     if votes.shape[2] < 2:
         raise DoesNotApply("at least two class capsules are needed; a child of a single one has no choice")
@@ -32,8 +31,7 @@ def agreement(run: Run, iterations: int = 5, images: int = 16) -> Drawn:
         steps = route(ROUTING[name](iterations=iterations), votes, batch.targets)
         data[name] = {"entropy": torch.stack([entropy(s.coupling) for s in steps]),
                       "agreement": torch.stack([agree(votes, s.coupling) for s in steps])}
-    fig = figure(9.5, 3.9)
-    left, right = fig.subplots(1, 2)
+    fig, (left, right) = subplots(9.5, 3.9, 1, 2)
     for k, (name, values) in enumerate(data.items()):
         look: dict[str, Any] = {"marker": MARKERS[k % len(MARKERS)], "linestyle": LINES[k % len(LINES)]}
         for axis, key in ((left, "entropy"), (right, "agreement")):

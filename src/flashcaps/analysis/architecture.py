@@ -11,7 +11,7 @@ from ..routing import Routed
 from ..training.batches import Batch
 from .figure import Drawn, Run, take
 from .inside import trace
-from .style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, PURPLE, figure, numbers, styled
+from .style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, PURPLE, styled, subplots
 
 ARROW = {"arrowstyle": "-|>", "color": MUTED, "linewidth": 1.5, "shrinkA": 0, "shrinkB": 0}
 COLOUR = {"input": MUTED, "layer": BLUE, "capsules": ORANGE, "head": GREEN, "decoder": PURPLE}
@@ -33,8 +33,7 @@ def architecture(run: Run) -> Drawn:
     """Encoder and decoder with shapes and parameter counts, drawn from the model."""
     found = stages(run)
     rows = [found[k : k + PER_ROW] for k in range(0, len(found), PER_ROW)]
-    fig = figure(10, 1.75 * len(rows) + 0.2)
-    axis = fig.subplots()
+    fig, (axis,) = subplots(10, 1.75 * len(rows) + 0.2)
     axis.set(xlim=(0, PER_ROW), ylim=(-len(rows), 0))
     axis.axis("off")
     for r, row in enumerate(rows):
@@ -50,8 +49,8 @@ def architecture(run: Run) -> Drawn:
     largest = max(found, key=lambda s: s.parameters)
     capsules = sum(s.parameters for s in found if s.kind == "capsules")
     drawn = sum(s.parameters for s in found if s.kind == "decoder")
-    text = (f"{run.model.name} has {numbers(total)} parameters. The largest part is {largest.name} with "
-            f"{numbers(largest.parameters)} ({100 * largest.parameters / total:.0f} %)")
+    text = (f"{run.model.name} has {total:,} parameters. The largest part is {largest.name} with "
+            f"{largest.parameters:,} ({100 * largest.parameters / total:.0f} %)")
     text += f"; capsules have {100 * capsules / total:.0f} %" if capsules else "; it has no capsules"
     text += f" and the decoder {100 * drawn / total:.0f} %." if drawn else ", and it has no decoder."
     text += " Shapes are of one example: capsules are types x rows x columns x pose, or capsules x pose."
@@ -69,7 +68,7 @@ def _box(axis: Any, x: float, y: float, stage: Stage) -> None:
     axis.text(x, y - 0.13, stage.detail, ha="center", va="center", fontsize=9, color=MUTED)
     if stage.parameters:
         colour = COLOUR[stage.kind]
-        axis.text(x, y - 0.27, numbers(stage.parameters), ha="center", va="center", fontsize=10, color=colour)
+        axis.text(x, y - 0.27, f"{stage.parameters:,}", ha="center", va="center", fontsize=10, color=colour)
 
 
 def stages(run: Run) -> list[Stage]:
@@ -110,7 +109,7 @@ def one_example(run: Run) -> Batch:
     if run.batch is not None:
         return take(run.batch, torch.tensor([0]))
     shape = model.image or (8, *model.reads)
-    return Batch(torch.zeros(1, *shape, device=next(model.parameters()).device), torch.zeros(1, dtype=torch.long))
+    return Batch(torch.zeros(1, *shape, device=run.device), torch.zeros(1, dtype=torch.long))
 
 
 def _leaves(name: str, part: nn.Module) -> list[tuple[str, nn.Module]]:

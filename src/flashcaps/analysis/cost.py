@@ -13,9 +13,9 @@ from ..nn.coefficients import ascend_coefficients
 from ..nn.losses import margin_loss, reconstruction_loss
 from ..routing import ROUTING
 from ..training.batches import Batch
-from .figure import DoesNotApply, Drawn, Run, take
+from .figure import DoesNotApply, Drawn, Run
 from .inside import iterated, iterations_of, keeps_couplings
-from .style import INK, MARKERS, colour_of, figure, grid, styled, whole_ticks
+from .style import INK, MARKERS, colour_of, grid, styled, subplots, whole_ticks
 
 IMAGES = 16
 LIMIT_S = 30.0  # seconds of measuring: a large model on a small machine gets fewer points
@@ -27,10 +27,9 @@ def cost(run: Run, iterations: tuple[int, ...] = (1, 2, 3, 5)) -> Drawn:
 
     Memory is what a forward pass keeps for the backward pass, parameters left out.
     """
-    batch = take(run.examples(), torch.arange(min(IMAGES, len(run.examples().inputs))))
+    batch = run.first(IMAGES)
     data = measured(run, batch, iterations)
-    fig = figure(9.5, 3.8)
-    axes = fig.subplots(1, 2)
+    fig, axes = subplots(9.5, 3.8, 1, 2)
     for k, (name, points) in enumerate(data.items()):
         for axis, which, scale in ((axes[0], 0, 1000 / len(batch.inputs)), (axes[1], 1, 1.0)):
             axis.plot(list(points), [p[which] * scale for p in points.values()], marker=MARKERS[k % len(MARKERS)],
@@ -43,12 +42,11 @@ def cost(run: Run, iterations: tuple[int, ...] = (1, 2, 3, 5)) -> Drawn:
     grid(*axes)
     own = data[run.layer().name]
     first, last = own[min(own)], own[max(own)]
-    device = next(run.model.parameters()).device.type
     sizes = {name: points[max(own)][1] for name, points in data.items() if max(own) in points}
     best = min(sizes, key=lambda n: sizes[n])
     text = (f"{run.model.name} with each algorithm in its place, {len(batch.inputs)} images at once on this machine's "
-            f"{device}. Its own, {run.layer().name}: {first[0] * 1000:.0f} ms and {first[1]:.1f} MiB with {min(own)}, "
-            f"{last[0] * 1000:.0f} ms and {last[1]:.1f} MiB with {max(own)} iterations. Least memory with {max(own)}: "
+            f"{run.device.type}. Its own, {run.layer().name}: {first[0] * 1000:.0f} ms and {first[1]:.1f} MiB with "
+            f"{min(own)}, {last[0] * 1000:.0f} ms and {last[1]:.1f} MiB with {max(own)} iterations. Least memory with {max(own)}: "
             f"{best} ({sizes[best]:.1f} MiB).")
     return Drawn({"cost": data}, fig, text)
 
@@ -72,16 +70,15 @@ def measured(run: Run, batch: Batch, iterations: tuple[int, ...]) -> dict[str, d
 @styled
 def step_time(run: Run, repeats: int = 2) -> Drawn:
     """Training time per 100 steps, all algorithms in this model (discriminative, Fig. 4)."""
-    size = min(run.recipe.train.batch if run.recipe else IMAGES, 64, len(run.examples().inputs))
-    batch = take(run.examples(), torch.arange(size))
+    batch = run.first(min(run.recipe.train.batch if run.recipe else IMAGES, 64))
+    size = len(batch.inputs)
     times: dict[str, float] = {}
     counts, start = {}, time.perf_counter()
     for name, model in variants(run).items():
         if times and time.perf_counter() - start > LIMIT_S:
             break
         times[name], counts[name] = 100 * step_seconds(model, batch, repeats), iterations_of(model.capsules)
-    fig = figure(7.5, 0.5 * len(times) + 1.2)
-    axis = fig.subplots()
+    fig, (axis,) = subplots(7.5, 0.5 * len(times) + 1.2)
     names = sorted(times, key=lambda n: -times[n])
     bars = axis.barh([f"{n}, {counts[n]}" for n in names], [times[n] for n in names], height=0.6,
                      color=[colour_of(n) for n in names])
@@ -98,14 +95,13 @@ def step_time(run: Run, repeats: int = 2) -> Drawn:
 def variants(run: Run) -> dict[str, Any]:
     """The model with every algorithm that can replace its own, with new weights."""
     run.stack()
-    device = next(run.model.parameters()).device
     found: dict[str, Any] = {}
     kept = {k: v for k, v in run.model.overrides.items() if k not in ("routing", "options", "pose", "concurrent")}
     with torch.random.fork_rng(devices=[]):
         for name in ROUTING:
             own = run.model.overrides if name == run.layer().name else kept | {"routing": name}
             try:
-                found[name] = create_model(run.model.name, **own).to(device)
+                found[name] = create_model(run.model.name, **own).to(run.device)
             except (ValueError, TypeError):  # a coefficient per child, for example, where any number may come
                 continue
     if not found:

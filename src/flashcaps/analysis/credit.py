@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .figure import DoesNotApply, Drawn, Run, take
+from .figure import DoesNotApply, Drawn, Run
 from .inside import LayerTrace, presence, trace
-from .style import bare, figure, styled
+from .style import bare, styled, subplots
 
 
 @styled
@@ -15,15 +15,13 @@ def credit(run: Run, sentences: int = 3) -> Drawn:
     """Which tokens and transformer layers a sentence's class capsule used (heinsen)."""
     if run.model.image is not None:
         raise DoesNotApply("text is needed: hidden states of a transformer; this model reads images")
-    batch = run.examples()
-    batch = take(batch, torch.arange(min(sentences, len(batch.inputs))))
+    batch = run.first(sentences)
     n, depth = batch.inputs.shape[1:3]
     scores = run.model(batch.inputs, batch.mask).scores
     answer = scores.argmax(1)
     shares = credit_of(trace(run, batch))  # (B, n * l, K)
     table = shares[torch.arange(len(answer)), :, answer].view(-1, n, depth)
-    fig = figure(10, 2.5 * len(table) + 0.2)
-    axes = fig.subplots(len(table), 1, squeeze=False)[:, 0]
+    fig, axes = subplots(10, 2.5 * len(table) + 0.2, len(table), 1)
     said, words = [], []
     for k, axis in enumerate(axes):
         length = int(batch.mask[k].sum()) if batch.mask is not None else n

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..training.checkpoint import load
+from .drawings import first_of_each
 from .figure import DoesNotApply, Drawn, Run
-from .reconstructions import first_of_each
-from .style import COLOURS, figure, grid, look_of, styled, tiles
+from .style import COLOURS, grid, look_of, styled, subplots, tiles
 
 SMALL = 0.01  # share of the largest coefficient below which one counts as zero
 
@@ -28,8 +28,7 @@ def sparsity(run: Run) -> Drawn:
         top: Any = model.capsules.layers[-1] if hasattr(model, "capsules") else None
         if top is not None and top.name == "discriminative":
             found.setdefault(top.routing.penalty, top.coefficients)
-    fig = figure(9, 3.7)
-    left, right = fig.subplots(1, 2)
+    fig, (left, right) = subplots(9, 3.7, 1, 2)
     data = {}
     for k, (penalty, b) in enumerate(found.items()):
         sizes, share = curve(b)
@@ -61,10 +60,9 @@ def small_share(b: Tensor) -> float:
 
 def others(run: Run) -> list[Any]:
     """The models of the other runs whose folders are known."""
-    device = next(run.model.parameters()).device
     mine = str(run.folder.resolve()) if run.folder else ""
     folders = [r["folder"] for r in run.records if "folder" in r]
-    return [load(f, device=device) for f in folders if str(Path(f).resolve()) != mine]
+    return [load(f, device=run.device) for f in folders if str(Path(f).resolve()) != mine]
 
 
 @styled
@@ -77,8 +75,7 @@ def borrowed_decoder(run: Run, count: int = 10) -> Drawn:
     if not len(rows):
         raise DoesNotApply("an image that both models answer correctly is needed; there is none among the examples")
     own, fed = (with_one.draw(r.poses[rows], batch.targets[rows]) for r in (with_one, without))
-    fig = figure(0.92 * len(rows) + 1.5, 3.6)
-    axis = fig.subplots()
+    fig, (axis,) = subplots(0.92 * len(rows) + 1.5, 3.6)
     names = [run.class_name(int(k)) for k in batch.targets[rows]]
     tiles(axis, torch.stack([batch.inputs[rows], own, fed]), names, ["input", "own", "borrowed"])
     every = ok.nonzero()[:, 0]

@@ -16,7 +16,7 @@ from ..nn.capsules import CapsuleLayer
 from ..nn.stack import CapsuleStack
 from ..routing import Routed
 from ..training.batches import Batch
-from ..training.evaluate import answers, forward, is_right
+from ..training.evaluate import forward, is_right
 from ..training.recipe import Recipe
 
 NO_IMAGES = "images are needed; this model reads hidden states of text"
@@ -69,6 +69,11 @@ class Run:
         if batch.targets.ndim != 1:
             raise DoesNotApply("images with one class each are needed; these hold several")
         return batch
+
+    def first(self, count: int) -> Batch:
+        """The first `count` examples."""
+        batch = self.examples()
+        return take(batch, torch.arange(min(count, len(batch.inputs))))
 
     def images(self) -> Tensor:
         if self.model.image is None:
@@ -123,9 +128,8 @@ class Run:
         return is_right(self.output.scores, self.examples().targets, self.rule, self.threshold)
 
     @property
-    def answers(self) -> Tensor:
-        """(N, K) bool."""
-        return answers(self.output.scores, self.rule, self.threshold)
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
     def class_name(self, k: int) -> str:
         return self.class_names[k] if k < len(self.class_names) else str(k)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..nn.losses import margin_loss, multi_hot
 from .figure import DoesNotApply, Drawn, Run
-from .style import BLUE, MUTED, RED, figure, grid, styled
+from .style import BLUE, MUTED, RED, grid, styled, subplots
 
 BINS = 40
 
@@ -22,8 +22,7 @@ def margin(run: Run) -> Drawn:
     there = multi_hot(run.examples().targets, run.model.classes) > 0.5
     scores = run.output.scores
     lengths = {"present": scores[there], "absent": scores[~there]}
-    fig = figure(7.5, 4.6)
-    top, bottom = fig.subplots(2, 1, sharex=True, height_ratios=(1.3, 1))
+    fig, (top, bottom) = subplots(7.5, 4.6, 2, 1, sharex=True, height_ratios=(1.3, 1))
     top.plot(x, present, color=BLUE, label="class is present")
     top.plot(x, absent, color=RED, linestyle="--", label="class is absent")
     top.set(ylabel="margin loss", ylim=(-0.02, 0.85))

@@ -84,7 +84,6 @@ def untrained(run: Run) -> Any:
     """The run's model before the first step: same seed, same weights."""
     from ..models import create_model
 
-    device = next(run.model.parameters()).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.recipe.train.seed if run.recipe else 0)
-        return create_model(run.model.name, **run.model.overrides).to(device).eval()
+        return create_model(run.model.name, **run.model.overrides).to(run.device).eval()

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..routing.checks import nearest
 from .figure import DoesNotApply, Drawn, Run
-from .style import darken, numbers
+from .style import darken
 
 DPI = 110
 Tell = Callable[[str, str], None]  # (name, reason why it is not drawn or "")
@@ -133,7 +133,7 @@ def header(runs: list[Run]) -> str:
     rows = {
         "model": [r.model.name for r in runs],
         "changed": [", ".join(f"{k}={v}" for k, v in r.model.overrides.items()) for r in runs],
-        "parameters": [numbers(r.parameters) for r in runs],
+        "parameters": [f"{r.parameters:,}" for r in runs],
         "trained on": [r.recipe.data.name if r.recipe else "" for r in runs],
         "test error": [test_error(r) for r in runs],
         "figures use": [f"{len(r.batch.inputs)} test examples" if r.batch else "no examples" for r in runs],

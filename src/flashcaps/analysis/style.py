@@ -54,6 +54,12 @@ def figure(width: float, height: float) -> Any:
     return import_matplotlib().figure.Figure(figsize=(width, height), layout="constrained")
 
 
+def subplots(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, list[Any]]:
+    """An empty figure and the list of its axes, row by row."""
+    fig = figure(width, height)
+    return fig, list(fig.subplots(rows, columns, squeeze=False, **options).flat)
+
+
 def styled(function: Callable[Concatenate[Run, P], Drawn]) -> Callable[Concatenate[Run, P], Drawn]:
     """Draw a figure in the common style, with the model in evaluation mode and without gradients."""
 
@@ -145,8 +151,3 @@ def plain_log(axis: Any) -> None:
 def whole_ticks(axis: Any, count: int) -> None:
     """Label the x axis with 1, 2, ..., count."""
     axis.set_xticks(range(1, count + 1))
-
-
-def numbers(x: Any) -> str:
-    """1234567 -> 1,234,567."""
-    return f"{int(x):,}"

@@ -12,7 +12,7 @@ from ..training.autosize import own_command
 from .figure import DoesNotApply, Drawn, Run
 from .inside import iterated, iterations_of, keeps_couplings
 from .records import Facts, accuracy, algorithm_name, comparable
-from .style import INK, MARKERS, MUTED, colour_of, figure, grid, look_of, plain_log, styled, whole_ticks
+from .style import INK, MARKERS, MUTED, colour_of, grid, look_of, plain_log, styled, subplots, whole_ticks
 
 NO_CURVES = "runs evaluated during training are needed; give finished ones with --beside"
 
@@ -26,8 +26,7 @@ def training_loss(run: Run) -> Drawn:
         words = shlex.join(own_command(run.recipe)) if run.recipe else "RECIPE"
         raise DoesNotApply("runs with different numbers of iterations are needed: flashcaps train "
                            f"{words} model.iterations=1, then --beside its folder")
-    fig = figure(7.5, 3.8)
-    axis = fig.subplots()
+    fig, (axis,) = subplots(7.5, 3.8)
     data = {}
     for k, (count, lines) in enumerate(sorted(curves.items())):
         steps, losses = [m["step"] for m in lines], [m["loss"] for m in lines]
@@ -60,8 +59,7 @@ def iterations(run: Run, most: int = 5) -> Drawn:
         for record, f in comparable(run):
             if f.algorithm:
                 trained.setdefault(f.algorithm, {}).setdefault(f.iterations, []).append(accuracy(record))
-    fig = figure(7.5, 3.9)
-    axis = fig.subplots()
+    fig, (axis,) = subplots(7.5, 3.9)
     counts = list(rerouted)
     axis.plot(counts, list(rerouted.values()), "o--", color=INK, label="this model, rerouted")
     for k, (name, points) in enumerate(sorted(trained.items())):
@@ -103,8 +101,7 @@ def convergence(run: Run) -> Drawn:
     if not panels:
         raise DoesNotApply(NO_CURVES)
     names = [n for n in ROUTING if n in panels] + [n for n in panels if n not in ROUTING]
-    fig = figure(max(3.4 * len(names), 5.5) + 0.4, 4.4)
-    axes = fig.subplots(1, len(names), squeeze=False, sharey=True)[0]
+    fig, axes = subplots(max(3.4 * len(names), 5.5) + 0.4, 4.4, 1, len(names), sharey=True)
     data: dict[str, Any] = {}
     for axis, name in zip(axes, names, strict=True):
         for k, (count, record) in enumerate(sorted(panels[name], key=lambda p: p[0])):
@@ -142,8 +139,7 @@ def error_curves(run: Run) -> Drawn:
             best[name] = record
     if not best:
         raise DoesNotApply(NO_CURVES)
-    fig = figure(7.5, 3.8)
-    axis = fig.subplots()
+    fig, (axis,) = subplots(7.5, 3.8)
     data = {}
     for k, (name, record) in enumerate(best.items()):
         steps, errors = [c["step"] for c in record["curve"]], [c["error"] for c in record["curve"]]

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..data import Split, to_float
 from ..data.augment import center_crop
 from .figure import DoesNotApply, Drawn, Run
-from .style import BLUE, MUTED, figure, grid, styled
+from .style import BLUE, MUTED, figure, grid, styled, subplots
 
 DEGREES = {"azimuth": 10, "elevation": 5}  # of one unit of the label
 FIRST = {"azimuth": 0, "elevation": 30}
@@ -19,8 +19,7 @@ FIRST = {"azimuth": 0, "elevation": 30}
 @styled
 def pose_trajectories(run: Run, toy: int = 0) -> Drawn:
     """MDS trajectories of a class capsule's pose vectors as elevation or azimuth changes (heinsen, Fig. 4)."""
-    fig = figure(9.4, 4.2)
-    axes = fig.subplots(1, 2)
+    fig, axes = subplots(9.4, 4.2, 1, 2)
     data: dict[str, Any] = {}
     said = []
     for axis, what in zip(axes, ("elevation", "azimuth"), strict=True):

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..analysis.drawings import OFFSETS
 from ..analysis.figure import Run
 from ..analysis.inside import children, class_votes, keeps_couplings, layers_of, receptive_fields
 from ..analysis.measures import MEASURES, measure
-from ..analysis.perturbations import OFFSETS
 from ..data import to_float
 from ..deploy.hub import model_card
 from ..deploy.predict import answer_rule, class_names
