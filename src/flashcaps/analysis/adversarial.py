@@ -32,14 +32,14 @@ from ..training.batches import Batch, spread
 from ..training.environment import versions
 from ..training.evaluate import is_right, wilson
 from ..training.recipe import Loss
-from ..training.results import commit, hardware, keep
+from ..training.results import commit, hardware
 from ..training.run_folder import variant
 from ..training.step import criterion
 from .figure import NO_IMAGES, DoesNotApply, Drawn, Run, take
 from .style import COLOURS, MARKERS, grid, styled, subplots
 
 Objective = Callable[[Tensor, Tensor], Tensor]  # scores (B, K), targets (B,) -> what an attack increases, (B,) or ()
-FOLDER = "robustness"  # under results/
+FOLDER = "robustness"  # of records, under results/
 OBJECTIVES = ("gap", "cross_entropy", "trained")
 DIGITS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)  # epsilons for images of one channel
 PICTURES = (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255, 16 / 255)
@@ -203,10 +203,6 @@ def make_record(run: Run, plan: Plan, command: str = "") -> dict[str, Any]:
              "parameters": run.parameters, "trained_with": recipe.loss.kind}
     return about | found | {"wall_s": round(time.monotonic() - began, 2), "hardware": hardware(run.device),
                             "versions": versions(), "commit": commit(), "command": command}
-
-
-def keep_record(record: dict[str, Any], results: Path) -> Path:
-    return keep(record, results / FOLDER)
 
 
 def read_records(results: Path) -> list[dict[str, Any]]:

@@ -46,8 +46,8 @@ def cost(run: Run, iterations: tuple[int, ...] = (1, 2, 3, 5)) -> Drawn:
     best = min(sizes, key=lambda n: sizes[n])
     text = (f"{run.model.name} with each algorithm in its place, {len(batch.inputs)} images at once on this machine's "
             f"{run.device.type}. Its own, {run.layer().name}: {first[0] * 1000:.0f} ms and {first[1]:.1f} MiB with "
-            f"{min(own)}, {last[0] * 1000:.0f} ms and {last[1]:.1f} MiB with {max(own)} iterations. Least memory with {max(own)}: "
-            f"{best} ({sizes[best]:.1f} MiB).")
+            f"{min(own)}, {last[0] * 1000:.0f} ms and {last[1]:.1f} MiB with {max(own)} iterations. Least memory with "
+            f"{max(own)}: {best} ({sizes[best]:.1f} MiB).")
     return Drawn({"cost": data}, fig, text)
 
 
@@ -121,12 +121,8 @@ def run_once(model: Any, batch: Batch) -> Tensor:
 
 def seconds(model: Any, batch: Batch) -> float:
     """Forward and backward pass, the faster of two, or one that takes seconds."""
-
-    def work() -> None:
-        run_once(model, batch).backward()
-
-    first = _timed(work, batch)
-    return first if first > 2 else min(first, _timed(work, batch))
+    first = _timed(lambda: run_once(model, batch).backward(), batch)
+    return first if first > 2 else min(first, _timed(lambda: run_once(model, batch).backward(), batch))
 
 
 def step_seconds(model: Any, batch: Batch, repeats: int) -> float:

@@ -34,6 +34,7 @@ RC: dict[Any, Any] = {
 def import_matplotlib() -> Any:
     try:
         import matplotlib.figure
+        import matplotlib.ticker
     except ImportError:
         raise ImportError("figures need matplotlib: pip install 'flashcaps[plots]'") from None
     return matplotlib
@@ -139,13 +140,16 @@ def grid(*axes: Any, along: str = "y") -> None:
         axis.grid(True, axis=along, linewidth=0.8)
 
 
-def plain_log(axis: Any) -> None:
-    """Label a logarithmic axis with 0.2, 0.5, 1, 10 instead of powers of ten."""
-    from matplotlib.ticker import LogLocator
-
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter("{x:g}")
-    axis.yaxis.set_minor_formatter("")
+def label_curves(axis: Any, x: str, y: str, log: bool = False) -> None:
+    """Names of the axes, a grid and a legend. log: a logarithmic y axis with 0.2, 0.5, 1 instead of powers of ten."""
+    axis.set(xlabel=x, ylabel=y)
+    if log:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(import_matplotlib().ticker.LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("")
+    grid(axis)
+    axis.legend()
 
 
 def whole_ticks(axis: Any, count: int) -> None:

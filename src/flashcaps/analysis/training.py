@@ -11,8 +11,8 @@ from ..routing import ROUTING
 from ..training.autosize import own_command
 from .figure import DoesNotApply, Drawn, Run
 from .inside import iterated, iterations_of, keeps_couplings
-from .records import Facts, accuracy, algorithm_name, comparable
-from .style import INK, MARKERS, MUTED, colour_of, grid, look_of, plain_log, styled, subplots, whole_ticks
+from .records import accuracy, algorithm_name, comparable
+from .style import INK, MARKERS, MUTED, colour_of, grid, label_curves, look_of, styled, subplots, whole_ticks
 
 NO_CURVES = "runs evaluated during training are needed; give finished ones with --beside"
 
@@ -20,8 +20,9 @@ NO_CURVES = "runs evaluated during training are needed; give finished ones with 
 @styled
 def training_loss(run: Run) -> Drawn:
     """Training loss with 1 against 3 routing iterations (dynamic, Fig. A.2)."""
-    mine = [(r, f) for r, f in comparable(run) if r.get("metrics") and _same_model(run, f)]
-    curves = {f.iterations: [m for m in r["metrics"] if m["kind"] == "train"] for r, f in mine}
+    own = (run.model.name, {k: v for k, v in run.model.overrides.items() if k != "iterations"})
+    curves = {f.iterations: [m for m in r["metrics"] if m["kind"] == "train"] for r, f in comparable(run)
+              if r.get("metrics") and (f.recipe.model.name, f.changed) == own}
     if len(curves) < 2:
         words = shlex.join(own_command(run.recipe)) if run.recipe else "RECIPE"
         raise DoesNotApply("runs with different numbers of iterations are needed: flashcaps train "
@@ -32,10 +33,7 @@ def training_loss(run: Run) -> Drawn:
         steps, losses = [m["step"] for m in lines], [m["loss"] for m in lines]
         data[count] = {"step": steps, "loss": losses}
         axis.plot(steps, losses, label=f"{count} iteration{'s' * (count > 1)}", **look_of(k))
-    axis.set(xlabel="training step", ylabel="training loss", yscale="log")
-    plain_log(axis)
-    grid(axis)
-    axis.legend()
+    label_curves(axis, "training step", "training loss", log=True)
     last = {count: statistics.fmean(d["loss"][-3:]) for count, d in data.items()}
     best = min(last, key=lambda c: last[c])
     text = (f"Training loss of {run.model.name}. At the end (mean of the last three points): "
@@ -44,15 +42,10 @@ def training_loss(run: Run) -> Drawn:
     return Drawn({"curves": data, "last": last}, fig, text)
 
 
-def _same_model(run: Run, f: Facts) -> bool:
-    own = {k: v for k, v in run.model.overrides.items() if k != "iterations"}
-    return f.recipe.model.name == run.model.name and f.changed == own
-
-
 @styled
 def iterations(run: Run, most: int = 5) -> Drawn:
     """Accuracy against routing iterations: of this model rerouted, and of runs trained so (attention, Fig. 4)."""
-    stack = run.stack()
+    own = iterations_of(run.stack())
     rerouted = reroute(run, 1 if keeps_couplings(run.layer().routing) else most)
     trained: dict[str, dict[int, list[float]]] = {}
     if run.recipe is not None:
@@ -60,18 +53,14 @@ def iterations(run: Run, most: int = 5) -> Drawn:
             if f.algorithm:
                 trained.setdefault(f.algorithm, {}).setdefault(f.iterations, []).append(accuracy(record))
     fig, (axis,) = subplots(7.5, 3.9)
-    counts = list(rerouted)
-    axis.plot(counts, list(rerouted.values()), "o--", color=INK, label="this model, rerouted")
+    axis.plot(list(rerouted), list(rerouted.values()), "o--", color=INK, label="this model, rerouted")
     for k, (name, points) in enumerate(sorted(trained.items())):
         x = sorted(points)
         axis.plot(x, [statistics.fmean(points[t]) for t in x], marker=MARKERS[k % len(MARKERS)], markersize=9,
                   color=colour_of(name), label=f"trained: {name}")
-    own = iterations_of(stack)
     axis.axvline(own, color=MUTED, linewidth=1, linestyle=":")
-    axis.set(xlabel="routing iterations", ylabel="accuracy, %")
-    whole_ticks(axis, max([most, *counts, *(t for p in trained.values() for t in p)]))
-    grid(axis)
-    axis.legend()
+    label_curves(axis, "routing iterations", "accuracy, %")
+    whole_ticks(axis, max([most, *rerouted, *(t for p in trained.values() for t in p)]))
     said = ", ".join(f"{v:.1f} % with {t}" for t, v in rerouted.items())
     text = (f"{run.model.name} was trained with {own} iterations (dotted). The same weights with other numbers of "
             f"iterations, on {len(run.examples().inputs)} test examples: {said}.")
@@ -146,10 +135,7 @@ def error_curves(run: Run) -> Drawn:
         data[name] = (steps, errors)
         axis.plot(steps, [max(e, 0.01) for e in errors], marker=MARKERS[k % len(MARKERS)], markersize=5, label=name,
                   color=colour_of(name))
-    axis.set(xlabel="training step", ylabel="error on held-out data, %", yscale="log")
-    plain_log(axis)
-    grid(axis)
-    axis.legend()
+    label_curves(axis, "training step", "error on held-out data, %", log=True)
     said = "; ".join(f"{n} ends at {e[-1]:.2f} % (best {min(e):.2f} %)" for n, (_, e) in data.items())
     assert run.recipe is not None
     text = f"Error on held-out {run.recipe.data.name}: {said}. One run per algorithm, the best."

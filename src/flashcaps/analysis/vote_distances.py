@@ -32,10 +32,8 @@ def vote_distances(run: Run, classes: int = 3) -> Drawn:
         data[kind] = {"distance": weighted_distances(votes[0], weights), "weight": weights,
                       "classes": ranked(run, row, classes), "label": labels(run, row)}
     fig = _draw(run, data, rows)
-    said = [f"{kind.capitalize()} answer ({_names(run, data[kind]['label'])}): {_shrink(run, data[kind])}"
-            for kind in rows]
-    text = ("Votes near the mean agree. " + " ".join(said)
-            + " The label's classes come first, then those with the largest scores.")
+    said = " ".join(f"{kind.capitalize()} answer: {_shrink(run, data[kind])}" for kind in rows)
+    text = f"Votes near the mean agree. {said} The label's classes come first, then those with the largest scores."
     return Drawn(data, fig, text)
 
 
@@ -86,10 +84,6 @@ def _draw(run: Run, data: dict[str, Any], rows: dict[str, int]) -> Any:
         part.supxlabel("distance of a vote to the mean", fontsize=11)
         part.suptitle(f"{kind} answer", fontsize=12, fontweight="bold")
     return fig
-
-
-def _names(run: Run, classes: list[int]) -> str:
-    return " and ".join(run.class_name(k) for k in classes)
 
 
 def _shrink(run: Run, data: dict[str, Any]) -> str:

@@ -36,7 +36,8 @@ def attack(
     flashcaps figures runs/capsnet_mnist-0 adversarial
     """
     from ..analysis import open_run
-    from ..analysis.adversarial import Plan, keep_record, make_record
+    from ..analysis.adversarial import FOLDER, Plan, make_record
+    from ..training.results import keep as store
 
     plan = Plan(tuple(epsilon or ()), steps, loss, seed, batch)
     options = [f"--epsilon {e:g}" for e in plan.epsilons] + [f"--steps {steps}", f"--loss {loss}",
@@ -46,7 +47,7 @@ def attack(
         command = f"flashcaps attack {shlex.quote(run)} {' '.join(options)}"
         record = make_record(open_run(name, data=data, device=device, count=examples), plan, command)
         if keep is not None:
-            say(keep_record(record, keep))
+            say(store(record, keep / FOLDER))
         if as_json:
             typer.echo(json.dumps(record))
         else:
