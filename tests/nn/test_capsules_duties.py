@@ -17,16 +17,13 @@ from flashcaps.kernels.dispatch import choose_backend
 from flashcaps.nn.capsules import CapsuleLayer, pose_shape
 
 from ..conftest import TOLERANCE, assert_near
-from ..layer_cases import LayerCase, assert_same, cases, combination, ids, outputs, run_layer
+from ..layer_cases import OPTIONS, LayerCase, assert_same, cases, combination, ids, outputs, run_layer
 
 BOTH = cases(forms=("dense", "conv, positions"), options=False)
-FEW_ITERATIONS = {
-    "dynamic": 2,
-    "em": 1,
-    "attention": 2,
-    "heinsen": 1,
-    "discriminative": 1,
-}  # options that trace quickly
+FEW_ITERATIONS = {  # options that trace quickly
+    routing: next(k for k, option in enumerate(OPTIONS[routing]) if option.get("iterations", 2) == 2)
+    for routing in ROUTING
+}
 QUICK = [
     LayerCase(routing, form, FEW_ITERATIONS[routing]) for routing in ROUTING for form in ("dense", "conv, positions")
 ]

@@ -44,4 +44,4 @@ def test_figures_of_a_weights_file_lie_in_a_folder_of_its_name(tmp_path, monkeyp
 def test_a_wrong_name_is_an_error(tmp_path):
     result = CliRunner().invoke(app, [str(tmp_path), "margins"])
     assert isinstance(result.exception, ValueError)
-    assert "did you mean margin" in str(result.exception)
+    assert "did you mean 'margin'" in str(result.exception)
