@@ -132,7 +132,7 @@ class LayerCase(NamedTuple):
         a = torch.randn(batch, *self.children, generator=generator, dtype=torch.float64)
         takes = ROUTING[self.routing](
             **{k: v for k, v in OPTIONS[self.routing][self.option].items() if k != "vote_bias"}
-        ).takes
+        ).input_activation
         if takes is None and seed % 2 == 0:
             return u.to(dtype), None
         return u.to(dtype), (a if takes == "score" else a.sigmoid()).to(dtype)

@@ -31,8 +31,7 @@ TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", t
          torch.bool: "i1", torch.float64: "fp64"}  # fmt: skip
 
 KERNELS = flashcaps.kernels.__path__
-for found in pkgutil.iter_modules(KERNELS):
-    importlib.import_module(f"flashcaps.kernels.{found.name}")
+MODULES = [importlib.import_module(m.name) for m in pkgutil.walk_packages(KERNELS, "flashcaps.kernels.")]
 os.environ["TRITON_INTERPRET"] = "1"  # and from here on layers believe that they run on a CPU
 
 
@@ -137,8 +136,7 @@ def around(compiler: Compiler) -> None:
 
 def launchable() -> set[str]:
     """Kernels: they ask which of their programs they are, and return nothing."""
-    modules = [importlib.import_module(f"flashcaps.kernels.{m.name}") for m in pkgutil.iter_modules(KERNELS)]
-    found = {x for module in modules for x in vars(module).values() if isinstance(x, JITFunction)}
+    found = {x for module in MODULES for x in vars(module).values() if isinstance(x, JITFunction)}
     return {x.__name__ for x in found if "program_id(" in x.src and "return" not in x.src}
 
 
