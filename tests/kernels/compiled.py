@@ -90,8 +90,8 @@ def routed(compiler: Compiler) -> None:
     from flashcaps.kernels.fit.triton import TritonFit
 
     from ..layer_cases import cases, run_layer
-    from .test_attend_triton import GIVEN, draw, fused, with_gradients
-    from .test_attend_votes import WIDE as WIDE_POSES
+    from .attend.test_triton import GIVEN, draw, fused, with_gradients
+    from .attend.test_wide import WIDE as WIDE_POSES
     from .test_fit_parts import LAYERS as WIDE_LAYERS
     from .test_fit_parts import WIDE
     from .test_fit_triton import CASES, names, run
@@ -143,7 +143,7 @@ def launchable() -> set[str]:
 def main() -> None:
     compiler = Compiler()
     JITFunction.__getitem__ = lambda kernel, grid: compiler.launch(kernel)  # type: ignore[method-assign, assignment]
-    _attend_launch.mend = lambda u: 1.0007  # type: ignore[assignment]  # else measured, on a device
+    _attend_launch.tf32_gain = lambda u: 1.0007  # type: ignore[assignment]  # else measured, on a device
     routed(compiler)
     around(compiler)
     missed = launchable() - set(compiler.count)

@@ -150,8 +150,8 @@ def test_durations(seconds: float, text: str) -> None:
 def test_commands_lose_the_folders_of_their_machine() -> None:
     command = ["flashcaps", "train", "tiny", "milestones=[1, 2]", "--out", "my runs/a b", "--data", "/x", "--seed", "1"]
     assert module.plain_command(shlex.join(command)) == "flashcaps train tiny 'milestones=[1, 2]' --seed 1"
-    tiles = "FLASHCAPS_TILES='a b/c.json' flashcaps train tiny"
-    assert module.plain_command(f"{tiles} --out d") == tiles
+    beside = "FLASHCAPS_BESIDE='a b' flashcaps train tiny"
+    assert module.plain_command(f"{beside} --out d") == beside
 
 
 @pytest.mark.parametrize(("value", "reached"), [(85.17, "yes"), (85.166, "yes"), (85.16, "no")])

@@ -22,7 +22,6 @@ from .figures import figures
 from .lists import models, recipes, results
 from .predict import predict
 from .train import evaluate, train
-from .tune import tune
 
 EXAMPLES = """\
 flashcaps: capsule networks at the speed of the hardware. Five things to try:
@@ -46,7 +45,7 @@ def examples(context: typer.Context) -> None:
         typer.echo(EXAMPLES, nl=False)
 
 
-for command in (models, recipes, train, evaluate, attack, predict, figures, export, bench, tune, demo, results, checks):
+for command in (models, recipes, train, evaluate, attack, predict, figures, export, bench, demo, results, checks):
     app.command(name=command.__name__)(command)
 app.add_typer(data, name="data")
 

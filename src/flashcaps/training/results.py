@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..kernels.common.tiles import with_tiles
 from .checkpoint import write_atomic
 from .evaluate import Evaluation
 from .recipe import Claim, Recipe, list_recipes, read_recipe
@@ -85,7 +84,7 @@ def make_result(
         "beside": os.environ.get("FLASHCAPS_BESIDE", ""),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "flashcaps": _version()},
         "commit": commit(),
-        "command": with_tiles(shlex.join(run.command)),
+        "command": shlex.join(run.command),
         "curve": curve,
     }
 

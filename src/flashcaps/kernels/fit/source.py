@@ -7,7 +7,7 @@ memory is of the size of a layer's own tensors at any size.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from typing import NamedTuple
 
@@ -15,7 +15,6 @@ import triton
 from torch import Tensor
 
 from ..common.patches import Window
-from ..common.tiles import pick
 
 LANES = 32  # of a warp
 MULTIPROCESSORS = 132  # of a large GPU
@@ -261,20 +260,7 @@ def walk_children(source: Source, registers: int) -> Walk:
     warps = max(rows * split * parents // LANES, 1)
     chunks = source.room // (b * (2 * source.dim + 2) * j)
     steps = steps_of(triton.cdiv(programs, rows), warps, resident, triton.cdiv(i, split), chunks)
-    shape = (*source.sizes, *source.pose, registers, source.one)
-    return pick("walk", shape, Walk(rows, split, parents, steps, warps), partial(other_walks, length=i))
-
-
-def other_walks(walk: Walk, length: int) -> list[Walk]:
-    """What a search tries beside a walk: half or twice the rows or the split, in as many chunks, whose sums take
-    memory."""
-    chunks, found = walk.grid(1, 1, length)[2], []
-    for rows, split in ((2.0, 1.0), (0.5, 1.0), (1.0, 2.0), (1.0, 0.5), (2.0, 0.5), (0.5, 2.0)):
-        r, s = int(walk.rows * rows), int(walk.split * split)
-        warps, rest = divmod(r * s * walk.parents, LANES)
-        if r and s and rest == 0 and 1 <= warps <= 8:
-            found.append(Walk(r, s, walk.parents, triton.cdiv(length, s * chunks), warps))
-    return found
+    return Walk(rows, split, parents, steps, warps)
 
 
 def walk_tiles(source: Source, tiles: int) -> Walk:

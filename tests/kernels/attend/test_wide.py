@@ -13,11 +13,11 @@ from flashcaps.kernels.attend.triton import TritonAttend, supported
 from flashcaps.kernels.common import formed as _voted
 from flashcaps.routing.votes import Votes
 
-from ..layer_cases import assert_same, run_layer
-from . import test_attend_triton as in_registers
-from .capture import assert_right_when_replayed
-from .poison import poison_memory
-from .test_attend_triton import GIVEN, assert_close, draw, errors, fused, with_gradients
+from ...layer_cases import assert_same, run_layer
+from . import test_triton as in_registers
+from ..capture import assert_right_when_replayed
+from ..poison import poison_memory
+from .test_triton import GIVEN, assert_close, draw, errors, fused, with_gradients
 
 # b, g, j, c, d, h: too many columns in, in rows of two, columns out, rows
 WIDE = [(3, 4, 3, 1, 40, 5), (2, 3, 2, 2, 33, 3), (2, 3, 3, 1, 3, 70), (2, 3, 2, 17, 2, 2)]
@@ -70,11 +70,11 @@ def test_steep_couplings_and_a_parent_that_is_closed() -> None:
 def test_opcheck(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     u, weight, query, logits = draw(WIDE[0], given, torch.float32)
-    operator = torch.ops.flashcaps.attend_votes.default
+    operator = torch.ops.flashcaps.attend.default
     torch.library.opcheck(operator, (u, weight, query, logits, False, False))
-    s = operator(u, weight, query, logits, False, False)
-    inputs = [None if x is None else x.detach() for x in (s, u, weight, query, logits)]
-    torch.library.opcheck(torch.ops.flashcaps.attend_votes_backward.default, (*inputs, False, False))
+    s, lse = (x.detach() for x in operator(u, weight, query, logits, False, False))
+    inputs = [None if x is None else x.detach() for x in (u, weight, query, logits)]
+    torch.library.opcheck(torch.ops.flashcaps.attend_backward.default, (s, inputs, [lse], False, False))
 
 
 @pytest.mark.parametrize("options", [{}, {"leaky": True}, {"detach": True}], ids=str)

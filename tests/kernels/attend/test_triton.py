@@ -10,14 +10,15 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from flashcaps.kernels.attend import plan as plan
+from flashcaps.kernels.attend import plan
 from flashcaps.kernels.attend.launch import precision
 from flashcaps.kernels.attend.triton import TritonAttend, dynamic_poses, supported
+from flashcaps.kernels.common.rows import ceil_div
 from flashcaps.routing.dynamic import dynamic_routing
 from flashcaps.routing.math import OverPositions, masked, over_parents
 from flashcaps.routing.votes import Votes, covered
 
-from .poison import poison_memory
+from ..poison import poison_memory
 
 GIVEN = ["nothing", "query", "logits", "shared logits", "both"]
 # b, g, j, c, d, h: vector poses, matrix poses, primes, ones, powers of two that leave nothing over
@@ -115,7 +116,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
     monkeypatch.setattr(plan, "FULL", dict.fromkeys(plan.FULL, full))
     plan.cut.cache_clear()
     monkeypatch.setattr(plan, "tile", lambda n, kernel, *given: whole(n, kernel, *given)._replace(bt=2, ic=2))
-    monkeypatch.setattr(plan, "plain", lambda kernel, n: plan.Plain(2, 4, 4, 1, 2, 1))
+    monkeypatch.setattr(plan, "uniform", lambda kernel, n: plan.UniformTile(2, 4, 4, 1, 2, 1))
     monkeypatch.setattr(plan, "MULTIPROCESSORS", full)
     plan.chunks.cache_clear()
 
@@ -165,7 +166,7 @@ class TestInterpreted:
         The interpreter multiplies the bits of bf16: halves are fp16 here.
         """
         monkeypatch.setattr(plan, "ROWS", 1)
-        monkeypatch.setattr("flashcaps.kernels.attend.plain.HALF", tl.constexpr(tl.float16))
+        monkeypatch.setattr("flashcaps.kernels.attend.uniform.HALF", tl.constexpr(tl.float16))
         if full is not None:
             small_tiles(monkeypatch, full)
         torch.set_float32_matmul_precision("highest" if numbers == "fp16" else numbers)
@@ -250,8 +251,9 @@ class TestInterpreted:
         attend = torch.ops.flashcaps.attend.default
         torch.library.opcheck(attend, (u, weight, query, logits, False, False))
         out, lse = attend(u, weight, query, logits, False, False)
-        inputs = [None if x is None else x.detach() for x in (out, u, weight, query, logits, lse)]
-        torch.library.opcheck(torch.ops.flashcaps.attend_backward.default, (*inputs, False, False))
+        inputs = [None if x is None else x.detach() for x in (u, weight, query, logits)]
+        backward = torch.ops.flashcaps.attend_backward.default
+        torch.library.opcheck(backward, (out.detach(), inputs, [lse.detach()], False, False))
 
     def test_compile_takes_it_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
@@ -307,7 +309,7 @@ class TestInterpreted:
         v, *kept = (x.detach() for x in route(u, weight, bias, logits, False, 2, detach))
         inputs = [None if x is None else x.detach() for x in (u, weight, bias, logits)]
         backward = torch.ops.flashcaps.route_dynamic_backward.default
-        torch.library.opcheck(backward, (torch.randn_like(v), *inputs, kept, False, detach))
+        torch.library.opcheck(backward, (torch.randn_like(v), inputs, kept, False, 2, detach))
 
     def test_what_it_cannot_run(self) -> None:
         u, weight = torch.randn(4, 3, 1, 1, 4), torch.randn(5, 4, 3, 6)
@@ -357,13 +359,13 @@ class TestPlan:
     def test_products_of_equal_couplings(self, case: str) -> None:
         """Few rows, a small tile. Many: all parents' columns at a time, and as many programs as the device holds."""
         n = plan.Sizes(*self.CASES[case])
-        tiles = {kernel: plan.plain(kernel, n) for kernel in plan.MANY}
-        if not plan.many(n):
-            assert set(tiles.values()) == {plan.FEW}
+        tiles = {kernel: plan.uniform(kernel, n) for kernel in plan.MANY_ROWS}
+        if not n.many:
+            assert set(tiles.values()) == {plan.FEW_ROWS}
             return
-        assert tiles["plain_sum"].parents >= min(n.j * n.h, 128)
-        t = tiles["plain_weight_gradient"]
-        rows, programs = plan.ceil_div(n.b * n.c, t.rows), plan.ceil_div(n.g * n.d, t.columns)
+        assert tiles["uniform_sum"].parents >= min(n.j * n.h, 128)
+        t = tiles["uniform_weight_gradient"]
+        rows, programs = ceil_div(n.b * n.c, t.rows), ceil_div(n.g * n.d, t.columns)
         per, chunks = plan.chunks(rows, programs, n.room // n.weight, t.resident)
         assert (chunks - 1) * per < rows <= chunks * per
         full = plan.MULTIPROCESSORS * t.resident

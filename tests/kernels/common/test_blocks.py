@@ -11,8 +11,8 @@ from flashcaps.kernels.common.blocks import children_per_block, recompute, split
 from flashcaps.routing.math import OverPositions, over_parents
 from flashcaps.routing.votes import Votes, covered
 
-from ..conftest import assert_near
-from ..layer_cases import make_votes
+from ...conftest import assert_near
+from ...layer_cases import make_votes
 
 
 def votes(groups: int, repeats: int) -> Votes:

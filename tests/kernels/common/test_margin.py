@@ -9,7 +9,7 @@ from torch import Tensor
 from flashcaps.kernels.common.margin import margin_rows
 from flashcaps.nn.losses import margin_loss
 
-from ..conftest import TOLERANCE, assert_near
+from ...conftest import TOLERANCE, assert_near
 
 
 def lengths(b: int, k: int, dtype: torch.dtype) -> Tensor:

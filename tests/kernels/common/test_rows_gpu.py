@@ -18,7 +18,7 @@ from flashcaps.kernels.common.stem import ImageConv2d, convolve_image
 from flashcaps.nn.losses import margin_loss
 from flashcaps.routing import votes
 
-from ..conftest import TOLERANCE, assert_near
+from ...conftest import TOLERANCE, assert_near
 from .test_norm import channels_first, channels_last, contiguous, gaps
 
 pytestmark = pytest.mark.gpu

@@ -17,9 +17,9 @@ from flashcaps.kernels.fit.matrix import Fit
 from flashcaps.routing.math import OverPositions, masked, over_parents, weighted_moments
 from flashcaps.routing.votes import Votes, covered
 
-from ..conftest import assert_near
-from ..layer_cases import make_votes
-from .twins import TINY
+from ...conftest import assert_near
+from ...layer_cases import make_votes
+from ..twins import TINY
 
 DOUBLE = {"dtype": torch.float64}
 GROUPS = [(7, 1), (1, 7), (3, 5), (1, 1)]

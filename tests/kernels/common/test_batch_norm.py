@@ -21,8 +21,8 @@ from flashcaps.kernels.common.batch_norm import (
 from flashcaps.kernels.common.rows import DTYPES
 from flashcaps.nn.backbones import Conv, ResidualBlock, ResNet
 
-from ..conftest import TOLERANCE, assert_near
-from .poison import poison_memory
+from ...conftest import TOLERANCE, assert_near
+from ..poison import poison_memory
 
 SHAPES = [(2, 3, 3, 5), (1, 1, 2, 1), (3, 8, 4, 4), (2, 131, 3, 2), (5, 64, 7, 3), (1, 260, 1, 2)]
 HOW = [(False, False), (True, False), (False, True), (True, True)]  # residual, relu

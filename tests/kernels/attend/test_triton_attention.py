@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from flashcaps import ConvCapsules
-from flashcaps.kernels.attend import plan as plan
+from flashcaps.kernels.attend import plan
 from flashcaps.kernels.attend.triton import attention_poses, supported
 from flashcaps.kernels.common import patches as _patches
 from flashcaps.routing.attention import attention_routing
 from flashcaps.routing.votes import Votes, Windows, group, patches
 
-from .poison import poison_memory
-from .test_attend_triton import STATIC, relative, small_tiles
-from .test_norm import channels_first, channels_last, contiguous, gaps
+from ..poison import poison_memory
+from .test_triton import STATIC, relative, small_tiles
+from ..common.test_norm import channels_first, channels_last, contiguous, gaps
 
 
 class Case(NamedTuple):
@@ -182,9 +182,8 @@ class TestInterpreted:
         torch.library.opcheck(route, (*drawn, window, 0.3, 2), test_utils=STATIC)
         plain = [None if x is None else x.detach() for x in drawn]
         p, *kept = route(*plain, window, 0.3, 2)
-        kept += [x for x in plain[3:] if x is not None]
         backward = torch.ops.flashcaps.route_attention_backward.default
-        torch.library.opcheck(backward, (torch.randn_like(p), *plain[:3], kept, window, 0.3))
+        torch.library.opcheck(backward, (torch.randn_like(p), plain, kept, window, 0.3, 2))
 
 
 def layers(backend: str, **options: Any) -> list[ConvCapsules]:

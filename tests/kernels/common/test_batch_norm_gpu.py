@@ -13,8 +13,8 @@ from flashcaps.kernels.common import batch_norm as _batch_norm
 from flashcaps.kernels.common.batch_norm import batch_statistics, normalise, takes
 from flashcaps.nn.backbones import ResidualBlock
 
-from ..conftest import TOLERANCE, assert_near
-from .poison import poison_memory
+from ...conftest import TOLERANCE, assert_near
+from ..poison import poison_memory
 from .test_batch_norm import HOW, assert_same, images, layer, results
 
 pytestmark = pytest.mark.gpu

@@ -14,10 +14,10 @@ from flashcaps.kernels.common.formed import Gradients, blocks, split, takes
 from flashcaps.routing.math import weighted_moments
 from flashcaps.routing.votes import Votes
 
-from ..conftest import assert_near
-from .capture import assert_right_when_replayed
-from .poison import poison_memory
-from .test_attend_triton import SHAPES, draw, relative
+from ...conftest import assert_near
+from ..capture import assert_right_when_replayed
+from ..poison import poison_memory
+from .test_triton import SHAPES, draw, relative
 
 EPS = 1e-8
 Pair = tuple[Tensor, Tensor]

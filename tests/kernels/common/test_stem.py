@@ -9,7 +9,7 @@ from torch import nn
 
 from flashcaps.kernels.common.stem import ImageConv2d, convolve_image, image_columns, image_product
 
-from ..conftest import TOLERANCE, assert_near
+from ...conftest import TOLERANCE, assert_near
 
 CASES = [  # (B, C, H, W), channels, kernel, stride, padding
     ((2, 1, 11, 12), 5, 9, 1, 0),

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from flashcaps.functional import squash
 from flashcaps.kernels.common.norm import layer_norm_poses, norm_rows, squash_poses, squash_rows
-from flashcaps.kernels.common.rows import Rows, fused, rows_of, tiles_of
+from flashcaps.kernels.common.rows import Rows, fused, rows_of
 
-from ..conftest import TOLERANCE, assert_near
-from .poison import poison_memory
+from ...conftest import TOLERANCE, assert_near
+from ..poison import poison_memory
 
 EPS = 1e-5
 RANDOM = torch.Generator().manual_seed(1)  # inputs are drawn when tests are collected, always the same
@@ -129,7 +129,7 @@ def test_sums_of_several_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that walk through more than one tile, and whose sums are added."""
     monkeypatch.setattr("flashcaps.kernels.common.norm.PROGRAMS", 2)
     x, w, b = torch.randn(5, 200, 16), torch.randn(16), torch.randn(16)
-    assert tiles_of(rows_of(x)[1], 16).total > 4
+    assert rows_of(x)[1].tile(16)[0] > 4
     actual = run(lambda x, w, b: norm_rows(x, w, b, EPS, torch.float32), x, w, b)
     expected = run(lambda x, w, b: F.layer_norm(x, (16,), w, b, EPS), *(y.detach().double() for y in (x, w, b)))
     assert_same(actual, expected, torch.float32)

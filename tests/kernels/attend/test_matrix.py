@@ -9,9 +9,9 @@ from flashcaps.kernels.attend.matrix import Attend, combine, project, uniform
 from flashcaps.kernels.common import blocks as _blocks
 from flashcaps.routing.votes import Votes
 
-from ..conftest import assert_near
-from ..layer_cases import make_votes
-from .twins import TINY, elsewhere
+from ...conftest import assert_near
+from ...layer_cases import make_votes
+from ..twins import TINY, elsewhere
 
 SHAPES = [
     (2, 5, 1, 1, 3, 4, 2),

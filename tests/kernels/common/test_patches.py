@@ -10,8 +10,8 @@ import torch
 from flashcaps.kernels.common.patches import gather_patches, patches, scatter_patches
 from flashcaps.routing import votes
 
-from ..conftest import TOLERANCE, assert_near
-from .poison import poison_memory
+from ...conftest import TOLERANCE, assert_near
+from ..poison import poison_memory
 from .test_norm import channels_first, channels_last, contiguous, gaps
 
 CASES = [  # layout, (B, T, H, W, D), kernel, stride
