@@ -83,33 +83,31 @@ def _dot_poses(x, y, GAIN: tl.constexpr):
 
 
 @triton.jit
-def _times_weight(p, w_j, BT: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, IC: tl.constexpr, PREC: tl.constexpr):
-    """p_j W_ij^T of a parent's tile p (BT * CP, HP) -> (BT, CP, DP, IC)."""
-    return tl.reshape(tl.dot(p, tl.trans(w_j), input_precision=PREC), (BT, CP, DP, IC))
+def _times_weight(p, w_j, x, PREC: tl.constexpr):
+    """p_j W_ij^T of a parent's tile p (BT * CP, HP), in the shape of x (BT, CP, DP, IC)."""
+    return tl.reshape(tl.dot(p, tl.trans(w_j), input_precision=PREC), x.shape)
 
 
 @triton.jit
 def _meet_parent(
     x, w, q, l, b, i, j, B, G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
-    QUERY: tl.constexpr, LOGITS: tl.constexpr, PREC: tl.constexpr, GAIN: tl.constexpr,
+    HP: tl.constexpr, QUERY: tl.constexpr, LOGITS: tl.constexpr, PREC: tl.constexpr, GAIN: tl.constexpr,
 ):  # fmt: skip
-    """What all kernels need of parent j: W_j, addresses and masks as `_weight_at` and `_parent_at` give them, the
-    agreement a_ij (BT, IC), and of a query q_j (BT * CP, HP) and y_ij (BT, CP, DP, IC), x for both without one.
+    """How every kernel begins with parent j: the agreement a_ij (BT, IC), W_j (DP * IC, HP), and of a query y_ij
+    (BT, CP, DP, IC) and q_j (BT * CP, HP), x for both without one.
     """
-    w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
-    p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
+    w_at, w_in = _weight_at(i, j, G, D, H, x.shape[2], HP)
     w_j = tl.load(w + w_at, w_in, 0.0)
-    a = tl.zeros((BT, IC), tl.float32)
-    q_j = x
-    y = x
+    a = tl.zeros((x.shape[0], x.shape[3]), tl.float32)
+    q_j, y = x, x
     if QUERY:
+        p_at, p_in = _parent_at(b, j, B, J, C, H, x.shape[1], HP)
         q_j = tl.load(q + p_at, p_in, 0.0)
-        y = _times_weight(q_j, w_j, BT, CP, DP, IC, PREC)
+        y = _times_weight(q_j, w_j, x, PREC)
         a = _dot_poses(x, y, GAIN)
     if LOGITS:
         a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
-    return w_j, w_at, w_in, p_at, p_in, a, q_j, y
+    return a, w_j, y, q_j
 
 
 @triton.jit
@@ -126,22 +124,13 @@ def _deal(x, R: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def _deal_rows(w, N: tl.constexpr, HP: tl.constexpr):
-    """The same of the rows of w (N, HP)."""
-    if N % 8 == 0 and w.dtype == tl.float32:
-        w = tl.reshape(tl.permute(tl.reshape(w, (N // 8, 4, 2, HP)), (0, 2, 1, 3)), (N, HP))
-    return w
-
-
-@triton.jit
-def _sum_votes(
-    x, c, w_j, BT: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, IC: tl.constexpr, HP: tl.constexpr,
-    PREC: tl.constexpr, GAIN: tl.constexpr,
-):  # fmt: skip
-    """sum_i (c_ij u_i) W_ij of a tile, (BT * CP, HP)."""
-    weighted = tl.reshape(x * (c * GAIN)[:, None, None, :], (BT * CP, DP * IC)).to(w_j.dtype)
-    weighted = _deal(weighted, BT * CP, DP * IC)
-    return tl.dot(weighted, _deal_rows(w_j, DP * IC, HP), input_precision=PREC)
+def _sum_votes(x, c, w_j, N: tl.constexpr, HP: tl.constexpr, PREC: tl.constexpr, GAIN: tl.constexpr):
+    """sum_i (c_ij u_i) W_ij of a tile, (BT * CP, HP). N: DP * IC, rows of W_j."""
+    rows: tl.constexpr = x.shape[0] * x.shape[1]
+    weighted = tl.reshape(x * (c * GAIN)[:, None, None, :], (rows, N)).to(w_j.dtype)
+    if N % 8 == 0 and w_j.dtype == tl.float32:  # dealt like the columns of the left factor
+        w_j = tl.reshape(tl.permute(tl.reshape(w_j, (N // 8, 4, 2, HP)), (0, 2, 1, 3)), (N, HP))
+    return tl.dot(_deal(weighted, rows, N), w_j, input_precision=PREC)
 
 
 @triton.jit
@@ -163,9 +152,7 @@ def log_sum_exp(
     top = tl.full((BT, IC), 0.0 if LEAKY else -3.0e38, tl.float32)
     total = tl.full((BT, IC), 1.0 if LEAKY else 0.0, tl.float32)
     for j in range(J):
-        w_j, w_at, w_in, p_at, p_in, a, q_j, y = _meet_parent(
-            x, w, q, l, b, i, j, B, G, J, C, D, H, BT, IC, CP, DP, HP, QUERY, LOGITS, PRECISION, GAIN
-        )
+        a, _w, _y, _q = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
         less = tl.exp(-tl.abs(top - a))
         total = tl.where(a > top, total * less + 1.0, total + less)
         top = tl.maximum(top, a)
@@ -192,11 +179,10 @@ def weighted_sum(
         child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
         lse_i = tl.load(lse + child, inside, float("inf"))
         for j in range(first, last):
-            w_j, w_at, w_in, p_at, p_in, a, q_j, y = _meet_parent(
-                x, w, q, l, b, i, j, B, G, J, C, D, H, BT, IC, CP, DP, HP, QUERY, LOGITS, PRECISION, GAIN
-            )
+            a, w_j, _y, _q = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
+            p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
             before = tl.load(s + p_at, p_in & (t > 0), 0.0)
-            sums = _sum_votes(x, tl.exp(a - lse_i), w_j, BT, CP, DP, IC, HP, PRECISION, GAIN)
+            sums = _sum_votes(x, tl.exp(a - lse_i), w_j, DP * IC, HP, PRECISION, GAIN)
             tl.store(s + p_at, before + sums, p_in)
         tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote
 
@@ -223,10 +209,9 @@ def pose_gradient(
     mean_y = tl.zeros((BT, CP, DP, IC), tl.float32)
     delta_i = tl.zeros((BT, IC), tl.float32)
     for j in range(J):
-        w_j, w_at, w_in, p_at, p_in, a, q_j, y = _meet_parent(
-            x, w, q, l, b, i, j, B, G, J, C, D, H, BT, IC, CP, DP, HP, QUERY, LOGITS, PRECISION, GAIN
-        )
-        z = _times_weight(tl.load(gs + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
+        a, w_j, y, _q = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
+        p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
+        z = _times_weight(tl.load(gs + p_at, p_in, 0.0), w_j, x, PRECISION)
         gc = _dot_poses(x, z, GAIN)
         c = tl.exp(a - lse_i)
         if QUERY and not DETACH:
@@ -275,18 +260,18 @@ def parent_gradient(
         lse_i = tl.load(lse + child, inside, float("inf"))
         delta_i = tl.load(delta + child, inside, 0.0)
         for j in tl.range(first, last, num_stages=1):
-            w_j, w_at, w_in, p_at, p_in, a, q_j, y = _meet_parent(
-                x, w, q, l, b, i, j, B, G, J, C, D, H, BT, IC, CP, DP, HP, QUERY, LOGITS, PRECISION, GAIN
-            )
+            a, w_j, _y, q_j = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
+            p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
+            w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
             gs_j = tl.load(gs + p_at, p_in, 0.0)
             c = tl.exp(a - lse_i)
-            ga = c * (_dot_poses(x, _times_weight(gs_j, w_j, BT, CP, DP, IC, PRECISION), GAIN) - delta_i)
+            ga = c * (_dot_poses(x, _times_weight(gs_j, w_j, x, PRECISION), GAIN) - delta_i)
             if LOGITS:
                 gl_at = gl + i * J + j
                 tl.store(gl_at, tl.load(gl_at, (i < G) & to_gw, 0.0) + tl.sum(ga, 0), i < G)
             if QUERY:
                 before = tl.load(gq + p_at, p_in & (t > 0), 0.0)
-                tl.store(gq + p_at, before + _sum_votes(x, ga, w_j, BT, CP, DP, IC, HP, PRECISION, GAIN), p_in)
+                tl.store(gq + p_at, before + _sum_votes(x, ga, w_j, DP * IC, HP, PRECISION, GAIN), p_in)
             gw_j = tl.load(gw + w_at, w_in & to_gw, 0.0)
             coupled = tl.reshape(across * tl.trans(c)[None, :, :, None], (DP * IC, BT * CP)).to(gs_j.dtype)
             gw_j += tl.dot(coupled, gs_j, input_precision=PRECISION)

@@ -73,11 +73,9 @@ class Attend:
         self.leaky, self.softmax, self.detach = leaky, softmax, detach
         self.plain = logits is None and not leaky and softmax is over_parents
         self.sources = sources_of(votes, softmax) if fits(votes) else []
-        self.priors = logits
+        self.priors = None if logits is None else logits.reshape(-1, votes.weight.shape[0])  # (I, J) or (1, J)
         self.blocks = votes.split(children_per_block(votes, b * votes.weight.shape[0] * c * d, softmax))
-        self.logits = split_children(logits, self.blocks, 0) if logits is not None and logits.ndim == 2 else (
-            [logits] * len(self.blocks)
-        )
+        self.logits = split_children(self.priors, self.blocks, 0)
 
     def coupling(self, u: Tensor, weight: Tensor, logits: Tensor | None, query: Tensor | None) -> Tensor:
         b, i, j, _ = Votes(u, weight).shape
@@ -95,17 +93,15 @@ class Attend:
             return self._on_cpu(query)
         if query is None and self.plain:
             return add_up(recompute(uniform, *block) for block in self.blocks)
-        return add_up(
-            recompute(self._block, *block, logits, query)
-            for block, logits in zip(self.blocks, self.logits, strict=True)
-        )
+        pairs = zip(self.blocks, self.logits, strict=True)
+        return add_up(recompute(self._block, *block, logits, query) for block, logits in pairs)
 
     def _on_cpu(self, query: Tensor | None) -> Tensor:
-        """The same, in the layout and the memory of `_cpu`."""
+        """The same, in the layout and the memory of `common.cpu`."""
         if query is None and self.plain:
             return torch.cat([uniform_on_cpu(source) for source in self.sources]).transpose(1, 2)
         options = Options(self.leaky, self.softmax, self.detach)
-        logits = None if self.priors is None else self.priors.view(-1, 1, self.priors.shape[-1])
+        logits = None if self.priors is None else self.priors[:, None]
         queries = [None] * len(self.sources) if query is None else [
             q.transpose(1, 2).contiguous() for q in query.split([source.batch for source in self.sources])
         ]
@@ -113,11 +109,6 @@ class Attend:
         return torch.cat([AttendStep.apply(*source, q, logits, options) for source, q in pairs]).transpose(1, 2)
 
     def couplings(self, query: Tensor | None) -> Tensor:
-        """c (B, I, J), for those who ask."""
-        return torch.cat(
-            [
-                self.coupling(*block, logits, query)
-                for block, logits in zip(self.blocks, self.logits, strict=True)
-            ],
-            1,
-        )
+        """c (B, I, J), where they are asked for."""
+        pairs = zip(self.blocks, self.logits, strict=True)
+        return torch.cat([self.coupling(*block, logits, query) for block, logits in pairs], 1)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ...routing.votes import Votes
 from ..common.formed import Gradients, blocks, constants
-from .wide import coupling, over_pose, within
+from .wide import coupling, example_at, over_pose
 
 
 def variance_of_attended(votes: Votes, query: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
@@ -96,10 +96,7 @@ def spread_forward(
     JP: tl.constexpr, HP: tl.constexpr, QUERY: tl.constexpr,
 ):  # fmt: skip
     """again: continue the sums of an earlier block of children."""
-    b = tl.program_id(0).to(tl.int64)
-    among_votes, among_parents, live = within(C, J, H, CP, JP, HP)
-    j = tl.arange(0, JP)
-    mine = b * (J * C * H) + among_parents
+    b, j, among_votes, mine, live = example_at(J, C, H, CP, JP, HP)
     total = tl.load(n + b * J + j, mask=(j < J) & (again > 0), other=0.0)
     centre = tl.load(mean + mine, mask=live & (again > 0), other=0.0)
     squares = tl.load(m + mine, mask=live & (again > 0), other=0.0)
@@ -125,10 +122,7 @@ def spread_gradient(
     JP: tl.constexpr, HP: tl.constexpr, QUERY: tl.constexpr,
 ):  # fmt: skip
     """Gradients overwrite the votes; gq adds up over blocks."""
-    b = tl.program_id(0).to(tl.int64)
-    among_votes, among_parents, live = within(C, J, H, CP, JP, HP)
-    j = tl.arange(0, JP)
-    mine = b * (J * C * H) + among_parents
+    b, j, among_votes, mine, live = example_at(J, C, H, CP, JP, HP)
     centre = tl.load(mean + mine, mask=live, other=0.0)
     g = tl.load(gm + mine, mask=live, other=0.0).to(tl.float32)
     k = tl.load(gn + b * J + j, mask=j < J, other=0.0).to(tl.float32)

@@ -54,10 +54,14 @@ def attend_wide_backward(
 
 
 @triton.jit
-def within(C: tl.constexpr, J, H: tl.constexpr, CP: tl.constexpr, JP: tl.constexpr, HP: tl.constexpr):
-    """Where the elements of a child's votes lie among (C, J, H) and among parents (J, C H), and which exist."""
-    c, j, h = tl.arange(0, CP)[:, None, None], tl.arange(0, JP)[None, :, None], tl.arange(0, HP)[None, None, :]
-    return (c * J + j) * H + h, (j * C + c) * H + h, (c < C) & (j < J) & (h < H)
+def example_at(J, C: tl.constexpr, H: tl.constexpr, CP: tl.constexpr, JP: tl.constexpr, HP: tl.constexpr):
+    """The program's example b, parents j, where elements lie among a child's votes (C, J, H) and among parents
+    (B, J, C H), and which exist, as (CP, JP, HP).
+    """
+    b, parents = tl.program_id(0).to(tl.int64), tl.arange(0, JP)
+    c, j, h = tl.arange(0, CP)[:, None, None], parents[None, :, None], tl.arange(0, HP)[None, None, :]
+    mine = b * (J * C * H) + ((j * C + c) * H + h)
+    return b, parents, (c * J + j) * H + h, mine, (c < C) & (j < J) & (h < H)
 
 
 @triton.jit
@@ -94,9 +98,7 @@ def wide_sum(
     JP: tl.constexpr, HP: tl.constexpr, QUERY: tl.constexpr, LOGITS: tl.constexpr, LEAKY: tl.constexpr,
 ):  # fmt: skip
     """s adds up over blocks; this one begins with child `first`."""
-    b = tl.program_id(0).to(tl.int64)
-    among_votes, among_parents, live = within(C, J, H, CP, JP, HP)
-    mine = b * (J * C * H) + among_parents
+    b, _, among_votes, mine, live = example_at(J, C, H, CP, JP, HP)
     total = tl.load(s + mine, mask=live & (first > 0), other=0.0)
     q = total
     if QUERY:
@@ -114,10 +116,7 @@ def wide_gradient(
     DETACH: tl.constexpr,
 ):  # fmt: skip
     """Gradients overwrite the votes; gq adds up over blocks; ga (B, children, J): that of each example's logits."""
-    b = tl.program_id(0).to(tl.int64)
-    among_votes, among_parents, live = within(C, J, H, CP, JP, HP)
-    j = tl.arange(0, JP)
-    mine = b * (J * C * H) + among_parents
+    b, j, among_votes, mine, live = example_at(J, C, H, CP, JP, HP)
     g = tl.load(gs + mine, mask=live, other=0.0).to(tl.float32)
     q, of_query = g, g
     if QUERY:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from .rows import fused, power_of_two
+from .rows import ceil_div, fused, power_of_two
 
 TILE = 4096  # elements of a program's tile, 16 for each of its threads
 WIDEST = 128  # channels of a tile
@@ -31,7 +31,7 @@ TOGETHER = 8  # channels whose sums one program adds up
 
 def normalise(norm: nn.Module, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
     """relu(norm(x) + residual), or less of it; norm's running statistics move as if it were called."""
-    if takes(norm, x) and (residual is None or _alike(x, residual)):
+    if takes(norm, x) and (residual is None or (residual.shape == x.shape and residual.dtype == x.dtype)):
         running = norm.running_mean, norm.running_var, norm.num_batches_tracked
         statistics = batch_statistics(x.detach(), *running, norm.momentum)
         return batch_norm(x, statistics, norm.weight, norm.bias, residual, norm.eps, relu)
@@ -41,23 +41,16 @@ def normalise(norm: nn.Module, x: Tensor, residual: Tensor | None = None, relu: 
 
 
 def takes(norm: nn.Module, x: Tensor) -> TypeGuard[nn.BatchNorm2d]:
-    """Whether the kernels do norm's step: training, as `nn.BatchNorm2d` is by default, with nobody looking on."""
+    """Whether the kernels do norm's step: training, as `nn.BatchNorm2d` is by default, without hooks."""
     if not (fused(x) and type(norm) is nn.BatchNorm2d and norm.training and norm.affine and norm.track_running_stats):
         return False
     plain = norm.momentum is not None and not (norm._forward_hooks or norm._forward_pre_hooks)
-    return plain and x.ndim == 4 and x.shape[1] == norm.num_features and x.numel() > x.shape[1] and _last(x)
-
-
-def _last(x: Tensor) -> bool:
-    return x.is_contiguous(memory_format=torch.channels_last)
-
-
-def _alike(x: Tensor, residual: Tensor) -> bool:
-    return residual.shape == x.shape and residual.dtype == x.dtype
+    last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return plain and last and x.shape[1] == norm.num_features and x.numel() > x.shape[1]
 
 
 class Cut(NamedTuple):
-    """x (B, C, H, W) as rows x channels: tiles of `height` x `width`, and programs that sum over rows."""
+    """x (B, C, H, W) as rows x channels: tiles of `height` x `width`, and blocks of channels."""
 
     rows: int
     channels: int
@@ -66,25 +59,26 @@ class Cut(NamedTuple):
 
     @property
     def tiles(self) -> int:
-        return -(-self.rows // self.height)
+        return ceil_div(self.rows, self.height)
 
     @property
     def blocks(self) -> int:
-        """Of channels."""
-        return -(-self.channels // self.width)
-
-    def programs(self, kernel: str) -> int:
-        return min(self.tiles, max(PROGRAMS[kernel] // self.blocks, 1))
+        return ceil_div(self.channels, self.width)
 
     @property
     def options(self) -> dict[str, int]:
         warps = max(self.height * self.width // (TILE // 8), 1)
         return {"C": self.channels, "CP": self.width, "ROWS": self.height, "num_warps": warps}
 
-    def settling(self, programs: int) -> dict[str, int]:
-        """Options of the second stage of sums."""
+    def programs(self, kernel: str) -> int:
+        """Programs of each block that sum over rows."""
+        return min(self.tiles, max(PROGRAMS[kernel] // self.blocks, 1))
+
+    def merge(self, programs: int) -> tuple[tuple[int], dict[str, int]]:
+        """Grid and options of the second stage of sums."""
         parts = power_of_two(programs)
-        return {"C": self.channels, "CT": TOGETHER, "PP": parts, "num_warps": max(parts * TOGETHER // 512, 1)}
+        warps = max(parts * TOGETHER // 512, 1)
+        return (ceil_div(self.channels, TOGETHER),), {"C": self.channels, "CT": TOGETHER, "PP": parts, "num_warps": warps}
 
 
 def cut(x: Tensor) -> Cut:
@@ -93,12 +87,17 @@ def cut(x: Tensor) -> Cut:
     return Cut(rows, channels, min(power_of_two(rows), TILE // width), width)
 
 
-def _empty_like(x: Tensor) -> Tensor:
+def _empty_like(x: Tensor, *_: Any) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
 def _laid_out(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
+
+
+def _of_channels(x: Tensor, *leading: int) -> Tensor:
+    """(*leading, 2, C) in fp32."""
+    return torch.empty(*leading, 2, x.shape[1], dtype=torch.float32, device=x.device)
 
 
 @torch.library.custom_op("flashcaps::batch_statistics", mutates_args=("running_mean", "running_var", "tracked"))
@@ -108,19 +107,13 @@ def batch_statistics(x: Tensor, running_mean: Tensor, running_var: Tensor, track
 
     x, at = _laid_out(x), cut(x)
     programs = at.programs("moments")
-    parts = torch.empty(programs, 2, at.channels, dtype=torch.float32, device=x.device)
+    parts, statistics = _of_channels(x, programs), _of_channels(x)
     kernels.moments[programs, at.blocks](x, parts, at.rows, **REGISTERS, **at.options)
-    statistics = torch.empty(2, at.channels, dtype=torch.float32, device=x.device)
-    kernels.settle[(-(-at.channels // TOGETHER),)](
-        parts, statistics, running_mean, running_var, tracked, programs, at.rows, momentum,
-        ROWS=at.height, **at.settling(programs),
-    )  # fmt: skip
+    grid, options = at.merge(programs)
+    kernels.merge_moments[grid](
+        parts, statistics, running_mean, running_var, tracked, programs, at.rows, momentum, ROWS=at.height, **options
+    )
     return statistics
-
-
-@batch_statistics.register_fake
-def _(x, running_mean, running_var, tracked, momentum):
-    return x.new_empty((2, x.shape[1]), dtype=torch.float32)
 
 
 @torch.library.custom_op("flashcaps::batch_norm", mutates_args=())
@@ -138,9 +131,8 @@ def batch_norm(
     return y
 
 
-@batch_norm.register_fake
-def _(x, statistics, weight, bias, residual, eps, relu):
-    return _empty_like(x)
+batch_statistics.register_fake(lambda x, *_: _of_channels(x))
+batch_norm.register_fake(_empty_like)
 
 
 @torch.library.custom_op("flashcaps::batch_norm_backward", mutates_args=())
@@ -152,15 +144,15 @@ def batch_norm_backward(
 
     g, x, at = _laid_out(g), _laid_out(x), cut(x)
     programs, of_channels = at.programs("gradient_sums"), (statistics, weight, bias, at.rows, eps)
-    parts = torch.empty(programs, 2, at.channels, dtype=torch.float32, device=x.device)
+    parts, sums = _of_channels(x, programs), _of_channels(x)
     gr = x.new_empty(0) if y is None else _empty_like(x)
     kernels.gradient_sums[programs, at.blocks](
         g, x, x if y is None else _laid_out(y), gr, parts, *of_channels, RESIDUAL=y is not None, RELU=relu,
         **at.options,
     )  # fmt: skip
-    sums = torch.empty(2, at.channels, dtype=torch.float32, device=x.device)
     gw, gb, gx = torch.empty_like(weight), torch.empty_like(bias), _empty_like(x)
-    kernels.settle_gradients[(-(-at.channels // TOGETHER),)](parts, sums, gw, gb, programs, **at.settling(programs))
+    grid, options = at.merge(programs)
+    kernels.sum_gradients[grid](parts, sums, gw, gb, programs, **options)
     kernels.gradient[at.tiles, at.blocks](
         g if y is None else gr, x, gx, sums, *of_channels, RELU=relu and y is None, **at.options
     )

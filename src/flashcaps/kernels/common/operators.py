@@ -5,8 +5,8 @@ A forward operator takes its tensors first and its options after them, and only 
     @gradient_of(forward, tensors=3)
     def forward_backward(grad, given, kept, *options) -> list[Tensor | None]
 
-gives the gradients of `given`, the tensors of forward, None for one that is None; those of the last few may come stacked.
-kept: what forward returned beside its first output.
+gives the gradients of `given`, the tensors of forward, None for one that is None; those of the last few may come
+stacked. kept: what forward returned beside its first output.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def gradient_of(forward: Any, tensors: int, fake: Callable[..., Any] = empty_gra
         def filled(grad: Tensor, *rest: Any) -> list[Tensor]:
             return [grad.new_empty(0) if g is None else g for g in function(grad, *rest)]
 
-        filled.__signature__ = inspect.signature(function).replace(return_annotation=list[Tensor])  # type: ignore[attr-defined]
+        signature = inspect.signature(function).replace(return_annotation=list[Tensor])
+        filled.__signature__ = signature  # type: ignore[attr-defined]
         backward = torch.library.custom_op(f"flashcaps::{function.__name__}", filled, mutates_args=())
         backward.register_fake(fake)
 
