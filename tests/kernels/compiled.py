@@ -90,7 +90,7 @@ def routed(compiler: Compiler) -> None:
     from flashcaps.kernels.fit.triton import TritonFit
 
     from ..layer_cases import cases, run_layer
-    from .attend.test_triton import GIVEN, draw, fused, with_gradients
+    from .attend.steps import GIVEN, draw, fused, with_gradients
     from .attend.test_wide import WIDE as WIDE_POSES
     from .test_fit_parts import LAYERS as WIDE_LAYERS
     from .test_fit_parts import WIDE

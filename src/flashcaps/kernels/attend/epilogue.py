@@ -72,7 +72,7 @@ def squash_backward(
 
     gs = g f + s (s . g) f' / n,  f = n / (1 + n^2),  f' = (1 - n^2) / (1 + n^2)^2;  0 at n = 0
     """
-    r, k, at, inside = _tile(tl.program_id(0), rows, D, DP, RT)
+    _, _, at, inside = _tile(tl.program_id(0), rows, D, DP, RT)
     if LATER == 0:
         g = tl.load(grad + at, inside, 0.0).to(tl.float32)
     else:
@@ -94,7 +94,7 @@ def norm_forward(
     CT: tl.constexpr, NORM: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
     """s = sum of parts, written if STORE, and scale LayerNorm(s), or scale s without NORM."""
-    r, k, at, inside = _tile(tl.program_id(0), rows, D, DP, RT)
+    _, k, at, inside = _tile(tl.program_id(0), rows, D, DP, RT)
     x = _sum_rows(parts, at, inside, chunks, rows * D, CT)
     if STORE:
         tl.store(s + at, x, inside)

@@ -70,37 +70,25 @@ class Launch:
         window: Sequence[int] = (),
         pose: int = 0,
     ) -> None:
-        self.n, self.weight = plan.sizes(u, weight, window)._replace(pose=pose), weight.contiguous()
+        self.n = n = plan.sizes(u, weight, window)._replace(pose=pose)
         self.window: Window | None = None
         if window:
             self.u, self.window = windowed(u, *window[1:])
-            self.strides = torch.empty_like(u, device="meta").stride()  # of its gradient, too
+            self.at = self.window.constants
         else:
-            self.u = u.contiguous()
-            self.strides = self.u.stride()
+            self.u, pose = u.contiguous(), n.c * n.d
+            self.at = {"OH": 1, "OW": 1, "SB": n.g * pose, "PY": 0, "PX": 0, "K": 1, "ST": pose, "SY": 0, "SX": 0}
+        self.strides = (torch.empty_like(u, device="meta") if window else self.u).stride()  # of its gradient, too
+        self.weight = weight.contiguous()
         self.query = u if query is None else query.contiguous()  # u stands for what is not read
         self.logits = u if logits is None else logits.contiguous()
+        self.tensors = self.u, self.weight, self.query, self.logits
         self.given = {"QUERY": query is not None, "LOGITS": logits is not None}
+        self.shape = {"G": n.g, "J": n.j, "C": n.c, "D": n.d, "H": n.h}
         self.coupled = query is not None or logits is not None
         self.leaky, self.detach = leaky, detach
         self.precision, self.gain = precision(u.dtype), tf32_gain(u)
-        self.share = self.gain / (self.n.j + leaky)
-
-    @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.u, self.weight, self.query, self.logits
-
-    @property
-    def shape(self) -> dict[str, int]:
-        return {"G": self.n.g, "J": self.n.j, "C": self.n.c, "D": self.n.d, "H": self.n.h}
-
-    @property
-    def at(self) -> dict[str, int]:
-        """Where u lies."""
-        if self.window is not None:
-            return self.window.constants
-        pose = self.n.c * self.n.d
-        return {"OH": 1, "OW": 1, "SB": self.n.g * pose, "PY": 0, "PX": 0, "K": 1, "ST": pose, "SY": 0, "SX": 0}
+        self.share = self.gain / (n.j + leaky)
 
     def tile(self, kernel: str) -> tuple[plan.Tile, dict[str, Any]]:
         """A kernel's tile, and all its constants."""
@@ -220,17 +208,12 @@ class Launch:
             )
 
         self._by_examples(pose_gradient, gu, again)
-        self._uniform_weight_gradient(gs, gw, again)
-
-    def _uniform_weight_gradient(self, gs: Tensor, gw: Tensor, again: bool) -> None:
-        from . import uniform
-
-        n, (constants, (rows, columns, parents)) = self.n, self._uniform("uniform_weight_gradient")
+        of_weight, (rows, poses, parents) = self._uniform("uniform_weight_gradient")
         halves = n.many and self.u.dtype == torch.float32 and self.precision == "tf32"
         share = self.share / self.gain if halves else self.share
-        twice = constants["M"] > 64
-        constants["M"] //= 1 + twice
-        uniform.uniform_weight_gradient[parents, columns, gw.shape[0]](
+        twice = of_weight["M"] > 64
+        of_weight["M"] //= 1 + twice
+        uniform.uniform_weight_gradient[parents, poses, gw.shape[0]](
             gs, self.u, gw, n.b * n.c, ceil_div(rows, gw.shape[0]), share, int(again), TWICE=int(twice),
-            HALVES=halves, **constants, **self.at,
+            HALVES=halves, **of_weight, **self.at,
         )  # fmt: skip

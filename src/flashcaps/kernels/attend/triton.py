@@ -293,15 +293,9 @@ def _norm_backward(parts: Tensor, s: Tensor, gs: Tensor, scale: float, gamma: Te
 
 @torch.library.custom_op("flashcaps::route_attention", mutates_args=())
 def route_attention(
-    u: Tensor,
-    weight: Tensor,
-    pose: Tensor | None,
-    gamma: Tensor | None,
-    beta: Tensor | None,
-    window: list[int],
-    scale: float,
-    iterations: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+    u: Tensor, weight: Tensor, pose: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    window: list[int], scale: float, iterations: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """p (B, J, D) of the last iteration; s (T, B, J, D) and lse (T or T - 1, B, G) of all.
 
     u (B, G, 1, C, d), or with a window (C, kernel, stride) an image (B, T, H, W, D). pose: the parents' so far.

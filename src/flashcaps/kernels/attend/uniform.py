@@ -132,9 +132,7 @@ def _add_product(
 
 
 @triton.jit
-def _store_weights(
-    gw, total, n, m, again, G: tl.constexpr, J: tl.constexpr, D: tl.constexpr, H: tl.constexpr
-):  # fmt: skip
+def _store_weights(gw, total, n, m, again, G: tl.constexpr, J: tl.constexpr, D: tl.constexpr, H: tl.constexpr):
     w_at, w_in = _weights_at(n, m, G, J, D, H)
     tl.store(gw + w_at, total + tl.load(gw + w_at, w_in & (again > 0), 0.0), w_in)
 

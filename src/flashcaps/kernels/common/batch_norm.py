@@ -15,7 +15,7 @@ Sums over rows are made in two stages of fixed order: statistics and gradients a
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -49,26 +49,16 @@ def takes(norm: nn.Module, x: Tensor) -> TypeGuard[nn.BatchNorm2d]:
     return plain and last and x.shape[1] == norm.num_features and x.numel() > x.shape[1]
 
 
-class Cut(NamedTuple):
-    """x (B, C, H, W) as rows x channels: tiles of `height` x `width`, and blocks of channels."""
+class Cut:
+    """x (B, C, H, W) as rows x channels, in tiles of rows and blocks of channels."""
 
-    rows: int
-    channels: int
-    height: int
-    width: int
-
-    @property
-    def tiles(self) -> int:
-        return ceil_div(self.rows, self.height)
-
-    @property
-    def blocks(self) -> int:
-        return ceil_div(self.channels, self.width)
-
-    @property
-    def options(self) -> dict[str, int]:
-        warps = max(self.height * self.width // (TILE // 8), 1)
-        return {"C": self.channels, "CP": self.width, "ROWS": self.height, "num_warps": warps}
+    def __init__(self, x: Tensor) -> None:
+        self.rows, self.channels = x.numel() // x.shape[1], x.shape[1]
+        width = min(power_of_two(self.channels), WIDEST)
+        self.height = min(power_of_two(self.rows), TILE // width)
+        self.tiles, self.blocks = ceil_div(self.rows, self.height), ceil_div(self.channels, width)
+        warps = max(self.height * width // (TILE // 8), 1)
+        self.options = {"C": self.channels, "CP": width, "ROWS": self.height, "num_warps": warps}
 
     def programs(self, kernel: str) -> int:
         """Programs of each block that sum over rows."""
@@ -77,14 +67,8 @@ class Cut(NamedTuple):
     def merge(self, programs: int) -> tuple[tuple[int], dict[str, int]]:
         """Grid and options of the second stage of sums."""
         parts = power_of_two(programs)
-        warps = max(parts * TOGETHER // 512, 1)
-        return (ceil_div(self.channels, TOGETHER),), {"C": self.channels, "CT": TOGETHER, "PP": parts, "num_warps": warps}
-
-
-def cut(x: Tensor) -> Cut:
-    rows, channels = x.numel() // x.shape[1], x.shape[1]
-    width = min(power_of_two(channels), WIDEST)
-    return Cut(rows, channels, min(power_of_two(rows), TILE // width), width)
+        options = {"C": self.channels, "CT": TOGETHER, "PP": parts, "num_warps": max(parts * TOGETHER // 512, 1)}
+        return (ceil_div(self.channels, TOGETHER),), options
 
 
 def _empty_like(x: Tensor, *_: Any) -> Tensor:
@@ -105,7 +89,7 @@ def batch_statistics(x: Tensor, running_mean: Tensor, running_var: Tensor, track
     """(2, C) in fp32: mean and variance of each channel. The running ones move, `tracked` counts one batch more."""
     from . import batch_norm_triton as kernels
 
-    x, at = _laid_out(x), cut(x)
+    x, at = _laid_out(x), Cut(x)
     programs = at.programs("moments")
     parts, statistics = _of_channels(x, programs), _of_channels(x)
     kernels.moments[programs, at.blocks](x, parts, at.rows, **REGISTERS, **at.options)
@@ -123,7 +107,7 @@ def batch_norm(
     """y in channels last. Gradients take `statistics` (2, C) for those of x and go through them to x."""
     from . import batch_norm_triton as kernels
 
-    x, at, y = _laid_out(x), cut(x), _empty_like(x)
+    x, at, y = _laid_out(x), Cut(x), _empty_like(x)
     kernels.normalise[at.tiles, at.blocks](
         x, x if residual is None else _laid_out(residual), y, statistics, weight, bias, at.rows, eps,
         RESIDUAL=residual is not None, RELU=relu, **at.options,
@@ -135,6 +119,11 @@ batch_statistics.register_fake(lambda x, *_: _of_channels(x))
 batch_norm.register_fake(_empty_like)
 
 
+def _empty_gradients(g, x, y, statistics, weight, bias, eps, relu):
+    gr = x.new_empty(0) if y is None else _empty_like(x)
+    return _empty_like(x), torch.empty_like(weight), torch.empty_like(bias), gr
+
+
 @torch.library.custom_op("flashcaps::batch_norm_backward", mutates_args=())
 def batch_norm_backward(
     g: Tensor, x: Tensor, y: Tensor | None, statistics: Tensor, weight: Tensor, bias: Tensor, eps: float, relu: bool
@@ -142,27 +131,20 @@ def batch_norm_backward(
     """gx, gw, gb, and the gradient before the ReLU if y tells where that was open, else nothing."""
     from . import batch_norm_triton as kernels
 
-    g, x, at = _laid_out(g), _laid_out(x), cut(x)
+    g, x, at = _laid_out(g), _laid_out(x), Cut(x)
     programs, of_channels = at.programs("gradient_sums"), (statistics, weight, bias, at.rows, eps)
     parts, sums = _of_channels(x, programs), _of_channels(x)
-    gr = x.new_empty(0) if y is None else _empty_like(x)
+    gx, gw, gb, gr = _empty_gradients(g, x, y, statistics, weight, bias, eps, relu)
     kernels.gradient_sums[programs, at.blocks](
         g, x, x if y is None else _laid_out(y), gr, parts, *of_channels, RESIDUAL=y is not None, RELU=relu,
         **at.options,
     )  # fmt: skip
-    gw, gb, gx = torch.empty_like(weight), torch.empty_like(bias), _empty_like(x)
     grid, options = at.merge(programs)
     kernels.sum_gradients[grid](parts, sums, gw, gb, programs, **options)
     kernels.gradient[at.tiles, at.blocks](
         g if y is None else gr, x, gx, sums, *of_channels, RELU=relu and y is None, **at.options
     )
     return gx, gw, gb, gr
-
-
-@batch_norm_backward.register_fake
-def _(g, x, y, statistics, weight, bias, eps, relu):
-    gr = x.new_empty(0) if y is None else _empty_like(x)
-    return _empty_like(x), torch.empty_like(weight), torch.empty_like(bias), gr
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -177,4 +159,5 @@ def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     return gx, None, gw, gb, (g if y is None else gr) if ctx.residual else None, None, None
 
 
+batch_norm_backward.register_fake(_empty_gradients)
 batch_norm.register_autograd(_backward, setup_context=_keep)

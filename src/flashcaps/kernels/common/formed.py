@@ -1,8 +1,8 @@
 r"""Votes of a block of children, formed by a matrix product and read where it left them, in the cache where they fit.
 
-For what is no product of poses and transforms (`_spread`), and for poses too wide for the registers of kernels that
-form votes themselves (`_attend_votes`). A block's votes are (children, B C, J h). Backward they are formed again, and
-their gradients take their place.
+For what is no product of poses and transforms (`attend.variance`), and for poses too wide for the registers of kernels
+that form votes themselves (`attend.wide`). A block's votes are (children, B C, J h). Backward they are formed again,
+and their gradients overwrite them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Gradients:
 
     def __init__(self, u: Tensor, weight: Tensor) -> None:
         (b, g, _, c, d), (j, _, _, h) = u.shape, weight.shape
-        self.u, self.weight = torch.empty(g, b, c, d, device=u.device), torch.empty(g, d, j, h, device=u.device)
+        single = {"dtype": torch.float32, "device": u.device}
+        self.u, self.weight = torch.empty(g, b, c, d, **single), torch.empty(g, d, j, h, **single)
 
     def take(self, block: Block, votes: Tensor) -> None:
         rows = slice(block.first, block.first + votes.shape[0])
