@@ -18,11 +18,11 @@ from ..common.cpu import Block, Gradients, Source, Workspace, children_blocks, c
 
 
 class Options(NamedTuple):
-    """Of `Attend`."""
+    """How couplings follow from agreement."""
 
     leaky: bool = False
     softmax: Softmax = over_parents
-    detach: bool = False
+    detach: bool = False  # no gradient through the agreement
 
 
 def agreement(v: Tensor, query: Tensor | None, logits: Tensor | None, block: Block, scratch: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..common.patches import Window, fold, windowed
-from ..common.rows import ceil_div, power_of_two
+from ..common.rows import ceil_div, empty_fp32, power_of_two
 from . import plan
 
 EXACT = "tf32x3"  # products of fp32 as exact as those of the fp32 units (2e-7), and faster
@@ -32,11 +32,6 @@ def tf32_gain(u: Tensor) -> float:
     """
     dropped = u.is_cuda and u.dtype == torch.float32 and precision(u.dtype) == "tf32"
     return 1.0 + dropped * 2.0**-10 / (2 * math.log(2))
-
-
-def empty(like: Tensor, *shape: int) -> Tensor:
-    """In fp32, on the same device."""
-    return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
 def sum_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
@@ -121,7 +116,7 @@ class Launch:
 
     def _parts(self, chunks: int, s: Tensor | None) -> Tensor:
         n = self.n
-        return s if s is not None and chunks == 1 else empty(self.u, chunks, n.b, n.j, n.c * n.h)
+        return s if s is not None and chunks == 1 else empty_fp32(self.u, chunks, n.b, n.j, n.c * n.h)
 
     def gradients(self, dtype: torch.dtype, alone: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Memory for gu in `dtype` and for partial gW and gl, of this step alone or of several."""
@@ -132,7 +127,7 @@ class Launch:
             batches = self._chunks("uniform_weight_gradient", rows, columns * parents, n.weight)[1]
         gl = (batches, n.g, n.j) if self.given["LOGITS"] else (1, 0)
         gu = torch.empty_strided(self.u.shape, self.strides, dtype=dtype, device=self.u.device)
-        return gu, empty(self.u, batches, *self.weight.shape), empty(self.u, *gl)
+        return gu, empty_fp32(self.u, batches, *self.weight.shape), empty_fp32(self.u, *gl)
 
     def backward(self, gs: Tensor, lse: Tensor, into: tuple[Tensor, Tensor, Tensor], again: bool) -> Tensor:
         """Partial gq (chunks, B, J, D). gu, gW and gl are written to `into`, or added to what it holds if `again`."""
@@ -141,8 +136,8 @@ class Launch:
         n, (gu, gw, gl) = self.n, into
         if not self.coupled:
             self._uniform_gradients(gs, gu, gw, again)
-            return empty(gs, 1, 0)
-        delta, (t, constants) = empty(gs, n.b, n.g), self.tile("pose_gradient")
+            return empty_fp32(gs, 1, 0)
+        delta, (t, constants) = empty_fp32(gs, n.b, n.g), self.tile("pose_gradient")
 
         def pose_gradient(examples: slice, rows: slice, out: Tensor, again: bool) -> None:
             query = self.query[rows] if self.given["QUERY"] else self.query
@@ -154,7 +149,7 @@ class Launch:
         self._by_examples(pose_gradient, gu, again)
         of_parents, constants_of_parents = self.tile("parent_gradient")
         cut = plan.cut(n, of_parents, "parent_gradient")
-        gq = empty(gs, *((cut.grid[0], n.b, n.j, n.c * n.h) if self.given["QUERY"] else (1, 0)))
+        gq = empty_fp32(gs, *((cut.grid[0], n.b, n.j, n.c * n.h) if self.given["QUERY"] else (1, 0)))
         kernels.parent_gradient[cut.grid](
             gs, *self.tensors, lse, delta, gw, gq, gl, n.b, cut.tiles, cut.batches, cut.parents, int(again),
             DETACH=self.detach, **constants_of_parents,
@@ -167,7 +162,7 @@ class Launch:
         if window is None:
             return launch(every, every, gu, again)
         count = plan.examples(n, every.stop)
-        patches = empty(gu, count * window.places, n.g, n.c * n.d)
+        patches = empty_fp32(gu, count * window.places, n.g, n.c * n.d)
         for examples, rows in window.spans(every.stop, count):
             launch(examples, rows, patches, False)
             fold(patches, gu[examples], window, again)

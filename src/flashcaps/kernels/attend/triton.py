@@ -25,10 +25,11 @@ from ...routing.math import Softmax, over_parents
 from ...routing.votes import Votes, Windows
 from ..common.formed import takes
 from ..common.operators import empty_gradients, gradient_of
-from ..common.rows import DTYPES, HAS_TRITON, PROGRAMS
+from ..common.rows import DTYPES, HAS_TRITON, PROGRAMS, empty_fp32
 from . import plan
-from .launch import Launch, empty, sum_parts
-from .matrix import project, uniform
+from .cpu import Options
+from .launch import Launch, sum_parts
+from .matrix import coupling, uniform
 
 EPS = 1e-5  # LayerNorm's
 Given = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
@@ -85,10 +86,8 @@ class TritonAttend:
 
     def couplings(self, query: Tensor | None) -> Tensor:
         """c (B, I, J), where they are asked for."""
-        b, i, j, _ = self.votes.shape
-        u, weight = (x.detach() for x in self.votes) if self.detach else self.votes
-        a = u.new_zeros(b, i, j) if query is None else project(u, weight, query.to(u.dtype))
-        return over_parents(a if self.logits is None else a + self.logits.to(a.dtype), leaky=self.leaky)
+        query, logits = (None if x is None else x.to(self.votes.u.dtype) for x in (query, self.logits))
+        return coupling(*self.votes, logits, query, Options(self.leaky, detach=self.detach))
 
 
 def dynamic_poses(
@@ -132,7 +131,7 @@ def _lse_of(lse: Tensor, t: int, iterations: int) -> Tensor:
 def _step_outputs(u, weight, query, logits, leaky, detach):
     n = plan.sizes(u, weight)
     coupled = (query is not None or logits is not None) and not n.wide
-    return u.new_empty(n.b, n.j, n.c * n.h), empty(u, *((n.b, n.g) if coupled else (0, 0)))
+    return u.new_empty(n.b, n.j, n.c * n.h), empty_fp32(u, *((n.b, n.g) if coupled else (0, 0)))
 
 
 @torch.library.custom_op("flashcaps::attend", mutates_args=())
@@ -183,7 +182,7 @@ def _dynamic_outputs(u, weight, bias, logits, leaky, iterations, detach):
     n = plan.sizes(u, weight)
     shape = n.b, n.j, n.c * n.h
     v, q = (torch.empty(x, dtype=u.dtype, device=u.device) for x in (shape, (iterations - 1, *shape)))
-    return v, empty(u, iterations, *shape), q, empty(u, iterations - (logits is None), n.b, n.g)
+    return v, empty_fp32(u, iterations, *shape), q, empty_fp32(u, iterations - (logits is None), n.b, n.g)
 
 
 @torch.library.custom_op("flashcaps::route_dynamic", mutates_args=())
@@ -228,7 +227,7 @@ def route_dynamic_backward(
     last, rows = iterations - 1, s.shape[1] * s.shape[2]
     gu, gw, gl = into = Launch(u, weight, None, logits, leaky).gradients(torch.float32)
     kept_gs = 1 if bias is None else iterations  # the bias has their sum
-    total, gs = empty(u, *s.shape[1:]), torch.empty((kept_gs, *s.shape[1:]), dtype=u.dtype, device=u.device)
+    total, gs = empty_fp32(u, *s.shape[1:]), torch.empty((kept_gs, *s.shape[1:]), dtype=u.dtype, device=u.device)
     gq, first = grad, last if detach else 0
     for t in range(last, first - 1, -1):
         tiles, constants = plan.epilogue_tile(rows, s.shape[3], gq.shape[0] if t < last else 1)
@@ -248,7 +247,7 @@ def _attention_outputs(u, weight, pose, gamma, beta, window, scale, iterations):
     n = plan.sizes(u, weight, window)
     shape = n.b, n.j, n.c * n.h
     p = torch.empty(shape, dtype=u.dtype, device=u.device)
-    return p, empty(u, iterations, *shape), empty(u, iterations - (pose is None), n.b, n.g)
+    return p, empty_fp32(u, iterations, *shape), empty_fp32(u, iterations - (pose is None), n.b, n.g)
 
 
 def _attention_gradients(grad, given, kept, window, scale, iterations):
@@ -283,7 +282,7 @@ def _norm_backward(parts: Tensor, s: Tensor, gs: Tensor, scale: float, gamma: Te
     rows = s[..., 0].numel()
     tiles, constants = plan.epilogue_tile(rows, s.shape[-1], parts.shape[0], large=True)
     programs = min(tiles, PROGRAMS)
-    sums = empty(s, 0 if gamma is None else programs, 2, s.shape[-1])
+    sums = empty_fp32(s, 0 if gamma is None else programs, 2, s.shape[-1])
     epilogue.norm_backward[(programs,)](
         parts, s if gamma is None else gamma.contiguous(), s, gs, sums, parts.shape[0], rows, tiles, scale, EPS,
         NORM=gamma is not None, **constants,

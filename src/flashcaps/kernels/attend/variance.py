@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ...routing.votes import Votes
 from ..common.formed import Gradients, blocks, constants
+from ..common.rows import empty_fp32
 from .wide import coupling, example_at, over_pose
 
 
@@ -34,8 +35,7 @@ def variance_of_attended(votes: Votes, query: Tensor | None, eps: float) -> tupl
 
 def _empty(u: Tensor, weight: Tensor, query: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     b, j, d = u.shape[0], weight.shape[0], u.shape[3] * weight.shape[3]
-    n, mean, m = (torch.empty(shape, dtype=torch.float32, device=u.device) for shape in ((b, j), (b, j, d), (b, j, d)))
-    return n, mean, m
+    return empty_fp32(u, b, j), empty_fp32(u, b, j, d), empty_fp32(u, b, j, d)
 
 
 @torch.library.custom_op("flashcaps::spread", mutates_args=())
@@ -58,7 +58,7 @@ def spread_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """gu, gW, and gq, of no elements without a query."""
     b, j, into = u.shape[0], weight.shape[0], Gradients(u, weight)
-    gq = torch.empty(0 if query is None else query.shape, dtype=torch.float32, device=u.device)
+    gq = empty_fp32(u, *((0,) if query is None else query.shape))
     q = mean if query is None else query.contiguous()
     for block in blocks(u, weight):
         votes = block.votes

@@ -19,12 +19,12 @@ import triton.language as tl
 from torch import Tensor
 
 from ..common.formed import Gradients, blocks, constants
-from .launch import empty
+from ..common.rows import empty_fp32
 
 
 def attend_wide(u: Tensor, weight: Tensor, query: Tensor | None, logits: Tensor | None, leaky: bool) -> Tensor:
     """s (B, J, D) in fp32; arguments as `attend`'s."""
-    s = empty(u, u.shape[0], weight.shape[0], u.shape[3] * weight.shape[3])
+    s = empty_fp32(u, u.shape[0], weight.shape[0], u.shape[3] * weight.shape[3])
     options = {"QUERY": query is not None, "LOGITS": logits is not None, "LEAKY": leaky, **constants(u, weight)}
     q, prior = (s if x is None else x.contiguous() for x in (query, logits))  # s stands for what is not read
     for block in blocks(u, weight):
@@ -38,12 +38,12 @@ def attend_wide_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """gu, gW, and in fp32 gq and gl, whatever those are where there is no query or are no logits."""
     (b, j, _), into, gl = gs.shape, Gradients(u, weight), []
-    gq = empty(u, *(() if query is None else query.shape))
+    gq = empty_fp32(u, *(() if query is None else query.shape))
     options = {"QUERY": query is not None, "LOGITS": logits is not None, "LEAKY": leaky, "DETACH": detach}
     q, prior = (gs if x is None else x.contiguous() for x in (query, logits))
     for block in blocks(u, weight):
         votes = block.votes
-        ga = empty(u, b if logits is not None else 0, votes.shape[0], j)
+        ga = empty_fp32(u, b if logits is not None else 0, votes.shape[0], j)
         wide_gradient[(b,)](
             votes, q, prior, gs, gq, ga, b, j, votes.shape[0], block.first, **options, **constants(u, weight)
         )

@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from .rows import ceil_div, fused, power_of_two
+from .rows import ceil_div, empty_fp32, fused, power_of_two
 
 TILE = 4096  # elements of a program's tile, 16 for each of its threads
 WIDEST = 128  # channels of a tile
@@ -79,11 +79,6 @@ def _laid_out(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def _of_channels(x: Tensor, *leading: int) -> Tensor:
-    """(*leading, 2, C) in fp32."""
-    return torch.empty(*leading, 2, x.shape[1], dtype=torch.float32, device=x.device)
-
-
 @torch.library.custom_op("flashcaps::batch_statistics", mutates_args=("running_mean", "running_var", "tracked"))
 def batch_statistics(x: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, momentum: float) -> Tensor:
     """(2, C) in fp32: mean and variance of each channel. The running ones move, `tracked` counts one batch more."""
@@ -91,7 +86,7 @@ def batch_statistics(x: Tensor, running_mean: Tensor, running_var: Tensor, track
 
     x, at = _laid_out(x), Cut(x)
     programs = at.programs("moments")
-    parts, statistics = _of_channels(x, programs), _of_channels(x)
+    parts, statistics = empty_fp32(x, programs, 2, at.channels), empty_fp32(x, 2, at.channels)
     kernels.moments[programs, at.blocks](x, parts, at.rows, **REGISTERS, **at.options)
     grid, options = at.merge(programs)
     kernels.merge_moments[grid](
@@ -115,7 +110,7 @@ def batch_norm(
     return y
 
 
-batch_statistics.register_fake(lambda x, *_: _of_channels(x))
+batch_statistics.register_fake(lambda x, *_: empty_fp32(x, 2, x.shape[1]))
 batch_norm.register_fake(_empty_like)
 
 
@@ -133,7 +128,7 @@ def batch_norm_backward(
 
     g, x, at = _laid_out(g), _laid_out(x), Cut(x)
     programs, of_channels = at.programs("gradient_sums"), (statistics, weight, bias, at.rows, eps)
-    parts, sums = _of_channels(x, programs), _of_channels(x)
+    parts, sums = empty_fp32(x, programs, 2, at.channels), empty_fp32(x, 2, at.channels)
     gx, gw, gb, gr = _empty_gradients(g, x, y, statistics, weight, bias, eps, relu)
     kernels.gradient_sums[programs, at.blocks](
         g, x, x if y is None else _laid_out(y), gr, parts, *of_channels, RESIDUAL=y is not None, RELU=relu,

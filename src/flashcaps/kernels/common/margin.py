@@ -7,9 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .rows import TILE, power_of_two
+from .rows import TILE, empty_fp32, power_of_two
 
 CLASSES = 1024  # at most, in a program's tile
+
+
+def _empty(v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return empty_fp32(v), empty_fp32(v, *v.shape)
 
 
 @torch.library.custom_op("flashcaps::margin_rows", mutates_args=())
@@ -20,18 +24,12 @@ def margin_rows(
     from . import rows_triton as kernels
 
     (b, k), kp = v.shape, power_of_two(v.shape[1])
-    loss = torch.empty((), dtype=torch.float32, device=v.device)
-    gradient = torch.empty(b, k, dtype=torch.float32, device=v.device)
+    loss, gradient = _empty(v)
     kernels.margin[(1,)](
         v, targets.contiguous(), loss, gradient, b, *v.stride(), present, absent, down_weight,
         K=k, KP=kp, ROWS=max(min(TILE // kp, power_of_two(b)), 1), INDEX=targets.ndim == 1, num_warps=4,
     )  # fmt: skip
     return loss, gradient
-
-
-@margin_rows.register_fake
-def _(v, *_):
-    return v.new_empty((), dtype=torch.float32), v.new_empty(v.shape, dtype=torch.float32)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -43,4 +41,5 @@ def _backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     return (g * ctx.saved_tensors[0]).to(ctx.dtype), None, None, None, None
 
 
+margin_rows.register_fake(_empty)
 margin_rows.register_autograd(_backward, setup_context=_keep)

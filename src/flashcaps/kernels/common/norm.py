@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...routing.math import squash
 from .operators import empty_gradients, gradient_of
-from .rows import LONGEST, PROGRAMS, fused, laid_out_like, rows_of, with_gradient
+from .rows import LONGEST, PROGRAMS, empty_fp32, fused, laid_out_like, rows_of, with_gradient
 
 
 def pose_dtype(x: Tensor) -> torch.dtype:
@@ -72,7 +72,7 @@ def norm_rows_backward(
     y, rows, gx = with_gradient(x)
     (tiles, constants), sums = rows.tile(x.shape[-1]), weight is not None or bias is not None
     programs = min(tiles, PROGRAMS)
-    parts = torch.empty(programs, 2, x.shape[-1], dtype=torch.float32, device=x.device) if sums else gx
+    parts = empty_fp32(x, programs, 2, x.shape[-1]) if sums else gx
     kernels.layer_norm_backward[(programs,)](
         y, y if weight is None else weight.contiguous(), grad.contiguous(), gx, parts, tiles, *rows.arguments, eps,
         WEIGHT=weight is not None, SUMS=sums, **constants,

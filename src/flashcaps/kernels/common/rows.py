@@ -35,6 +35,11 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def empty_fp32(like: Tensor, *shape: int) -> Tensor:
+    """On the same device."""
+    return torch.empty(shape, dtype=torch.float32, device=like.device)
+
+
 def tile(rows: int, dim: int) -> tuple[int, dict[str, int]]:
     """How many tiles cover so many rows of `dim` numbers, and a kernel's constants."""
     columns = power_of_two(dim)

@@ -24,9 +24,10 @@ def few_numbers(channels: int, kernel: int) -> bool:
     return channels <= CHANNELS and SMALLEST <= channels * kernel * kernel <= LARGEST
 
 
-def _columns(numbers: int) -> int:
-    """With a one, a multiple of 8: as the matrix units read half precision."""
-    return (numbers // 8 + 1) * 8
+def _empty_columns(x, kernel, stride, padding, dtype):
+    """Columns are the numbers and a one, filled up to a multiple of 8: as the matrix units read half precision."""
+    (oh, ow), columns = places(x, kernel, stride, padding), (x.shape[1] * kernel * kernel // 8 + 1) * 8
+    return torch.empty(x.shape[0] * oh * ow, columns, dtype=dtype, device=x.device)
 
 
 @torch.library.custom_op("flashcaps::image_columns", mutates_args=())
@@ -34,23 +35,15 @@ def image_columns(x: Tensor, kernel: int, stride: int, padding: int, dtype: torc
     """(B, C, H, W) -> (B H' W', columns) in `dtype`: C k k numbers (channel, row, column), then ones."""
     from . import patches_triton as kernels
 
-    b, c, h, w = x.shape
-    (oh, ow), k = places(x, kernel, stride, padding), c * kernel * kernel
-    width, rows = _columns(k), b * oh * ow
-    out = torch.empty(rows, width, dtype=dtype, device=x.device)
+    out = _empty_columns(x, kernel, stride, padding, dtype)
+    rows, width = out.shape
     wp = power_of_two(width)
     height = max(TILE // wp, 1)
     kernels.columns[(ceil_div(rows, height),)](
-        x, out, rows, h, w, oh, ow, *x.stride(), K=k, WIDTH=width, WP=wp, ROWS=height, KERNEL=kernel, STRIDE=stride,
-        PADDING=padding, num_warps=4,
+        x, out, rows, *x.shape[2:], *places(x, kernel, stride, padding), *x.stride(), K=x.shape[1] * kernel * kernel,
+        WIDTH=width, WP=wp, ROWS=height, KERNEL=kernel, STRIDE=stride, PADDING=padding, num_warps=4,
     )  # fmt: skip
     return out
-
-
-@image_columns.register_fake
-def _(x, kernel, stride, padding, dtype):
-    oh, ow = places(x, kernel, stride, padding)
-    return x.new_empty((x.shape[0] * oh * ow, _columns(x.shape[1] * kernel * kernel)), dtype=dtype)
 
 
 def _empty_product(cols, weight, batch, height):
@@ -69,6 +62,7 @@ def image_product(cols: Tensor, weight: Tensor, batch: int, height: int) -> Tens
     return out
 
 
+image_columns.register_fake(_empty_columns)
 image_product.register_fake(_empty_product)
 
 
