@@ -22,7 +22,6 @@ from .figures import figures
 from .lists import models, recipes
 from .predict import predict
 from .train import evaluate, train
-from .tune import tune
 
 EXAMPLES = """\
 flashcaps: capsule networks at the speed of the hardware. Five things to try:
@@ -57,7 +56,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "figures": figures,
     "export": export,
     "bench": bench,
-    "tune": tune,
     "demo": demo,
     "checks": checks,
 }

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from ..kernels.common.tiles import with_tiles
 from .checkpoint import write_atomic
 from .evaluate import Evaluation
 from .recipe import Recipe

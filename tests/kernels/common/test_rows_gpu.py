@@ -14,16 +14,16 @@ from flashcaps import ConvCapsules, PrimaryCapsules
 from flashcaps.functional import squash
 from flashcaps.kernels.common.norm import layer_norm_poses, squash_poses
 from flashcaps.kernels.common.patches import patches
+from flashcaps.kernels.common.rows import DTYPES
 from flashcaps.kernels.common.stem import ImageConv2d, convolve_image
 from flashcaps.nn.losses import margin_loss
 from flashcaps.routing import votes
 
-from ..conftest import TOLERANCE, assert_near
+from ...conftest import TOLERANCE, assert_near
 from .test_norm import channels_first, channels_last, contiguous, gaps
 
 pytestmark = pytest.mark.gpu
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 POSES = [
     (contiguous, (6272, 32, 16)),
     (contiguous, (1000, 36)),

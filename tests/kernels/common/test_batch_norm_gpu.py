@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flashcaps.kernels.common import batch_norm as _batch_norm
+from flashcaps.kernels.common import batch_norm as module
 from flashcaps.kernels.common.batch_norm import batch_statistics, normalise, takes
+from flashcaps.kernels.common.rows import DTYPES
 from flashcaps.nn.backbones import ResidualBlock
 
-from ..conftest import TOLERANCE, assert_near
-from .poison import poison_memory
+from ...conftest import TOLERANCE, assert_near
+from ..poison import poison_memory
 from .test_batch_norm import HOW, assert_same, images, layer, results
 
 pytestmark = pytest.mark.gpu
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SHAPES = [(128, 64, 32, 32), (128, 128, 16, 16), (32, 512, 4, 4), (7, 260, 5, 3), (3, 3, 31, 29)]
 
 
@@ -95,7 +95,7 @@ def test_a_block_under_autocast_as_torch(monkeypatch: pytest.MonkeyPatch) -> Non
     block = ResidualBlock(64, 128, stride=2).cuda().to(memory_format=torch.channels_last)
     twin, x = copy.deepcopy(block), images(16, 64, 32, 32, device="cuda")
     train(block, x)
-    monkeypatch.setattr(_batch_norm, "fused", lambda x: False)
+    monkeypatch.setattr(module, "fused", lambda x: False)
     train(twin, x)
     assert max(far(block, twin).values()) < 0.1, far(block, twin)  # ReLUs a rounding error from 0 open in one alone
     for (name, p), q in zip(twin.named_buffers(), block.buffers(), strict=True):

@@ -10,16 +10,16 @@ from torch import Tensor
 
 from flashcaps import DenseCapsules
 from flashcaps.kernels.attend.cpu import AttendStep, Options
-from flashcaps.kernels.common import blocks as _blocks
+from flashcaps.kernels.common import blocks
 from flashcaps.kernels.common.cpu import Gradients, Workspace, children_blocks, fits, sources_of
 from flashcaps.kernels.fit.cpu import FitStep, Inputs
 from flashcaps.kernels.fit.matrix import Fit
 from flashcaps.routing.math import OverPositions, masked, over_parents, weighted_moments
 from flashcaps.routing.votes import Votes, covered
 
-from ..conftest import assert_near
-from ..layer_cases import make_votes
-from .twins import TINY
+from ...conftest import assert_near
+from ...layer_cases import make_votes
+from ..twins import TINY
 
 DOUBLE = {"dtype": torch.float64}
 GROUPS = [(7, 1), (1, 7), (3, 5), (1, 1)]
@@ -37,7 +37,7 @@ def leaf(*shape: int) -> Tensor:
 @pytest.fixture(params=[None, TINY], ids=["one block", "many blocks"])
 def budget(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param is not None:
-        monkeypatch.setattr(_blocks, "BUDGET", request.param)
+        monkeypatch.setattr(blocks, "BUDGET", request.param)
 
 
 @pytest.mark.parametrize(("g", "r"), GROUPS)
@@ -47,15 +47,15 @@ def test_blocks_hold_every_vote_once(g: int, r: int) -> None:
     expected = votes.explicit()  # (B, I, J, D)
     chunks = []
     for source in sources_of(votes, over_parents):
-        blocks = children_blocks(source, over_parents)
-        space = Workspace(source, blocks)
-        assert [k for block in blocks for k in range(block.children.start, block.children.stop)] == list(range(g * r))
-        chunks.append(torch.cat([space.votes(block).clone() for block in blocks]))
+        cut = children_blocks(source, over_parents)
+        space = Workspace(source, cut)
+        assert [k for block in cut for k in range(block.children.start, block.children.stop)] == list(range(g * r))
+        chunks.append(torch.cat([space.votes(block).clone() for block in cut]))
     assert_near(torch.cat(chunks, 1).permute(1, 0, 3, 2), expected)
 
 
 def test_a_kernel_of_children_and_the_rows_of_an_image_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_blocks, "BUDGET", TINY)
+    monkeypatch.setattr(blocks, "BUDGET", TINY)
     softmax = OverPositions(covered(3, 3, 2, 1), 9)  # 4 places, 4 children at each
     sources = sources_of(draw(20, 1, b=12), softmax)
     assert [source.batch for source in sources] == [4, 4, 4]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flashcaps.kernels.attend.matrix import Attend, combine, project, uniform
-from flashcaps.kernels.common import blocks as _blocks
+from flashcaps.kernels.attend.matrix import Attend
+from flashcaps.kernels.common import blocks
 from flashcaps.routing.votes import Votes
 
-from ..conftest import assert_near
-from ..layer_cases import make_votes
-from .twins import TINY, elsewhere
+from ...conftest import assert_near
+from ...layer_cases import make_votes
+from ..twins import TINY, elsewhere
 
 SHAPES = [
     (2, 5, 1, 1, 3, 4, 2),
@@ -29,27 +29,6 @@ def draw(b: int, g: int, r: int, c: int, d: int, j: int, h: int) -> tuple[Votes,
     return votes, torch.randn(b, j, c * h, **double), torch.randn(g * r, j, **double)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_project_is_the_agreement(shape: tuple[int, ...]) -> None:
-    votes, query, _ = draw(*shape)
-    assert_near(project(*votes, query), torch.einsum("bijd,bjd->bij", votes.explicit(), query))
-
-
-@pytest.mark.parametrize("per_example", [True, False])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_combine_is_the_weighted_sum(shape: tuple[int, ...], per_example: bool) -> None:
-    votes, _, logits = draw(*shape)
-    coupling = torch.randn(shape[0] if per_example else 1, *logits.shape, dtype=torch.float64)
-    expected = torch.einsum("bij,bijd->bjd", coupling.expand(shape[0], *logits.shape), votes.explicit())
-    assert_near(combine(*votes, coupling), expected)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_uniform_is_the_mean_over_parents(shape: tuple[int, ...]) -> None:
-    votes, _, logits = draw(*shape)
-    assert_near(uniform(*votes), votes.explicit().sum(1) / logits.shape[1])
-
-
 @pytest.mark.parametrize("on_cpu", [True, False])
 @pytest.mark.parametrize("budget", [None, TINY])
 @pytest.mark.parametrize("leaky", [False, True])
@@ -62,7 +41,7 @@ def test_attend(
     if not on_cpu:
         elsewhere(monkeypatch)
     if budget is not None:
-        monkeypatch.setattr(_blocks, "BUDGET", budget)
+        monkeypatch.setattr(blocks, "BUDGET", budget)
     votes, query, logits = draw(*shape)
     if given == "shared logits":
         logits = logits[0]

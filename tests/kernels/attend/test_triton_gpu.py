@@ -10,9 +10,9 @@ import torch
 from flashcaps.kernels.attend.triton import dynamic_poses
 from flashcaps.routing.votes import Votes
 
-from . import test_attend_attention as attention
-from .capture import assert_right_when_replayed
-from .test_attend_triton import GIVEN, SHAPES, draw, dynamic_errors, errors, fused, poison, with_gradients
+from ..capture import assert_right_when_replayed
+from . import test_triton_attention as attention
+from .steps import GIVEN, SHAPES, draw, dynamic_errors, errors, fused, poison, with_gradients
 
 pytestmark = pytest.mark.gpu
 

@@ -10,18 +10,26 @@ import torch
 from flashcaps import ConvCapsules, DenseCapsules
 from flashcaps.kernels.attend.plan import wide
 from flashcaps.kernels.attend.triton import TritonAttend, supported
-from flashcaps.kernels.common import formed as _voted
+from flashcaps.kernels.common import formed
 from flashcaps.routing.votes import Votes
 
-from ..layer_cases import assert_same, run_layer
-from . import test_attend_triton as in_registers
-from .capture import assert_right_when_replayed
-from .poison import poison_memory
-from .test_attend_triton import GIVEN, assert_close, draw, errors, fused, with_gradients
+from ...layer_cases import assert_same, run_layer
+from ..capture import assert_right_when_replayed
+from ..poison import poison_memory
+from .steps import (
+    GIVEN,
+    assert_close,
+    assert_closed,
+    assert_detached,
+    draw,
+    errors,
+    fused,
+    opcheck_step,
+    with_gradients,
+)
 
 # b, g, j, c, d, h: too many columns in, in rows of two, columns out, rows
 WIDE = [(3, 4, 3, 1, 40, 5), (2, 3, 2, 2, 33, 3), (2, 3, 3, 1, 3, 70), (2, 3, 2, 17, 2, 2)]
-SEQUENTIAL: dict[str, Any] = {"dynamic": dict(iterations=3), "attention": dict(iterations=2)}
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +42,8 @@ def _seed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("given", GIVEN)
 @pytest.mark.parametrize("shape", WIDE, ids=str)
 def test_output_and_gradients(shape: tuple[int, ...], given: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_voted, "SIZE", size)
-    monkeypatch.setattr(_voted, "FEW", 1)
+    monkeypatch.setattr(formed, "SIZE", size)
+    monkeypatch.setattr(formed, "FEW", 1)
     drawn = draw(shape, given, torch.float32)
     assert wide(Votes(*drawn[:2]))
     assert_close(drawn)
@@ -52,48 +60,42 @@ def test_fp16(given: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["query", "both"])
-def test_detached_agreement(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_registers, "SHAPES", [None, WIDE[1]])
-    in_registers.TestInterpreted().test_detached_agreement(given)
+def test_detached_agreement(given: str) -> None:
+    assert_detached(WIDE[1], given)
 
 
 def test_steep_couplings_and_a_parent_that_is_closed() -> None:
     assert_close(draw(WIDE[0], "query", torch.float32, scale=300.0), factor=100.0)
-    u, weight, query, logits = (x.detach() for x in draw(WIDE[0], "both", torch.float32) if x is not None)
-    logits[::2, 0] = logits[1::2, 2] = float("-inf")
-    attend = TritonAttend(Votes(u, weight), logits)
-    expected = torch.einsum("bij,bijd->bjd", attend.couplings(query), Votes(u, weight).explicit())
-    torch.testing.assert_close(attend(query), expected, rtol=1e-5, atol=1e-5)
+    assert_closed(WIDE[0])
 
 
 @pytest.mark.parametrize("given", ["query", "both"])
 def test_opcheck(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    u, weight, query, logits = draw(WIDE[0], given, torch.float32)
-    operator = torch.ops.flashcaps.attend_votes.default
-    torch.library.opcheck(operator, (u, weight, query, logits, False, False))
-    s = operator(u, weight, query, logits, False, False)
-    inputs = [None if x is None else x.detach() for x in (s, u, weight, query, logits)]
-    torch.library.opcheck(torch.ops.flashcaps.attend_votes_backward.default, (*inputs, False, False))
+    opcheck_step(draw(WIDE[0], given, torch.float32))
 
 
-@pytest.mark.parametrize("options", [{}, {"leaky": True}, {"detach": True}], ids=str)
-def test_dynamic_layers(options: dict[str, Any]) -> None:
-    sizes = dict(in_capsules=4, in_dim=40, out_capsules=3, out_dim=6, iterations=3)
-    assert_same_as_reference(DenseCapsules, (2, 4, 40), dict(routing="dynamic", **sizes, **options))
+OPTIONS = [
+    dict(routing="dynamic", iterations=3),
+    dict(routing="dynamic", iterations=3, leaky=True),
+    dict(routing="dynamic", iterations=3, detach=True),
+    dict(routing="attention", iterations=2),
+    dict(routing="attention", iterations=2, activation=True),
+    dict(routing="attention", iterations=2, norm=False, initial="learned"),
+]
 
 
-@pytest.mark.parametrize("options", [{}, {"activation": True}, {"norm": False, "initial": "learned"}], ids=str)
-def test_attention_layers(options: dict[str, Any]) -> None:
-    sizes = dict(in_capsules=4, in_dim=40, out_capsules=3, out_dim=6, iterations=2)
-    assert_same_as_reference(DenseCapsules, (2, 4, 40), dict(routing="attention", **sizes, **options))
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_dense_layers(options: dict[str, Any]) -> None:
+    sizes = dict(in_capsules=4, in_dim=40, out_capsules=3, out_dim=6)
+    assert_same_as_reference(DenseCapsules, (2, 4, 40), dict(**sizes, **options))
 
 
-@pytest.mark.parametrize("routing", SEQUENTIAL)
-def test_convolutional_layers(routing: str) -> None:
+@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[3]], ids=str)
+def test_convolutional_layers(options: dict[str, Any]) -> None:
     """Their patches are gathered: kernels that leave children in the image hold poses in registers."""
     sizes = dict(in_types=1, in_dim=(1, 34), out_types=2, out_dim=(1, 5), kernel=2, stride=1)
-    assert_same_as_reference(ConvCapsules, (2, 1, 3, 3, 34), dict(routing=routing, **sizes, **SEQUENTIAL[routing]))
+    assert_same_as_reference(ConvCapsules, (2, 1, 3, 3, 34), dict(**sizes, **options))
 
 
 def assert_same_as_reference(kind: type, shape: tuple[int, ...], arguments: dict[str, Any]) -> None:

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from flashcaps.functional import squash
 from flashcaps.kernels.common.norm import layer_norm_poses, norm_rows, squash_poses, squash_rows
-from flashcaps.kernels.common.rows import Rows, fused, rows_of, tiles_of
+from flashcaps.kernels.common.rows import Rows, fused, rows_of
 
-from ..conftest import TOLERANCE, assert_near
-from .poison import poison_memory
+from ...conftest import TOLERANCE, assert_near
+from ..opcheck import opcheck
+from ..poison import poison_memory
 
 EPS = 1e-5
 RANDOM = torch.Generator().manual_seed(1)  # inputs are drawn when tests are collected, always the same
@@ -59,7 +60,7 @@ INPUTS = [
     channels_last(1, 3, 1, 1, 8),
     gaps(3, 4, 5),
     scattered(2, 3, 2, 3, 4),
-    contiguous(2, 1, 3)[:, :, :1].expand(2, 4, 3),
+    contiguous(2, 1, 3)[:, :, :1].expand(2, 4, 3),  # rows of equal numbers
 ]
 
 
@@ -129,7 +130,7 @@ def test_sums_of_several_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that walk through more than one tile, and whose sums are added."""
     monkeypatch.setattr("flashcaps.kernels.common.norm.PROGRAMS", 2)
     x, w, b = torch.randn(5, 200, 16), torch.randn(16), torch.randn(16)
-    assert tiles_of(rows_of(x)[1], 16).total > 4
+    assert rows_of(x)[1].tile(16)[0] > 4
     actual = run(lambda x, w, b: norm_rows(x, w, b, EPS, torch.float32), x, w, b)
     expected = run(lambda x, w, b: F.layer_norm(x, (16,), w, b, EPS), *(y.detach().double() for y in (x, w, b)))
     assert_same(actual, expected, torch.float32)
@@ -141,39 +142,26 @@ def test_squash_at_zero() -> None:
     assert_near(g, 0.0, 0.0)
 
 
-def test_layer_norm_of_equal_numbers() -> None:
-    x = torch.full((2, 8), 3.0)
-    actual = run(lambda x: norm_rows(x, None, None, EPS, torch.float32), x)
-    assert_same(actual, run(lambda x: F.layer_norm(x, (8,)), x.detach().double()), torch.float32)
-
-
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("make", [channels_first, channels_last])
-def test_gradients_lie_where_poses_do(make: Callable[..., Tensor]) -> None:
-    x = make(2, 3, 2, 5, 4).requires_grad_()
+def test_gradients_lie_where_poses_do(make: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    """Poses of half precision are written in single, as autocast wants it, and have gradients in their own dtype."""
+    x = make(2, 3, 2, 5, 4).to(dtype).requires_grad_()
     for y in (squash_rows(x, 1.0, 0.0, torch.float32), norm_rows(x, None, None, EPS, torch.float32)):
         assert y.is_contiguous()
-        (g,) = torch.autograd.grad(y.square().sum(), x)
-        assert g.stride() == x.stride()
-
-
-def test_reads_half_precision_and_writes_single() -> None:
-    """As autocast wants it: the gradient comes back in the dtype of the poses."""
-    x = torch.randn(5, 8).to(torch.bfloat16).requires_grad_()
-    for y in (squash_rows(x, 1.0, 0.0, torch.float32), norm_rows(x, None, None, EPS, torch.float32)):
         assert y.dtype == torch.float32
         (g,) = torch.autograd.grad(y.square().sum(), x)
-        assert g.dtype == torch.bfloat16
+        assert (g.stride(), g.dtype) == (x.stride(), dtype)
 
 
 @pytest.mark.parametrize("x", [INPUTS[0], INPUTS[5], INPUTS[9]], ids=shapes)
 def test_operators_are_registered_right(x: Tensor) -> None:
-    checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     d = x.shape[-1]
     w, b = (torch.randn(d, requires_grad=True) for _ in range(2))
     x = strided(x).requires_grad_()
-    torch.library.opcheck(norm_rows, (x, w, b, EPS, torch.float32), test_utils=checks)
-    torch.library.opcheck(norm_rows, (x, None, b, EPS, torch.float32), test_utils=checks)
-    torch.library.opcheck(squash_rows, (x, 1.0, 0.5, torch.float32), test_utils=checks)
+    opcheck(norm_rows, x, w, b, EPS, torch.float32)
+    opcheck(norm_rows, x, None, b, EPS, torch.float32)
+    opcheck(squash_rows, x, 1.0, 0.5, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)

@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from flashcaps.kernels.attend.variance import variance_of_attended
-from flashcaps.kernels.common import formed as _voted
-from flashcaps.kernels.common.formed import Gradients, blocks, split, takes
+from flashcaps.kernels.common import formed
 from flashcaps.routing.math import weighted_moments
 from flashcaps.routing.votes import Votes
 
-from ..conftest import assert_near
-from .capture import assert_right_when_replayed
-from .poison import poison_memory
-from .test_attend_triton import SHAPES, draw, relative
+from ..capture import assert_right_when_replayed
+from ..poison import poison_memory
+from .steps import SHAPES, draw, relative
 
 EPS = 1e-8
 Pair = tuple[Tensor, Tensor]
@@ -54,26 +52,26 @@ def errors(shape: tuple[int, ...], given: str, dtype: torch.dtype, device: str =
 
 
 @pytest.fixture
-def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     poison_memory(monkeypatch, "empty")
 
 
 MANY = [shape for shape in SHAPES if shape[1] > 1]  # of one vote alone the spread is nothing but eps
 
 
-@pytest.mark.usefixtures("_poisoned")
+@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("block", [1, 1 << 23], ids=["a child at a time", "at once"])
 @pytest.mark.parametrize("given", ["nothing", "query"])
 @pytest.mark.parametrize("shape", MANY, ids=str)
 def test_agrees_with_explicit_votes(
     shape: tuple[int, ...], given: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_voted, "SIZE", block)
-    monkeypatch.setattr(_voted, "FEW", 1)
+    monkeypatch.setattr(formed, "SIZE", block)
+    monkeypatch.setattr(formed, "FEW", 1)
     assert max(errors(shape, given, torch.float32)) < 2e-5
 
 
-@pytest.mark.usefixtures("_poisoned")
+@pytest.mark.usefixtures("poisoned")
 def test_half_precision_rounds_inputs_alone() -> None:
     assert max(errors((3, 5, 2, 2, 3, 3), "query", torch.float16)) < 5e-3
 
@@ -103,42 +101,6 @@ def test_opcheck(given: str) -> None:
     n, mean, m = (x.detach() for x in torch.ops.flashcaps.spread.default(u, weight, query))
     inputs = [None if x is None else x.detach() for x in (u, weight, query)]
     torch.library.opcheck(torch.ops.flashcaps.spread_backward.default, (n, m, *inputs, mean))
-
-
-def test_what_the_kernels_take() -> None:
-    u, weight = torch.randn(4, 3, 1, 2, 4), torch.randn(5, 4, 3, 6)
-    assert takes(Votes(u, weight))
-    assert not takes(Votes(u.expand(4, 3, 2, 2, 4), weight))
-    assert not takes(Votes(u[:0], weight))
-    assert not takes(Votes(u, torch.randn(600, 4, 3, 6)))
-
-
-def test_blocks_of_several_children_stay_below_the_layers_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_voted, "SIZE", 1)
-    for children, j, at_once in ((100, 2, 8), (20, 2, 5), (10, 2, 2), (3, 9, 1)):
-        u, weight = torch.empty(64, children, 1, 1, 4), torch.empty(j, 4, children, 4)
-        found = [block.poses.shape[0] for block in blocks(u, weight)]
-        assert found[0] == at_once
-        assert sum(found) == children
-
-
-@pytest.mark.parametrize(
-    ("rows", "d", "parts"), [(25088, 4, 64), (25088, 64, 16), (6272, 64, 4), (1001, 1, 1), (64, 4, 1)]
-)
-def test_long_sums_are_split(rows: int, d: int, parts: int) -> None:
-    assert split(rows, d) == parts
-
-
-def test_split_sums_of_weight_gradients() -> None:
-    u, weight = torch.randn(256, 3, 1, 2, 4), torch.randn(5, 4, 3, 6)
-    assert split(512, 4) > 1
-    into, (block,) = Gradients(u, weight), blocks(u, weight)
-    gv = torch.randn(block.votes.shape)
-    into.take(block, gv)
-    gu, gw = into.laid_out_like(u, weight)
-    of_votes = gv.double().view(3, 256, 2, 5, 6)
-    assert_near(gw, torch.einsum("gbcjh,bgcd->jdgh", of_votes, u[:, :, 0].double()))
-    assert_near(gu[:, :, 0], torch.einsum("gbcjh,jdgh->bgcd", of_votes, weight.double()))
 
 
 # b, g, j, c, d, h

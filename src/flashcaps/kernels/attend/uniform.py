@@ -1,10 +1,10 @@
-r"""Triton kernels of a step whose couplings are all the same, `share`: three plain matrix products.
+r"""Triton kernels of a step whose couplings all equal `share`: three plain matrix products.
 
     s_j = share sum_i u_i W_ij        gu_i = share sum_j gs_j W_ij^T        gW_ij = share sum_b u_i^T gs_j
 
 In matrices: rows (b, c), columns n = (i, k) of poses and m = (j, h) of parents. A library's product would need a
-transposed copy of u first. COPIED: that of W was worth it, since many rows read it, and it lies as the matrix units
-take TF32, along the axis that is summed over: (m, n) for s, (n, m) for gu. OH to SX: where u lies, `_patches.Window`.
+transposed copy of u first. COPIED: W is a copy in the order in which many rows read it, along the axis that is summed
+over, as the matrix units take TF32: (m, n) for s, (n, m) for gu. OH to SX: where u lies, `common.patches.Window`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _poses_at(
     OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
     ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
-    """The same in u, where it lies in an image, too."""
+    """The same in u, which may lie in an image."""
     at, inside = _capsules_at(r, n, rows, G, C, D)
     if OH * OW * K > 1 or SB != G * C * D:
         place = place_at(r // C, OH, OW, SB, PY, PX) + r % C * D
@@ -55,7 +55,7 @@ def _matrix_at(a, b, A: tl.constexpr, B: tl.constexpr):
 
 
 @triton.jit
-def plain_sum(
+def uniform_sum(
     u, w, s, rows, tiles, share,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, COPIED: tl.constexpr, PRECISION: tl.constexpr,
@@ -84,13 +84,13 @@ def plain_sum(
 
 
 @triton.jit
-def plain_pose_gradient(
+def uniform_pose_gradient(
     gs, w, gu, rows, share, again,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, COPIED: tl.constexpr, PRECISION: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """gu, added to what is there if `again`."""
+    """gu, added to what it holds if `again`."""
     n = tl.program_id(0) * N + tl.arange(0, N)
     r = tl.program_id(1) * R + tl.arange(0, R)
     total = tl.zeros((R, N), tl.float32)
@@ -132,15 +132,13 @@ def _add_product(
 
 
 @triton.jit
-def _store_weights(
-    gw, total, n, m, again, G: tl.constexpr, J: tl.constexpr, D: tl.constexpr, H: tl.constexpr
-):  # fmt: skip
+def _store_weights(gw, total, n, m, again, G: tl.constexpr, J: tl.constexpr, D: tl.constexpr, H: tl.constexpr):
     w_at, w_in = _weights_at(n, m, G, J, D, H)
     tl.store(gw + w_at, total + tl.load(gw + w_at, w_in & (again > 0), 0.0), w_in)
 
 
 @triton.jit
-def plain_weight_gradient(
+def uniform_weight_gradient(
     gs, u, gw, rows, tiles, share, again,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, TWICE: tl.constexpr, HALVES: tl.constexpr,
@@ -148,7 +146,7 @@ def plain_weight_gradient(
     OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
     ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
-    """Partial gW of `tiles` tiles of rows -> (chunks, J, d, G, h), added to what is there if `again`.
+    """Partial gW of `tiles` tiles of rows -> (chunks, J, d, G, h), added to what it holds if `again`.
 
     The sum is over rows, across which neither factor lies: the matrix units take TF32 only along it, so that each
     number is moved on its own. HALVES: as sums of two bf16, which they take either way, in three products; poses are

@@ -9,7 +9,8 @@ from torch import nn
 
 from flashcaps.kernels.common.stem import ImageConv2d, convolve_image, image_columns, image_product
 
-from ..conftest import TOLERANCE, assert_near
+from ...conftest import TOLERANCE, assert_near
+from ..opcheck import opcheck
 
 CASES = [  # (B, C, H, W), channels, kernel, stride, padding
     ((2, 1, 11, 12), 5, 9, 1, 0),
@@ -49,10 +50,9 @@ def test_under_autocast() -> None:
 
 
 def test_operator_is_registered_right() -> None:
-    checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(image_columns, (torch.randn(2, 3, 6, 5), 3, 2, 1, torch.float32), test_utils=checks)
+    opcheck(image_columns, torch.randn(2, 3, 6, 5), 3, 2, 1, torch.float32)
     weight = torch.randn(5, 8, requires_grad=True)
-    torch.library.opcheck(image_product, (torch.randn(24, 8), weight, 2, 4), test_utils=checks)
+    opcheck(image_product, torch.randn(24, 8), weight, 2, 4)
 
 
 def test_changed_in_place_without_copies() -> None:
