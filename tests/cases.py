@@ -13,8 +13,8 @@ from torch.autograd import gradcheck
 from flashcaps import functional as F
 from flashcaps.routing import Routed
 
-from .routing import oracles
 from .conftest import assert_near
+from .routing import oracles
 from .routing.oracles import Result
 
 # B, I, J, D. In the second a table (J,) could be read as (I,).
