@@ -44,8 +44,7 @@ def augmentation(draw: Draw) -> Case:
     }
     function, arguments = calls[draw.pick(sorted(calls))]
     arguments = {"images": x} | arguments
-    if draw.chance(0.3):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.3)
     return Case(function, arguments)
 
 
@@ -54,8 +53,7 @@ def mixing(draw: Draw) -> Case:
     arguments: dict[str, Any] = {
         "images": x, "targets": torch.rand(len(x), k, generator=draw.generator), "alpha": draw.pick((0.2, 1.0, 1e-3)),
     }  # fmt: skip
-    if draw.chance(0.3):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.3)
     return Case(A.mixup, arguments)
 
 
@@ -67,8 +65,7 @@ def splits(draw: Draw) -> Case:
         "labels": torch.randint(3, (n,), generator=draw.generator),
         "count": draw.random.randint(-1, 22),
     }
-    if draw.chance(0.3):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.3)
 
     def run(images: Any, labels: Any, count: Any) -> Any:
         return holdout(Split(images, labels), count=count)
@@ -86,8 +83,7 @@ def pairs(kind: type[MultiMNIST]) -> Callable[[Draw], Case]:
             "seed": draw.random.getrandbits(40),
             "shift": draw.random.randint(0, 3),
         }
-        if draw.chance(0.3):
-            draw.spoil(arguments)
+        draw.spoil(arguments, 0.3)
 
         def run(images: Any, labels: Any, index: Any, seed: Any, shift: Any) -> Any:
             return kind(Split(images, labels), shift=shift, classes=4).at(index, seed)
@@ -105,8 +101,7 @@ def two_classes(batch: Any) -> str:
 def places(draw: Draw) -> Case:
     step, n = draw.random.randint(0, 99), draw.random.randint(1, 9)
     arguments: dict[str, Any] = {"step": step, "n": n, "rank": 1, "world": 3}
-    if draw.chance(0.4):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.4)
     return Case(shard_index, arguments)
 
 
