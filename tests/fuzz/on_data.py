@@ -182,7 +182,7 @@ def known_words(texts: list[str]) -> tuple[str, ...]:
 
 
 def plain(made: Any) -> str:
-    """It must be possible to write it down and to read it again."""
+    """A recipe survives being written and read again."""
     again = make_recipe(made.to_dict())
     return "" if again == made else "differs when it is read again"
 
@@ -202,7 +202,7 @@ def tree(draw: Draw) -> Case:
 
 
 def overrides_of_models(draw: Draw) -> Case:
-    """A model with anything changed."""
+    """A model with any override changed."""
     arguments: dict[str, Any] = {"name": draw.pick(("capsnet_mnist", "em_cifar10", "attention_simple_cifar10"))}
     if draw.chance(0.6):
         arguments["classes"] = draw.pick((2, 3, 20, 100, 0, -1, 2.5, "3"))

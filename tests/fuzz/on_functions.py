@@ -23,7 +23,7 @@ PLAIN = 3.0  # votes up to this have results that fp64 must confirm; larger ones
 
 
 def routing(routine: Routine) -> Callable[[Draw], Case]:
-    """A routing function with arguments that fit together, one of them spoiled now and then."""
+    """A routing function with arguments that fit together, one of them sometimes spoiled."""
 
     def make(draw: Draw) -> Case:
         sizes = dict(zip("bijd", (draw.size(4), draw.size(6), draw.size(5), draw.size(6)), strict=True))

@@ -198,12 +198,12 @@ def test_padding_is_children_that_are_not_there(routing: str, vote_bias: bool, g
 
 
 def test_lengths_passed_on_by_hand_are_refused() -> None:
-    """They would scale poses that have them already, and three such layers train to nothing. A layer looks once."""
+    """They would scale poses that have them already, and three such layers train to nothing. A layer compares once."""
     routed = layer(out_dim=3, out_capsules=4)(torch.randn(2, 4, 3))
     for routing in SCALED:
         with pytest.raises(ValueError, match="these are the lengths of u"):
             layer(routing)(routed.pose, routed.activation)
-        layer(routing)(routed.pose, torch.rand(2, 4))  # another presence of children is what the argument is for
+        layer(routing)(routed.pose, torch.rand(2, 4))  # other activations are what the argument is for
         layer(routing)(torch.zeros(2, 4, 3), torch.zeros(2, 4))  # absent, not lengths passed on
         layer(routing)(routed.pose[:0], routed.activation[:0])
     layer("em")(routed.pose, routed.activation)  # a probability, which em's poses have not
