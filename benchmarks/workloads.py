@@ -15,7 +15,6 @@ from flashcaps import Routed
 from flashcaps.functional import margin_loss, spread_loss
 from flashcaps.nn.coefficients import ascend_coefficients
 from flashcaps.nn.losses import reconstruction_loss
-from flashcaps.nn.stack import hand_on
 
 from .floors import Cost, layer_cost
 from .public import public_style
@@ -46,12 +45,12 @@ class LayerStep(nn.Module):
         self.layers = nn.ModuleList(layers)
 
     def forward(self, pose: Tensor, activation: Tensor | None = None) -> tuple[Tensor, ...]:
-        above: Any = [*self.layers[1:], self.layers[-1]]
-        for layer, taker in zip(self.layers, above, strict=True):
-            routed = layer(pose, activation)
-            pose, activation = routed.pose, hand_on(routed.activation, layer, taker)
-        in_pose = routed.activation is None or layer.routing.output_activation == "length"
-        return (pose,) if in_pose else (pose, routed.activation)
+        first, *above = self.layers
+        routed = first(pose, activation)
+        for layer in above:
+            routed = layer(routed)
+        in_pose = routed.activation is None or routed.kind == "length"
+        return (routed.pose,) if in_pose else (routed.pose, routed.activation)
 
 
 class WholeStep(nn.Module):

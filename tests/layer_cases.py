@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flashcaps import ROUTING, ConvCapsules, DenseCapsules, Routed
-from flashcaps.nn.base import CapsuleLayer
+from flashcaps.nn.capsules import CapsuleLayer
 from flashcaps.routing.votes import Votes
 
 from .conftest import TOLERANCE, assert_near
@@ -186,8 +186,9 @@ def run_layer(
     with context or nullcontext():
         routed = layer(inputs["u"], inputs.get("activation"), **asked)
     named = inputs | dict(layer.named_parameters())
-    if layer.seen.coefficients is not None and layer.seen.coefficients.requires_grad:
-        named["coefficients"] = layer.seen.coefficients
+    kept = getattr(layer.memory, "coefficients", None)
+    if kept is not None and kept.requires_grad:
+        named["coefficients"] = kept
     gradients = torch.autograd.grad(combination(routed), list(named.values()), allow_unused=True)
     return routed, {
         k: torch.zeros_like(x) if g is None else g for (k, x), g in zip(named.items(), gradients, strict=True)

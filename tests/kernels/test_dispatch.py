@@ -1,18 +1,23 @@
-"""backend="auto": which form takes which votes, by rule."""
+"""Which form takes which votes, by rule; and layers with backend="triton", in Triton's interpreter without a GPU."""
 
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from flashcaps.kernels import MATRIX, TRITON
-from flashcaps.kernels import dispatch as _choice
-from flashcaps.kernels.dispatch import pick_form
+import flashcaps
+from flashcaps.kernels import dispatch
+from flashcaps.kernels.dispatch import TWINS, Twin, pick_form
 from flashcaps.routing.math import OverPositions, over_parents
 from flashcaps.routing.votes import Votes
+
+from ..conftest import TOLERANCE, assert_near
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def votes(device: str, dtype: torch.dtype = torch.float32, dim: int = 8, shared: int = 1) -> Votes:
@@ -21,24 +26,27 @@ def votes(device: str, dtype: torch.dtype = torch.float32, dim: int = 8, shared:
         return Votes(u, torch.empty(3, dim, 6, 4, device=device, dtype=dtype))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     importlib.import_module("flashcaps.kernels.fit.triton")  # its kernels are interpreted in all other tests
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
-@pytest.mark.parametrize("routing", MATRIX)
+@pytest.mark.usefixtures("no_interpreter")
+@pytest.mark.parametrize("routing", TWINS)
 def test_by_device(routing: str) -> None:
     assert pick_form(routing, votes("cpu"), over_parents) == "matrix"
-    assert pick_form(routing, votes("cuda"), over_parents) == ("triton" if routing in TRITON else "matrix")
+    assert pick_form(routing, votes("cuda"), over_parents) == "triton"
 
 
-@pytest.mark.parametrize("routing", TRITON)
+@pytest.mark.usefixtures("no_interpreter")
+@pytest.mark.parametrize("routing", TWINS)
 def test_what_the_kernels_cannot_take(routing: str) -> None:
     assert pick_form(routing, votes("cuda", torch.float64), over_parents) == "matrix"
     assert pick_form(routing, votes("cuda", dim=400), over_parents) == "triton"
 
 
+@pytest.mark.usefixtures("no_interpreter")
 @pytest.mark.parametrize("routing", ["em", "heinsen"])
 def test_wide_votes_have_kernels_of_their_own(routing: str) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -46,6 +54,7 @@ def test_wide_votes_have_kernels_of_their_own(routing: str) -> None:
         assert pick_form(routing, Votes(u, weight), over_parents) == "triton"
 
 
+@pytest.mark.usefixtures("no_interpreter")
 def test_sharing_and_positions() -> None:
     """attend takes one child a transform and a softmax over parents alone; the fit takes both."""
     over_positions = OverPositions(torch.zeros(1, 1, dtype=torch.int64), 1, (1, 1, 1, 1))
@@ -54,6 +63,71 @@ def test_sharing_and_positions() -> None:
         assert pick_form(routing, votes("cuda"), over_positions) == other
 
 
+@pytest.mark.usefixtures("no_interpreter")
 def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_choice, "HAS_TRITON", False)
+    monkeypatch.setattr(dispatch, "HAS_TRITON", False)
     assert pick_form("dynamic", votes("cuda"), over_parents) == "matrix"
+
+
+def test_an_algorithm_without_kernels_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TWINS, "dynamic", Twin(TWINS["dynamic"].function))
+    with pytest.raises(ValueError, match="'dynamic' has no 'triton' kernel"):
+        flashcaps.DenseCapsules("dynamic", in_capsules=2, in_dim=3, out_capsules=2, out_dim=3, backend="triton")
+    assert pick_form("dynamic", votes("cuda")) == "matrix"
+
+
+# ---- layers
+
+
+def run(routing: str, kind: str, backend: str, **options: Any) -> dict[str, torch.Tensor]:
+    """Pose, activation and every gradient of a small layer, the same for every backend."""
+    torch.manual_seed(0)
+    if kind == "dense":
+        layer: Any = flashcaps.DenseCapsules(
+            routing, in_capsules=5, in_dim=4, out_capsules=3, out_dim=4, backend=backend, **options
+        )
+        u = torch.randn(2, 5, 4)
+    elif kind == "any":
+        layer = flashcaps.DenseCapsules(
+            routing, in_capsules=None, in_dim=4, out_capsules=3, out_dim=4, pose="matrix", backend=backend, **options
+        )
+        u = torch.randn(2, 5, 4)
+    else:
+        layer = flashcaps.ConvCapsules(
+            routing, in_types=2, in_dim=4, out_types=3, out_dim=4, kernel=2, pose="matrix", backend=backend, **options
+        )
+        u = torch.randn(2, 2, 3, 3, 4)
+    for p in layer.parameters():
+        torch.nn.init.normal_(p)
+    layer, u = layer.to(DEVICE), u.to(DEVICE).requires_grad_()
+    if backend == "reference":
+        layer, u = layer.double(), u.detach().double().requires_grad_()
+    routed = layer(u)
+    loss = routed.pose.sin().sum() + (0 if routed.activation is None else routed.activation.cos().sum())
+    names = ["u", *(n for n, _ in layer.named_parameters())]
+    grads = torch.autograd.grad(loss, [u, *layer.parameters()])
+    return {"pose": routed.pose, **dict(zip(names, grads, strict=True))}
+
+
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+@pytest.mark.parametrize("routing", TWINS)
+def test_same_numbers_and_gradients_as_the_reference(routing: str, kind: str) -> None:
+    options = {} if routing == "discriminative" else {"iterations": 2}
+    ours, reference = run(routing, kind, "triton", **options), run(routing, kind, "reference", **options)
+    tolerance = TOLERANCE[torch.float32]
+    for name, x in reference.items():
+        assert_near(ours[name].double(), x, tolerance.output if name == "pose" else tolerance.gradient, name)
+
+
+@pytest.mark.parametrize("routing", ["em", "heinsen"])
+def test_children_that_share_their_transform_and_bias(routing: str) -> None:
+    ours, reference = (run(routing, "any", backend, vote_bias=True) for backend in ("triton", "reference"))
+    tolerance = TOLERANCE[torch.float32]
+    for name, x in reference.items():
+        assert_near(ours[name].double(), x, tolerance.output if name == "pose" else tolerance.gradient, name)
+
+
+def test_votes_it_cannot_take_are_an_error() -> None:
+    layer = flashcaps.DenseCapsules("em", in_capsules=2, in_dim=3, out_capsules=2, out_dim=3, backend="triton").double()
+    with pytest.raises(ValueError, match="float64"):
+        layer(torch.randn(1, 2, 3, dtype=torch.float64))

@@ -15,7 +15,7 @@ from flashcaps import ConvCapsules, DenseCapsules
 from flashcaps.kernels.attend import matrix as _attend
 from flashcaps.kernels.common import blocks as _blocks
 from flashcaps.kernels.fit import matrix as _fit
-from flashcaps.nn.base import CapsuleLayer
+from flashcaps.nn.capsules import CapsuleLayer
 
 from ..layer_cases import OPTIONS, LayerCase, assert_same, combination, run_layer
 

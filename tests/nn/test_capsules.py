@@ -235,7 +235,7 @@ def test_em_passes_on_what_its_children_agree_on_from_the_start() -> None:
 def test_absent_activation_means_every_capsule_is_present(case: LayerCase, backend: str) -> None:
     layer = case.build(backend)
     u, _ = case.draw()
-    sure = math.inf if ROUTING[case.routing]().takes == "score" else 1.0
+    sure = math.inf if ROUTING[case.routing]().input_activation == "score" else 1.0
     assert_near(layer(u).pose, layer(u, torch.full(u.shape[:-1], sure, **DOUBLE)).pose)
 
 

@@ -48,7 +48,7 @@ def hidden_and_class(backend: str = "matrix", **more: Any) -> CapsuleStack:
 
 
 def votes_of(layer: DenseCapsules, u: Tensor) -> Tensor:
-    return layer._votes(u, None).explicit().detach()
+    return layer.votes(u).detach()
 
 
 @pytest.mark.parametrize("backend", ["reference", "matrix"])

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, Routed
-from flashcaps.nn.stack import hand_on
+from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, PrimaryCapsules, Routed
+from flashcaps.nn.capsules import PRIMARY_FORMS
 
 from ..conftest import assert_near
 from ..layer_cases import combination
@@ -203,19 +203,64 @@ def test_activations_are_handed_on_as_what_the_next_layer_takes(below: str, abov
     u = torch.randn(2, 3, 2, **DOUBLE)
     routed = giver(u)
     expected = expected_hand_on(giver.routing.output_activation, taker.routing.input_activation, routed.activation)
-    handed = hand_on(routed.activation, giver, taker)
+    pose, handed = taker.take(routed)
+    assert pose is routed.pose
     assert (handed is None) == (expected is None)
     if handed is not None:
         assert_near(handed, expected)
-    stack = CapsuleStack([giver, taker], concurrent=False)
-    assert_near(stack(u).pose, taker(routed.pose, expected).pose)
+    wanted = taker(routed.pose, expected).pose
+    assert_near(CapsuleStack([giver, taker], concurrent=False)(u).pose, wanted)
+    assert_near(torch.nn.Sequential(giver, taker)(u).pose, wanted)
 
 
 def test_lengths_of_0_and_1_become_finite_scores() -> None:
     sizes = dict(in_capsules=3, in_dim=2, out_capsules=3, out_dim=2)
-    giver, taker = DenseCapsules("dynamic", **sizes), DenseCapsules("heinsen", **sizes)
+    taker = DenseCapsules("heinsen", **sizes)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        assert hand_on(torch.tensor([[0.0, 1.0, 0.5]], dtype=dtype), giver, taker).isfinite().all()
+        lengths = torch.tensor([[0.0, 1.0, 0.5]], dtype=dtype)
+        assert taker.take(Routed(torch.zeros(1, 3, 2, dtype=dtype), lengths, kind="length"))[1].isfinite().all()
+
+
+# ---- layers chain
+
+
+SIZES: dict[str, Any] = dict(in_dim=4, out_dim=4)
+
+
+@pytest.mark.parametrize("form", PRIMARY_FORMS)
+@pytest.mark.parametrize("routing", ROUTING)
+def test_primary_and_dense_layers_chain_in_a_sequential(routing: str, form: str) -> None:
+    """What a Sequential of layers gives is what a stack of them gives; every weight gets a gradient."""
+    layers = [DenseCapsules(routing, in_capsules=18, out_capsules=5, **SIZES),
+              DenseCapsules(routing, in_capsules=5, out_capsules=3, **SIZES)]  # fmt: skip
+    primary = PrimaryCapsules(1, 2, 4, kernel=2, form=form)
+    chain = torch.nn.Sequential(primary, *layers)
+    images = torch.randn(2, 1, 4, 4)
+    stacked = CapsuleStack(layers, concurrent=False)(primary(images))
+    assert_near(chain(images).pose, stacked.pose, 0.0)
+    combination(chain(images)).backward()
+    assert all(layer.weight.grad.isfinite().all() for layer in layers)
+
+
+@pytest.mark.parametrize("routing", ROUTING)
+def test_a_stack_has_defaults_that_work(routing: str) -> None:
+    stack = CapsuleStack([DenseCapsules(routing, in_capsules=3, out_capsules=3, **SIZES) for _ in range(2)])
+    assert stack.concurrent is ROUTING[routing].stepwise
+    assert stack(torch.randn(2, 3, 4)).pose.shape == (2, 3, 4)
+
+
+@pytest.mark.parametrize("routing", [name for name in ROUTING if ROUTING[name].output_activation == "length"])
+def test_lengths_passed_on_by_hand_are_refused_once_seen(routing: str) -> None:
+    """They would scale poses that have them already, and three such layers train to nothing."""
+    below, above = (DenseCapsules(routing, in_capsules=3, out_capsules=3, **SIZES) for _ in range(2))
+    routed = below(torch.randn(2, 3, 4))
+    with pytest.raises(ValueError, match="these are the lengths of u"):
+        above(routed.pose, routed.activation)
+    above(routed.pose, torch.rand(2, 3))  # another presence of children is what the argument is for
+    other = DenseCapsules(routing, in_capsules=3, out_capsules=3, **SIZES)
+    other(torch.zeros(2, 3, 4), torch.zeros(2, 3))  # absent, not lengths passed on
+    with pytest.raises(ValueError, match="the Routed given has its own"):
+        above(routed, routed.activation)
 
 
 # ---- errors
@@ -228,7 +273,7 @@ def test_arguments_are_checked() -> None:
     with pytest.raises(ValueError, match=r"^iterations: expected at least 1, got 0"):
         CapsuleStack([dense], 0, concurrent=False)
     with pytest.raises(ValueError, match=r"^concurrent: layer 0 .*dynamic.*use concurrent=False"):
-        CapsuleStack([dense], 2)
+        CapsuleStack([dense], 2, concurrent=True)
 
 
 def test_state_dict_and_copy() -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, Learned, Routed, Routing, Sizes, Step
-from flashcaps.kernels import MATRIX
-from flashcaps.nn.base import CapsuleLayer
+from flashcaps.kernels.dispatch import TWINS
+from flashcaps.nn.capsules import CapsuleLayer
 
 from ..conftest import TOLERANCE, assert_near
 from ..layer_cases import combination, outputs
@@ -33,11 +33,9 @@ def mean_routing(votes: Tensor, *, gain: Tensor, record: bool = False, softmax: 
 class Mean(Routing):
     """An algorithm as a contributor writes it: a function, what it learns, how it is called."""
 
-    iterations: int = 1
+    function = staticmethod(mean_routing)
 
-    @property
-    def function(self) -> Callable[..., Routed]:
-        return mean_routing
+    iterations: int = 1
 
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         return {"gain": Learned((sizes.parents,), start=1.0)}
@@ -179,7 +177,7 @@ def test_everything_learned_gets_a_gradient(kind: str, routing: str) -> None:
 @EVERY
 def test_backend(routing: str) -> None:
     """Votes stay unstored where a kernel twin exists; elsewhere the reference runs, and says so."""
-    assert build("dense", routing).backend == ("auto" if routing in MATRIX else "reference")
+    assert build("dense", routing).backend == ("auto" if routing in TWINS else "reference")
 
 
 @EVERY
@@ -192,4 +190,4 @@ def test_stands_in_a_stack(routing: str) -> None:
 
 
 def test_every_kernel_belongs_to_an_algorithm() -> None:
-    assert set(MATRIX) <= set(ROUTING)
+    assert set(TWINS) <= set(ROUTING)

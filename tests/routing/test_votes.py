@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flashcaps import ConvCapsules, DenseCapsules
-from flashcaps.nn.base import CapsuleLayer
+from flashcaps.nn.capsules import CapsuleLayer
 from flashcaps.routing.votes import add_bias, add_coordinates, centres, covered, group, patches
 
 from ..conftest import assert_near
@@ -20,8 +20,7 @@ DOUBLE = {"dtype": torch.float64}
 
 def layer_votes(layer: CapsuleLayer, u: Tensor) -> Tensor:
     """The explicit votes a layer makes of (B, I, D)."""
-    children, _, *rest = layer._children(u, None)
-    return layer._votes(children, rest[0] if isinstance(layer, DenseCapsules) else None).explicit()
+    return layer.votes(u)
 
 
 def test_vector_vote_is_w_transposed_times_u() -> None:
@@ -193,9 +192,8 @@ def test_votes_of_a_convolution(kernel: int, stride: int, padding: int) -> None:
     ).double()
     height, width = 5, 4
     u = torch.randn(2, 2, height, width, 6, **DOUBLE)
-    children, _, _, (_, rows, columns) = layer._children(u, None)
-    assert (rows, columns) == tuple((n + 2 * padding - kernel) // stride + 1 for n in (height, width))
-    votes = layer._votes(children, None).explicit().view(2, rows, columns, 2, kernel, kernel, 2, 2, 2)
+    rows, columns = ((n + 2 * padding - kernel) // stride + 1 for n in (height, width))
+    votes = layer.votes(u).view(2, rows, columns, 2, kernel, kernel, 2, 2, 2)
     weight = transforms(layer.weight).reshape(2, 2, kernel, kernel, 3, 2)  # J, types, k, k, d, h
     for b in range(2):
         for row in range(rows):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..data import Split
 from ..models.base import Model, Output
-from ..nn.base import CapsuleLayer
+from ..nn.capsules import CapsuleLayer
 from ..nn.stack import CapsuleStack
 from ..training.batches import Batch
 from ..training.evaluate import answers, forward, is_right

@@ -10,9 +10,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..nn.base import CapsuleLayer
-from ..nn.capsules import DenseCapsules
-from ..nn.stack import CapsuleStack, hand_on
+from ..nn.capsules import CapsuleLayer, DenseCapsules
+from ..nn.stack import CapsuleStack
 from ..routing import Routed, Step
 from ..training.batches import Batch
 from ..training.evaluate import forward
@@ -86,7 +85,7 @@ def _sequential(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> li
         out = layer(u, activation, coupling=True, record=True)
         found.append(LayerTrace(layer, u, activation, out.history, out))
         if k + 1 < len(layers):
-            u, activation = out.pose, hand_on(out.activation, layer, layers[k + 1])
+            u, activation = layers[k + 1].take(out)
     return found
 
 
@@ -95,12 +94,12 @@ def _concurrent(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> li
     layers = layers_of(stack)
     state = [Routed(u, activation)]
     for layer in layers:
-        state.append(layer.step(state[-1].pose, None, state[-1].activation, coupling=True))
+        state.append(layer.step(state[-1], coupling=True))
     steps = [[_step(x)] for x in state[1:]]
     below = state
     for _ in range(stack.iterations - 1):
         below, state = state, [state[0], *(
-            layer.step(state[k].pose, state[k + 1].pose, state[k].activation, coupling=True)
+            layer.step(state[k], state[k + 1].pose, coupling=True)
             for k, layer in enumerate(layers)
         )]
         for seen, x in zip(steps, state[1:], strict=True):
@@ -119,8 +118,7 @@ def class_votes(run: Run, batch: Batch, iterations: int | None = None) -> tuple[
     top = trace(run, batch, iterations)[-1]
     if not isinstance(top.layer, DenseCapsules):
         raise DoesNotApply("a dense class layer is needed; this one is convolutional")
-    u, _, yx = top.layer._children(top.u, top.activation)
-    return top.layer._votes(u, yx).explicit(), top
+    return top.layer.votes(top.u), top
 
 
 def presence(top: LayerTrace) -> Tensor:

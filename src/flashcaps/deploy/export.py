@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..nn.base import CapsuleLayer
+from ..nn.capsules import CapsuleLayer
 from ..training.checkpoint import load, save_weights
 from ..training.evaluate import is_right
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from ..routing.contract import Routed, Step
 from ..routing.em import activation_logit
 from ..routing.math import Softmax, over_parents
 from ..routing.votes import Votes, Windows
+from .attend.matrix import Attend
 from .attend.plan import wide
 from .common.norm import layer_norm_poses
 from .fit.matrix import spread_of_attended
-from .steps import attend_step
 
 
 def attention_routing(
@@ -36,13 +38,16 @@ def attention_routing(
     if isinstance(votes, Votes) and activation is not None:
         u = votes.u
         votes = votes._replace(u=u * activation.to(u.dtype).view(*u.shape[:3], 1, 1))
-    if triton and not (record or coupling or active or wide(votes)):
-        from .attend.triton import attention_poses  # all iterations in one operator
+    kind: Any = Attend
+    if triton:
+        from .attend.triton import TritonAttend as kind
+        from .attend.triton import attention_poses
 
-        return Routed(attention_poses(votes, pose, iterations, scale, norm, weight, bias))
+        if not (record or coupling or active or wide(votes)):  # all iterations in one operator
+            return Routed(attention_poses(votes, pose, iterations, scale, norm, weight, bias))
     if isinstance(votes, Windows):
         raise ValueError("votes: patches left in their image are for the Triton kernel's poses alone; gather them")
-    attend = attend_step(triton)(votes, softmax=softmax)
+    attend = kind(votes, softmax=softmax)
     history: list[Step] = []
     for _ in range(iterations):
         query = None if pose is None else scale * pose.to(votes.u.dtype)

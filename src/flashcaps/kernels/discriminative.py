@@ -12,7 +12,6 @@ from ..routing.votes import Votes
 from .attend.matrix import combine
 from .common.blocks import add_up, children_per_block, recompute, split_children
 from .common.norm import squash_poses
-from .dispatch import pick_form
 
 
 def weighted_sum(votes: Votes, coefficients: Tensor, triton: bool = False) -> Tensor:
@@ -49,14 +48,14 @@ def discriminative_routing(
 
 
 @torch.no_grad()
-def weighted_sum_agreement(votes: Votes, coefficients: Tensor, labels: Tensor) -> Tensor:
+def weighted_sum_agreement(votes: Votes, coefficients: Tensor, labels: Tensor, triton: bool = False) -> Tensor:
     """sum_k delta_jk u_j|i . v_j over the batch, (G, J): children that share a transform share a coefficient.
 
     u_j|i = u_i W_ij, so this is W_ij . (sum_k u_i^T delta_jk v_j): one product as large as the weights.
     """
     u, weight = votes
     j, _, _, h = weight.shape
-    v = weighted_sum(votes, coefficients, pick_form("discriminative", votes, over_parents) == "triton")
+    v = weighted_sum(votes, coefficients, triton)
     query = label_signs(labels, j, v.dtype)[..., None] * v
     outer = torch.einsum("bgcd,bjch->jdgh", u.sum(2), query.unflatten(-1, (-1, h)))
     return (weight * outer).sum((1, 3)).t()

@@ -6,14 +6,16 @@ sum of parents (B, J, D) stands for all the logits (B, I, J), which are never st
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from ..routing.checks import check_iterations
 from ..routing.contract import Routed, Step
 from ..routing.math import Softmax, length, over_parents, squash
 from ..routing.votes import Votes
+from .attend.matrix import Attend
 from .attend.plan import wide
-from .steps import attend_step
 
 
 def dynamic_routing(
@@ -31,14 +33,16 @@ def dynamic_routing(
 ) -> Routed:
     """The routing file's `dynamic_routing` on votes that stay u and W."""
     check_iterations(iterations)
-    attend_with = attend_step(triton)
-    if triton and not (record or coupling or wide(votes)):
-        from .attend.triton import dynamic_poses  # all iterations in one operator
+    kind: Any = Attend
+    if triton:
+        from .attend.triton import TritonAttend as kind
+        from .attend.triton import dynamic_poses
 
-        v = dynamic_poses(votes, iterations, logits, bias, leaky, detach)
-        return Routed(v, length(v))
-    last = attend_with(votes, logits, leaky, softmax, detach)
-    early = attend_with(Votes(votes.u.detach(), votes.weight.detach()), logits, leaky, softmax) if detach else last
+        if not (record or coupling or wide(votes)):
+            v = dynamic_poses(votes, iterations, logits, bias, leaky, detach)  # all iterations in one operator
+            return Routed(v, length(v))
+    last = kind(votes, logits, leaky, softmax, detach)
+    early = kind(Votes(votes.u.detach(), votes.weight.detach()), logits, leaky, softmax) if detach else last
     query: Tensor | None = None
     history: list[Step] = []
     for t in range(iterations):

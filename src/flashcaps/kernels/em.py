@@ -12,8 +12,7 @@ from ..routing.contract import Routed
 from ..routing.em import temperatures
 from ..routing.math import Softmax, over_parents
 from ..routing.votes import Votes, Windows
-from .fit.matrix import Rule
-from .steps import couplings, fit_step
+from .fit.matrix import Fit, Rule, couplings
 
 
 def em_routing(
@@ -32,7 +31,9 @@ def em_routing(
 ) -> Routed:
     """The routing file's `em_routing` on votes that stay u and W; in an image, so is activation."""
     check_iterations(iterations)
-    kind: Any = fit_step(triton)  # of which kernels alone take an image
+    kind: Any = Fit
+    if triton:
+        from .fit.triton import TritonFit as kind
     fit = kind(votes, activation, softmax=softmax)
     cost = votes.shape[3] * beta_u if beta_u.ndim == 1 else beta_u.sum(-1)  # (J,): sum_h beta_u, summed first
     steps = fit.route(Rule(temperatures(inverse_temperature, iterations), beta_a, cost, spread=True), eps)

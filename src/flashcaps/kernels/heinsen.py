@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from ..routing.checks import check_iterations
 from ..routing.contract import Routed
 from ..routing.math import Softmax, over_parents
 from ..routing.votes import Votes
-from .fit.matrix import Rule
-from .steps import couplings, fit_step
+from .fit.matrix import Fit, Rule, couplings
 
 
 def heinsen_routing(
@@ -27,10 +28,16 @@ def heinsen_routing(
     triton: bool = False,
     vote_bias: Tensor | None = None,
 ) -> Routed:
-    """The routing file's `heinsen_routing` on votes that stay u and W. vote_bias (J, C, G, h): to be added to them."""
+    """The routing file's `heinsen_routing` on votes that stay u and W. vote_bias (J, C, G, h):
+    the bias that kernels add themselves; in the matrix form it is in the votes."""
     check_iterations(iterations)
-    more = {} if vote_bias is None else {"bias": vote_bias}  # the kernels' alone: else it is in the votes
-    fit = fit_step(triton)(votes, score.sigmoid(), start=start, betas=(beta_use, beta_ignore), softmax=softmax, **more)
+    kind: Any = Fit
+    given: dict[str, Any] = {"start": start, "betas": (beta_use, beta_ignore), "softmax": softmax}
+    if triton:
+        from .fit.triton import TritonFit as kind
+
+        given["bias"] = vote_bias
+    fit = kind(votes, score.sigmoid(), **given)
     steps = fit.route(Rule((1.0,) * iterations), eps)
     c, history = couplings(fit, steps, record, coupling)
     return Routed(steps[-1].mean, steps[-1].logit, c, steps[-1].variance, history)

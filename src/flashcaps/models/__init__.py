@@ -1,6 +1,5 @@
 """The papers' networks, one file per paper: builders that contain numbers, not logic."""
 
-from . import attention, baselines, discriminative, dynamic, em, heinsen  # noqa: F401  (each registers its models)
 from .base import Model, Output
 from .network import CapsuleNetwork, Capsules
 from .plain import Plain, PlainNetwork

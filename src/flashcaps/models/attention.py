@@ -2,7 +2,6 @@
 
 from ..nn.backbones import BACKBONES, Conv
 from .network import Capsules
-from .registry import register
 from .specs import ConvCaps, Dense, Primary, Route
 
 ATTENTION = Route("attention", iterations=2)
@@ -15,46 +14,39 @@ DIVERSE_PRIMARY = Primary(types=16, dim=64, kernel=3, stride=2, bias=False)
 DIVERSE_LAYERS = (ConvCaps(16, 64, kernel=3), Dense(dim=64))
 
 
-@register
 def attention_simple_cifar10() -> Capsules:
     """attention, Table 8: one convolution, 4 x 4 poses."""
     stem = Conv(256, kernel=3, stride=2, padding=1)
     return Capsules((3, 32, 32), 10, ATTENTION, stem, PRIMARY_4X4, LAYERS_4X4)
 
 
-@register
 def attention_simple_cifar100() -> Capsules:
     """attention, Table 9: one convolution, 6 x 6 poses."""
     stem = Conv(128, kernel=3, stride=2, padding=1)
     return Capsules((3, 32, 32), 100, ATTENTION, stem, PRIMARY_6X6, LAYERS_6X6)
 
 
-@register
 def attention_resnet_cifar10() -> Capsules:
     """attention, Table 1: a ResNet, 4 x 4 poses."""
     return Capsules((3, 32, 32), 10, ATTENTION, BACKBONES["resnet"], PRIMARY_4X4, LAYERS_4X4)
 
 
-@register
 def attention_resnet_cifar100() -> Capsules:
     """attention, Table 1: a ResNet, 6 x 6 poses."""
     return Capsules((3, 32, 32), 100, ATTENTION, BACKBONES["resnet"], PRIMARY_6X6, LAYERS_6X6)
 
 
-@register
 def attention_diverse_matrix() -> Capsules:
     """attention, Table 10: one or two digits, 36 x 36, 8 x 8 poses."""
     return Capsules((1, 36, 36), 10, ATTENTION, DIVERSE_STEM, DIVERSE_PRIMARY, DIVERSE_LAYERS)
 
 
-@register
 def attention_diverse_vector() -> Capsules:
     """attention, Table 11: one or two digits, 36 x 36, vector poses of 64."""
     vector = Route("attention", iterations=2, pose="vector")
     return Capsules((1, 36, 36), 10, vector, DIVERSE_STEM, DIVERSE_PRIMARY, DIVERSE_LAYERS)
 
 
-@register
 def attention_diverse_wide() -> Capsules:
     """attention, 6: 8 x 8 poses, as many parameters as with vectors (64 types reach them; the text gives no number)."""
     primary = Primary(types=64, dim=64, kernel=3, stride=2, bias=False)

@@ -3,7 +3,6 @@
 from ..nn.backbones import Chain, Conv, ResNet
 from .plain import Plain
 from .pooled import Pooled
-from .registry import register
 
 CIFAR_BODY = Chain((
     Conv(1024, kernel=3, stride=2, padding=1),
@@ -22,21 +21,18 @@ TOYS_BODY = Chain((
 RESNET18 = ResNet(((64, 2, 1), (128, 2, 2), (256, 2, 2), (512, 2, 2)), pool=True)
 
 
-@register
 def cnn_mnist() -> Plain:
     """dynamic, 5: the baseline of Table 1, three 5 x 5 convolutions, "same" padding."""
     body = Chain((Conv(256, kernel=5, padding=2), Conv(256, kernel=5, padding=2), Conv(128, kernel=5, padding=2)))
     return Plain((1, 28, 28), 10, body, hidden=(328, 192), dropout=0.5)
 
 
-@register
 def cnn_multimnist() -> Plain:
     """dynamic, 6: the baseline of Table 1, two convolutions with pooling, "same" padding."""
     body = Chain((Conv(512, kernel=9, padding=4, pool="max"), Conv(256, kernel=5, padding=2, pool="max")))
     return Plain((1, 36, 36), 10, body, hidden=(1024,))
 
 
-@register
 def cnn_affnist() -> Plain:
     """dynamic, 5.2: max pooling and dropout, about as large as capsnet_affnist (the text gives no number)."""
     body = Chain((
@@ -47,67 +43,56 @@ def cnn_affnist() -> Plain:
     return Plain((1, 40, 40), 10, body, hidden=(832, 192), dropout=0.5)
 
 
-@register
 def cnn_cifar10() -> Plain:
     """attention, Table 2: three convolutions, 1,024 wide."""
     return Plain((3, 32, 32), 10, CIFAR_BODY)
 
 
-@register
 def cnn_cifar100() -> Plain:
     """attention, Table 3: three convolutions, 1,024 wide."""
     return Plain((3, 32, 32), 100, CIFAR_BODY)
 
 
-@register
 def cnn_smallnorb() -> Plain:
     """em, smallNORB: a CNN about as large as its capsules and heinsen's; any image of 16 x 16 or more."""
     return Plain((2, 32, 32), 5, TOYS_BODY)
 
 
-@register
 def cnn_diverse_pool() -> Plain:
     """attention, Table 12: one or two digits, 36 x 36; pooled over places."""
     return Plain((1, 36, 36), 10, Chain((*DIVERSE_BODY, Conv(640, kernel=1, activation="none", pool="global"))))
 
 
-@register
 def cnn_diverse_fc() -> Plain:
     """attention, 6: the pooling of cnn_diverse_pool learned, one 6 x 6 transform over all places."""
     return Plain((1, 36, 36), 10, Chain((*DIVERSE_BODY, Conv(640, kernel=6, activation="none"))))
 
 
-@register
 def resnet18_cifar10() -> Plain:
     """attention, Table 1: ResNet-18 with a 3 x 3 stem."""
     return Plain((3, 32, 32), 10, RESNET18)
 
 
-@register
 def resnet18_cifar100() -> Plain:
     """attention, Table 1: ResNet-18 with a 3 x 3 stem."""
     return Plain((3, 32, 32), 100, RESNET18)
 
 
-@register
 def pool_sst5() -> Pooled:
     """heinsen, Tables 3-4: sentiment in five grades; a linear map of the last layer's mean over tokens."""
     return Pooled(5, mixed=False, layers=37, width=1280)
 
 
-@register
 def pool_sst2() -> Pooled:
     """heinsen, Tables 3-4: sentiment, good or bad; a linear map of the last layer's mean over tokens."""
     return Pooled(2, mixed=False, layers=37, width=1280)
 
 
-@register
 def mix_sst5() -> Pooled:
     """heinsen, Tables 3-4: sentiment in five grades; layers mixed by learned weights, mean over tokens, linear map."""
     return Pooled(5, mixed=True, layers=37, width=1280)
 
 
-@register
 def mix_sst2() -> Pooled:
     """heinsen, Tables 3-4: sentiment, good or bad; layers mixed by learned weights, mean over tokens, linear map."""
     return Pooled(2, mixed=True, layers=37, width=1280)

@@ -2,7 +2,6 @@
 
 from ..nn.backbones import Conv
 from .network import Capsules
-from .registry import register
 from .specs import Dense, Primary, Route
 
 DISCRIMINATIVE = Route("discriminative")
@@ -11,19 +10,16 @@ PRIMARY = Primary(types=32, dim=8, kernel=9, stride=2)
 DECODER = (512, 1024)
 
 
-@register
 def discriminative_mnist() -> Capsules:
     """discriminative, Table I: digits, 28 x 28."""
     return Capsules((1, 28, 28), 10, DISCRIMINATIVE, CONV9, PRIMARY, (Dense(),), DECODER)
 
 
-@register
 def discriminative_fashion() -> Capsules:
     """discriminative, Table I: clothes, 28 x 28."""
     return Capsules((1, 28, 28), 10, DISCRIMINATIVE, CONV9, PRIMARY, (Dense(),), DECODER)
 
 
-@register
 def discriminative_cifar10() -> Capsules:
     """discriminative, Table I: 64 primary types, LeakyReLU, no reconstruction."""
     stem = Conv(256, kernel=9, activation="leaky_relu")
@@ -31,7 +27,6 @@ def discriminative_cifar10() -> Capsules:
     return Capsules((3, 32, 32), 10, DISCRIMINATIVE, stem, primary, (Dense(),))
 
 
-@register
 def discriminative_multimnist() -> Capsules:
     """discriminative, IV: two overlapping digits, 36 x 36."""
     return Capsules((1, 36, 36), 10, DISCRIMINATIVE, CONV9, PRIMARY, (Dense(),), DECODER)

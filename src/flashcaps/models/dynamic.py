@@ -2,7 +2,6 @@
 
 from ..nn.backbones import BACKBONES, Conv
 from .network import Capsules
-from .registry import register
 from .specs import ConvCaps, Dense, Primary, Route
 
 DYNAMIC = Route("dynamic", iterations=3)
@@ -11,78 +10,66 @@ PRIMARY = Primary(types=32, dim=8, kernel=9, stride=2)
 DECODER = (512, 1024)
 
 
-@register
 def capsnet_mnist() -> Capsules:
     """dynamic, Fig. 1: digits, 28 x 28."""
     return Capsules((1, 28, 28), 10, DYNAMIC, CONV9, PRIMARY, (Dense(),), DECODER)
 
 
-@register
 def capsnet_multimnist() -> Capsules:
     """dynamic, Table 1: two overlapping digits, 36 x 36."""
     return Capsules((1, 36, 36), 10, DYNAMIC, CONV9, PRIMARY, (Dense(),), DECODER)
 
 
-@register
 def capsnet_affnist() -> Capsules:
     """dynamic, 5.2: translated digits, 40 x 40."""
     return Capsules((1, 40, 40), 10, DYNAMIC, CONV9, PRIMARY, (Dense(),), DECODER)
 
 
-@register
 def capsnet_cifar10() -> Capsules:
     """dynamic, 7: 24 x 24 crops, 64 primary types, leaky routing."""
     leaky = Route("dynamic", iterations=3, options={"leaky": True})
     return Capsules((3, 24, 24), 10, leaky, CONV9, Primary(types=64, dim=8, kernel=9, stride=2), (Dense(),))
 
 
-@register
 def capsnet_smallnorb() -> Capsules:
     """dynamic, 7: stereo pairs, 32 x 32 crops."""
     return Capsules((2, 32, 32), 5, DYNAMIC, CONV9, PRIMARY, (Dense(),), DECODER)
 
 
-@register
 def capsnet_svhn() -> Capsules:
     """dynamic, 7: house numbers, a smaller network."""
     primary = Primary(types=16, dim=6, kernel=9, stride=2)
     return Capsules((3, 32, 32), 10, DYNAMIC, Conv(64, kernel=9), primary, (Dense(dim=8),), DECODER)
 
 
-@register
 def capsnet_tiny() -> Capsules:
     """dynamic, Fig. 1: digits on a laptop, in a minute."""
     stem = Conv(32, kernel=5, stride=2)
     return Capsules((1, 28, 28), 10, DYNAMIC, stem, Primary(types=8, dim=8, kernel=5, stride=2), (Dense(),), (128, 256))
 
 
-@register
 def dynamic_simple_cifar10() -> Capsules:
     """attention, Table 4: dynamic routing, one convolution."""
     return Capsules((3, 32, 32), 10, DYNAMIC, CONV9, PRIMARY, (Dense(),))
 
 
-@register
 def dynamic_simple_cifar100() -> Capsules:
     """attention, Table 5: dynamic routing, one convolution."""
     return Capsules((3, 32, 32), 100, DYNAMIC, CONV9, PRIMARY, (Dense(),))
 
 
-@register
 def dynamic_resnet_cifar10() -> Capsules:
     """attention, Table 1: dynamic routing, a ResNet whose last blocks are 256 wide."""
     primary = Primary(types=32, dim=8, kernel=9)
     return Capsules((3, 32, 32), 10, DYNAMIC, BACKBONES["resnet_wide"], primary, (Dense(),))
 
 
-@register
 def dynamic_resnet_cifar100() -> Capsules:
     """attention, Table 1: dynamic routing, a ResNet whose last blocks are 256 wide."""
     primary = Primary(types=32, dim=8, kernel=9)
     return Capsules((3, 32, 32), 100, DYNAMIC, BACKBONES["resnet_wide"], primary, (Dense(),))
 
 
-@register
 def dynamic_diverse() -> Capsules:
     """attention, Fig. 5: one or two digits, 36 x 36, vector poses routed by agreement."""
     stem = Conv(1024, kernel=3, stride=2, padding=1)

@@ -2,7 +2,6 @@
 
 from ..nn.backbones import BACKBONES, Conv
 from .network import Capsules
-from .registry import register
 from .specs import ConvCaps, Dense, Primary, Route
 
 EM3 = Route("em", iterations=3)
@@ -12,31 +11,26 @@ LAYERS = (ConvCaps(32, 16, kernel=3, stride=2), ConvCaps(32, 16, kernel=3), Dens
 CIFAR_STEM = Conv(256, kernel=4, stride=2, padding=1, norm="before")
 
 
-@register
 def em_smallnorb() -> Capsules:
     """em, smallNORB: stereo pairs, 32 x 32 crops."""
     return Capsules((2, 32, 32), 5, EM3, Conv(32, kernel=5, stride=2), PRIMARY, LAYERS)
 
 
-@register
 def em_cifar10() -> Capsules:
     """attention, Table 6: EM routing, one convolution."""
     return Capsules((3, 32, 32), 10, EM2, CIFAR_STEM, PRIMARY, LAYERS)
 
 
-@register
 def em_cifar100() -> Capsules:
     """attention, Table 7: EM routing, one convolution."""
     return Capsules((3, 32, 32), 100, EM2, CIFAR_STEM, PRIMARY, LAYERS)
 
 
-@register
 def em_resnet_cifar10() -> Capsules:
     """attention, Table 1: EM routing, a ResNet."""
     return Capsules((3, 32, 32), 10, EM2, BACKBONES["resnet"], PRIMARY, LAYERS)
 
 
-@register
 def em_resnet_cifar100() -> Capsules:
     """attention, Table 1: EM routing, a ResNet."""
     return Capsules((3, 32, 32), 100, EM2, BACKBONES["resnet"], PRIMARY, LAYERS)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..routing.checks import nearest
+from . import attention, baselines, discriminative, dynamic, em, heinsen
 from .base import Model
 from .overrides import Change
 
@@ -30,11 +31,58 @@ class Summary(NamedTuple):
 
 
 Builder = TypeVar("Builder", bound=Callable[[], Spec])
-MODELS: dict[str, Callable[[], Spec]] = {}
+BUILDERS: tuple[Callable[[], Spec], ...] = (
+    dynamic.capsnet_mnist,
+    dynamic.capsnet_multimnist,
+    dynamic.capsnet_affnist,
+    dynamic.capsnet_cifar10,
+    dynamic.capsnet_smallnorb,
+    dynamic.capsnet_svhn,
+    dynamic.capsnet_tiny,
+    dynamic.dynamic_simple_cifar10,
+    dynamic.dynamic_simple_cifar100,
+    dynamic.dynamic_resnet_cifar10,
+    dynamic.dynamic_resnet_cifar100,
+    dynamic.dynamic_diverse,
+    em.em_smallnorb,
+    em.em_cifar10,
+    em.em_cifar100,
+    em.em_resnet_cifar10,
+    em.em_resnet_cifar100,
+    attention.attention_simple_cifar10,
+    attention.attention_simple_cifar100,
+    attention.attention_resnet_cifar10,
+    attention.attention_resnet_cifar100,
+    attention.attention_diverse_matrix,
+    attention.attention_diverse_vector,
+    attention.attention_diverse_wide,
+    heinsen.heinsen_smallnorb,
+    heinsen.heinsen_sst5,
+    heinsen.heinsen_sst2,
+    discriminative.discriminative_mnist,
+    discriminative.discriminative_fashion,
+    discriminative.discriminative_cifar10,
+    discriminative.discriminative_multimnist,
+    baselines.cnn_mnist,
+    baselines.cnn_multimnist,
+    baselines.cnn_affnist,
+    baselines.cnn_cifar10,
+    baselines.cnn_cifar100,
+    baselines.cnn_smallnorb,
+    baselines.cnn_diverse_pool,
+    baselines.cnn_diverse_fc,
+    baselines.resnet18_cifar10,
+    baselines.resnet18_cifar100,
+    baselines.pool_sst5,
+    baselines.pool_sst2,
+    baselines.mix_sst5,
+    baselines.mix_sst2,
+)
+MODELS: dict[str, Callable[[], Spec]] = {builder.__name__: builder for builder in BUILDERS}
 
 
 def register(builder: Builder) -> Builder:
-    """Add a builder under its own name. Its docstring says where the model is from and what it is: "paper: about"."""
+    """Add a builder of another package under its own name. Its docstring is "paper: what the model is"."""
     name = builder.__name__
     if name in MODELS:
         raise ValueError(f"register: there is a model {name!r} already; give the builder another name")
@@ -48,7 +96,7 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def create_model(name: str, **overrides: Any) -> Model:
-    """The model of that name, its weights fresh. What each family can override is in `models/_overrides.py`."""
+    """The model of that name, its weights fresh. What each family can override is in `models/overrides.py`."""
     if name not in MODELS:
         raise ValueError(f"name: there is no model {name!r}{nearest(name, MODELS)}; list_models() has all of them")
     spec: Any = MODELS[name]()

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..nn.base import CapsuleLayer
+from ..nn.capsules import CapsuleLayer
 from ..nn.stack import CapsuleStack
 from ..routing.checks import check_floating
 from . import overrides as _overrides

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from ..nn.backbones import Image
-from ..nn.base import CapsuleLayer, make_routing
-from ..nn.capsules import ConvCapsules, DenseCapsules, PrimaryCapsules
+from ..nn.capsules import CapsuleLayer, ConvCapsules, DenseCapsules, PrimaryCapsules, make_routing
 from ..nn.heads import Activations, Lengths, SharedLinear
 from ..nn.stack import CapsuleStack
 from ..routing import ROUTING, Routed, Routing, Sizes
@@ -57,7 +57,7 @@ class Route:
         """What its layers are built with; a list with an entry per iteration needs their number."""
         return dict(self.options) | ({} if self.iterations is None else {"iterations": self.iterations})
 
-    @property
+    @cached_property
     def algorithm(self) -> Routing:
         check_choice("routing", self.routing, ROUTING)
         return make_routing(self.routing, {k: v for k, v in self.settings.items() if k not in ("vote_bias", "over")})

@@ -1,24 +1,45 @@
-"""Capsule layers: primary, dense, convolutional. They hold parameters, make votes and call a routing algorithm."""
+"""Capsule layers: primary, dense, convolutional. They hold parameters, check what comes and route it by one call."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor, nn
 
 from ..kernels.common.norm import layer_norm_poses, squash_poses
-from ..kernels.common.patches import patches
-from ..kernels.dispatch import leaves_patches
-from ..routing import Routed
-from ..routing.checks import check_choice, check_dtype, check_floating, check_overflow, check_sizes, is_transformed
-from ..routing.contract import compute_dtype
-from ..routing.math import OverPositions, Softmax, over_parents
-from ..routing.votes import Votes, Windows, centres, covered
-from .base import CapsuleLayer, Dim, FiniteModule
+from ..kernels.dispatch import BACKENDS, Transform, Window, choose_backend, make_votes, route
+from ..routing import ROUTING, Routed, Routing, Sizes
+from ..routing.checks import (
+    check_choice,
+    check_dtype,
+    check_floating,
+    check_overflow,
+    check_shape,
+    check_sizes,
+    is_transformed,
+    nearest,
+)
+from ..routing.contract import Memory, Tensors
+from ..routing.math import compute_dtype, length
 
 PRIMARY_FORMS = ("squash", "sigmoid", "norm", "score")
+
+Dim = int | tuple[int, int]
+# Poses and activations of children, how they vote, and (B, H', W') of a convolution's parents.
+Children = tuple[Tensor, Tensor | None, Transform, tuple[int, int, int] | None]
+
+
+class FiniteModule(nn.Module):
+    """A module that refuses NaN and Inf in the weights it loads, its parts' included."""
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for key, x in state_dict.items():
+            if key.startswith(prefix) and x.is_floating_point() and not torch.isfinite(x).all():
+                raise ValueError(f"{key}: expected finite weights, got {int((~torch.isfinite(x)).sum())} NaN or Inf")
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class PrimaryCapsules(FiniteModule):
@@ -87,10 +108,210 @@ class PrimaryCapsules(FiniteModule):
             return Routed(layer_norm_poses(pose, self.norm.weight, self.norm.bias, self.norm.eps))
         assert self.activation is not None
         a = self.activation(features)
-        return Routed(pose, a.sigmoid() if self.form == "sigmoid" else a)
+        if self.form == "sigmoid":
+            return Routed(pose, a.sigmoid(), kind="probability")
+        return Routed(pose, a, kind="score")
 
     def extra_repr(self) -> str:
         return f"types={self.types}, dim={self.dim}, form={self.form!r}"
+
+
+class CapsuleLayer(FiniteModule):
+    """What dense and convolutional layers share: transforms, the algorithm's learned tensors, the call that routes.
+
+    A layer takes poses, with activations that mean what its algorithm declares (`input_activation`), or the `Routed` of
+    another layer, whose activations it converts: lengths are in the pose already, scores are logits.
+    """
+
+    weight: nn.Parameter  # (J, d, G, h)
+
+    def __init__(
+        self,
+        routing: str,
+        groups: int | None,
+        in_dim: Dim,
+        parents: int | None,
+        out_dim: Dim,
+        pose: str = "vector",
+        vote_bias: bool | None = None,
+        backend: str = "auto",
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        check_choice("routing", routing, ROUTING)
+        check_choice("pose", pose, ("vector", "matrix"))
+        check_choice("backend", backend, BACKENDS)
+        self.name = routing
+        self.rows, d = pose_shape("in_dim", in_dim, pose)
+        rows, h = pose_shape("out_dim", out_dim, pose)
+        if rows != self.rows:
+            raise ValueError(f"out_dim: expected {self.rows} rows like in_dim's pose, got {rows} ({out_dim})")
+        self.groups, self.parents = groups, parents
+        self.in_dim, self.out_dim = rows * d, rows * h
+        self.backend = choose_backend(routing, backend)
+
+        g, j = groups or 1, parents or 1
+        sizes = Sizes(groups, j, self.out_dim)
+        self.weight = nn.Parameter(torch.empty(j, d, g, h))
+        self.routing = make_routing(routing, options or {})
+        with torch.no_grad():
+            self.routing.init_weights(self.weight, sizes)
+        self._specs = self.routing.learned(sizes)
+        self.memory = self.routing.memory()
+        self.single = dataclasses.replace(self.routing, iterations=1) if self.routing.stepwise else None
+        biased = self.routing.vote_bias if vote_bias is None else vote_bias
+        self.bias = nn.Parameter(torch.zeros(j, rows, g, h)) if biased else None
+        self.learned = nn.ParameterDict()
+        for name, spec in self._specs.items():
+            value = torch.randn(spec.shape) if spec.random else torch.full(spec.shape, spec.start)
+            if spec.state:
+                self.register_buffer(name, value)
+            else:
+                self.learned[name] = nn.Parameter(value)
+        self.hidden = False  # whether another layer above has the objective; a stack says so
+        self._compared = False  # whether activations given by hand were compared with lengths
+
+    def forward(
+        self, u: Tensor | Routed, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
+    ) -> Routed:
+        u, activation, transform, grid = self._children(u, activation)
+        return place(self._route(self.routing, u, activation, transform, coupling=coupling, record=record), grid)
+
+    def step(
+        self,
+        u: Tensor | Routed,
+        pose: Tensor | None = None,
+        activation: Tensor | None = None,
+        *,
+        coupling: bool = False,
+    ) -> Routed:
+        """One routing step from the parents' `pose`, shaped like the result's; None is the first."""
+        u, activation, transform, grid = self._children(u, activation)
+        if self.single is None:
+            raise TypeError(f"step: {self.name} routing has no single step: it cannot go on from a given pose")
+        b, *places = (u.shape[0],) if grid is None else grid
+        check_shape("pose", pose, (b, transform.weight.shape[0], *places, self.out_dim), "the parents' pose so far")
+        if pose is not None and grid is not None:
+            pose = pose.permute(0, 2, 3, 1, 4).flatten(0, 2)
+        return place(self._route(self.single, u, activation, transform, coupling=coupling, pose=pose), grid)
+
+    def votes(self, u: Tensor | Routed) -> Tensor:
+        """The votes of children (B, I, J, D), for those who want to look at them; a convolution's places join B."""
+        u, _, transform, _ = self._children(u, None)
+        return make_votes(transform, u).explicit()
+
+    def _children(self, u: Tensor | Routed, activation: Tensor | None) -> Children:
+        raise TypeError(f"{type(self).__name__} declares no children")
+
+    def take(self, u: Tensor | Routed, activation: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Poses and activations as this layer's algorithm has them, from another layer's `Routed` or as given."""
+        takes = self.routing.input_activation
+        if not isinstance(u, Routed):
+            if activation is not None and takes is None:
+                self._refuse_lengths(u, activation)
+            return u, activation
+        if activation is not None:
+            raise ValueError("activation: expected None, for the Routed given has its own")
+        a, kind = u.activation, u.kind
+        if a is None or (kind == "length" and takes is None):
+            return u.pose, None
+        if kind == "score" and takes != "score":
+            a = a.sigmoid()
+        elif kind in ("length", "probability") and takes == "score":
+            a = a.logit(torch.finfo(a.dtype).eps)
+        return u.pose, a
+
+    def _refuse_lengths(self, u: Tensor, activation: Tensor) -> None:
+        """Lengths would scale poses that have them already: votes, and with them gradients, vanish layer by layer.
+
+        Looked at once, when numbers are there to look at: every further look would stall a device.
+        """
+        there = isinstance(u, Tensor) and isinstance(activation, Tensor) and activation.shape == u.shape[:-1]
+        if self._compared or not there or not activation.numel() or u.device.type == "meta":
+            return
+        if torch.compiler.is_compiling() or is_transformed() or torch.compiler.is_exporting():
+            return
+        if u.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        self._compared = True
+        a, n = activation.detach().to(compute_dtype(u)), length(u.detach()).to(compute_dtype(u))
+        inside = (a.max() > 0) & (a.max() < 1)  # a squashed length is; all absent and all present are not
+        if bool(inside & ((a - n).abs() <= 1e-3 * n).all()):
+            raise ValueError(f"activation: these are the lengths of u, which {self.name} routing has in its poses "
+                             "already; leave them out, or give the layer the Routed itself")
+
+    def _tensors(self, dtype: torch.dtype, repeats: int, parents: int, memory: Memory | None) -> Tensors:
+        """The algorithm's learned tensors; what children or parents share is repeated."""
+        tensors: Tensors = {
+            name: self.get_buffer(name) if spec.state else self.learned[name] for name, spec in self._specs.items()
+        }
+        if memory is not None:
+            tensors = memory.keep(tensors, self.weight, self.hidden)
+        for name, spec in self._specs.items():
+            x = tensors[name].to(dtype)
+            if self.parents is None and spec.parents is not None:
+                x = x.expand(*(parents if k == spec.parents % x.ndim else -1 for k in range(x.ndim)))
+            tensors[name] = x.repeat_interleave(repeats, 0) if spec.per_child and repeats > 1 else x
+        return tensors
+
+    def _transform(self, parents: int) -> Transform:
+        """parents: as many as children come, where the layer makes any number, which share one transform."""
+        if self.parents is not None:
+            return Transform(self.weight, self.bias, self.rows)
+        bias = None if self.bias is None else self.bias.expand(parents, *self.bias.shape[1:])
+        return Transform(self.weight.expand(parents, *self.weight.shape[1:]), bias, self.rows)
+
+    def _route(
+        self,
+        routing: Routing,
+        u: Tensor,
+        activation: Tensor | None,
+        transform: Transform,
+        *,
+        coupling: bool = False,
+        record: bool = False,
+        pose: Tensor | None = None,
+    ) -> Routed:
+        """Checked children to parents, a convolution's places in the batch axis."""
+        repeats = 1 if transform.window is not None else math.prod(u.shape[1:-1]) // transform.weight.shape[2]
+        recorded = self.training and torch.is_grad_enabled() and not is_transformed()
+        memory = self.memory if recorded else None  # whether the algorithm's own training step may follow
+        learned = self._tensors(compute_dtype(u, self.weight), repeats, transform.weight.shape[0], memory)
+        routed = route(
+            self.name,
+            routing,
+            transform,
+            u,
+            activation,
+            learned,
+            backend=self.backend,
+            coupling=coupling,
+            record=record,
+            pose=pose,
+            memory=memory,
+        )
+        if not self.training:  # training has a guard of its own, which can step back
+            given = {"u": u, "weight": self.weight} | {f"learned {name}": x for name, x in learned.items()}
+            check_overflow((routed.pose, routed.activation, routed.variance), False, **given)
+        return routed
+
+    def _check(self, u: Tensor, activation: Tensor | None, shape: str, ndim: int) -> None:
+        check_floating("u", u)
+        if u.ndim != ndim or u.shape[-1] != self.in_dim:
+            raise ValueError(f"u: expected {shape} with D = {self.in_dim}, got {tuple(u.shape)}")
+        if u.device != self.weight.device:
+            raise ValueError(f"u: on {u.device}, but the layer is on {self.weight.device}; move one with .to()")
+        if activation is not None:
+            check_floating("activation", activation)
+            if activation.device != u.device:
+                raise ValueError(f"activation: on {activation.device}, but u is on {u.device}; move one with .to()")
+            if activation.shape != u.shape[:-1]:
+                raise ValueError(
+                    f"activation: expected {tuple(u.shape[:-1])}, one per capsule, got {tuple(activation.shape)}"
+                )
+
+    def set_iterations(self, iterations: int) -> None:
+        self.routing = dataclasses.replace(self.routing, iterations=iterations)
 
 
 class DenseCapsules(CapsuleLayer):
@@ -102,8 +323,8 @@ class DenseCapsules(CapsuleLayer):
     in_capsules counts types; coordinates: add each child's place to its votes. pose: "vector" or "matrix"; a
     dimension given as (rows, columns) is a matrix of that shape.
 
-    u (B, I, D_in), activation (B, I) or None -> Routed with pose (B, J, D_out). Without `shared`, (B, types, H, W, D)
-    is flattened as (types, H, W).
+    u (B, I, D_in), activation (B, I) or None, or a Routed -> Routed with pose (B, J, D_out). Without `shared`,
+    (B, types, H, W, D) is flattened as (types, H, W).
     """
 
     def __init__(
@@ -133,40 +354,27 @@ class DenseCapsules(CapsuleLayer):
         super().__init__(routing, in_capsules, in_dim, out_capsules, out_dim, pose, vote_bias, backend, options)
         self.shared, self.coordinates = shared, coordinates
 
-    def forward(
-        self, u: Tensor, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
-    ) -> Routed:
-        u, activation, yx = self._children(u, activation)
-        return self._route(u, activation, yx=yx, coupling=coupling, record=record)
-
-    def step(
-        self, u: Tensor, pose: Tensor | None = None, activation: Tensor | None = None, *, coupling: bool = False
-    ) -> Routed:
-        """One routing step from the parents' `pose` (B, J, D); None is the first."""
-        u, activation, yx = self._children(u, activation)
-        self._check_step(pose, (u.shape[0], self.parents or u.shape[1], self.out_dim))
-        return self._route(u, activation, yx=yx, coupling=coupling, step=True, pose=pose)
-
-    def _children(self, u: Tensor, activation: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def _children(self, u: Tensor | Routed, activation: Tensor | None) -> Children:
+        """Checked, (B, I, D), or with their places (B, types, H, W, D) where those count."""
+        u, activation = self.take(u, activation)
         check_floating("u", u)
-        yx = None
         if self.shared:
             self._check(u, activation, "(B, types, H, W, D)", 5)
             if u.shape[1] != self.groups:
                 raise ValueError(f"u: expected {self.groups} types, got {u.shape[1]} in {tuple(u.shape)}")
-            yx = centres(u.shape[2], u.shape[3], u.device) if self.coordinates else None
-        if u.ndim == 5:
+        elif u.ndim == 5:
             u = u.flatten(1, 3)
             activation = None if activation is None else activation.flatten(1)
-        self._check(u, activation, "(B, I, D)", 3)
-        if u.shape[1] == 0:
+        if not self.shared:
+            self._check(u, activation, "(B, I, D)", 3)
+        if 0 in u.shape[1:-1]:
             raise ValueError(f"u: axis I (lower capsules) is empty in {tuple(u.shape)}; routing needs at least one")
         if self.groups is not None and not self.shared and u.shape[1] != self.groups:
             raise ValueError(
                 f"u: expected {self.groups} capsules, got {u.shape[1]} in {tuple(u.shape)}; "
                 "in_capsules=None takes any number"
             )
-        return u, activation, yx
+        return u, activation, self._transform(u.shape[1])._replace(coordinates=self.coordinates), None
 
     def extra_repr(self) -> str:
         shared = ", shared" if self.shared else ""
@@ -182,7 +390,8 @@ class ConvCapsules(CapsuleLayer):
     over: what a child's couplings are normalised over, parent "types" at each place or "positions" too, that is
     every type and place that covers the child; None is the algorithm's own (em: "positions").
 
-    u (B, types, H, W, D_in), activation (B, types, H, W) or None -> Routed with pose (B, out_types, H', W', D_out).
+    u (B, types, H, W, D_in), activation (B, types, H, W) or None, or a Routed -> Routed with pose
+    (B, out_types, H', W', D_out).
     """
 
     def __init__(
@@ -209,72 +418,18 @@ class ConvCapsules(CapsuleLayer):
         self.over = self.routing.over if over is None else over
         check_choice("over", self.over, ("types", "positions"))
 
-    def forward(
-        self, u: Tensor, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
-    ) -> Routed:
-        x, activation, softmax, grid = self._children(u, activation, gather=coupling or record)
-        routed = self._route(x, activation, softmax=softmax, coupling=coupling, record=record, dtype=u.dtype)
-        return place(routed, grid)
-
-    def step(
-        self, u: Tensor, pose: Tensor | None = None, activation: Tensor | None = None, *, coupling: bool = False
-    ) -> Routed:
-        """One routing step from the parents' `pose` (B, out_types, H', W', D); None is the first."""
-        x, activation, softmax, grid = self._children(u, activation, gather=coupling)
-        self._check_step(pose, (grid[0], self.parents or 0, *grid[1:], self.out_dim))
-        if pose is not None:
-            pose = pose.permute(0, 2, 3, 1, 4).flatten(0, 2)
-        common: dict[str, Any] = {"softmax": softmax, "coupling": coupling, "dtype": u.dtype}
-        return place(self._route(x, activation, step=True, pose=pose, **common), grid)
-
-    def _children(
-        self, u: Tensor, activation: Tensor | None, *, gather: bool = True
-    ) -> tuple[Tensor, Tensor | None, Softmax, tuple[int, int, int]]:
-        """The children of every place, (B * H' * W', T * k * k, D), and what normalises over their parents.
-
-        gather=False: the image itself, where kernels find children in it.
-        """
+    def _children(self, u: Tensor | Routed, activation: Tensor | None) -> Children:
+        u, activation = self.take(u, activation)
         self._check(u, activation, "(B, types, H, W, D)", 5)
         if u.shape[1] != self.in_types:
             raise ValueError(f"u: expected {self.in_types} types, got {u.shape[1]} in {tuple(u.shape)}")
-        u = u.to(compute_dtype(u, self.weight))  # before patches overlap: their gradients are summed in it
-        activation = None if activation is None else activation.to(u.dtype)
-        if activation is not None and self.routing.input_activation is None and self.bias is None:
-            u, activation = u * activation[..., None], None  # before patches repeat it
-        p = self.padding
-        if min(u.shape[2], u.shape[3]) + 2 * p < self.kernel:
-            raise ValueError(f"u: {u.shape[2]} x {u.shape[3]} places, padded by {p}, do not fill kernel {self.kernel}")
-        if p:
-            absent = -math.inf if self.routing.input_activation == "score" else 0.0
-            if activation is None and (self.routing.input_activation is not None or self.bias is not None):
-                activation = u.new_full(u.shape[:-1], math.inf if self.routing.input_activation == "score" else 1.0)
-            activation = None if activation is None else F.pad(activation, (p, p, p, p), value=absent)
-            u = F.pad(u, (0, 0, p, p, p, p))
-        softmax: Softmax = over_parents
-        if self.over == "positions":
-            h, w = u.shape[2:4]
-            child = covered(h, w, self.kernel, self.stride, u.device)
-            softmax = OverPositions(child, h * w, (h, w, self.kernel, self.stride))
-        height, width = ((size - self.kernel) // self.stride + 1 for size in u.shape[2:4])
-        grid = (u.shape[0], height, width)
-        taken = activation is None or self.routing.input_activation is not None
-        if taken and not gather and self._leaves_patches(u, softmax):
-            return u, activation, softmax, grid
-        if activation is not None:
-            activation = patches(activation[..., None], self.kernel, self.stride).flatten(0, 2)[..., 0]
-        return patches(u, self.kernel, self.stride).flatten(0, 2), activation, softmax, grid
-
-    def _windows(self, image: Tensor) -> Windows:
-        return Windows(image, self.weight.to(image.dtype), self.rows, self.kernel, self.stride)
-
-    def _leaves_patches(self, image: Tensor, softmax: Softmax) -> bool:
-        active = self.name == "attention" and self.routing.input_activation is not None  # whose spread needs patches
-        if self.bias is not None or active or (self.backend == "auto" and is_transformed()):
-            return False
-        return leaves_patches(self.name, self.backend, self._windows(image), softmax)
-
-    def _source(self, u: Tensor, yx: Tensor | None) -> Votes | Windows:
-        return self._windows(u) if u.ndim == 5 else super()._source(u, yx)
+        p, k = self.padding, self.kernel
+        if min(u.shape[2], u.shape[3]) + 2 * p < k:
+            raise ValueError(f"u: {u.shape[2]} x {u.shape[3]} places, padded by {p}, do not fill kernel {k}")
+        height, width = ((size + 2 * p - k) // self.stride + 1 for size in u.shape[2:4])
+        window = Window(k, self.stride, p, self.over)
+        transform = self._transform(self.weight.shape[0])._replace(window=window)
+        return u, activation, transform, (u.shape[0], height, width)
 
     def extra_repr(self) -> str:
         return (
@@ -284,14 +439,16 @@ class ConvCapsules(CapsuleLayer):
         )
 
 
-def place(routed: Routed, grid: tuple[int, int, int]) -> Routed:
-    """Move the places of a convolutional layer from the batch axis to where they belong."""
+def place(routed: Routed, grid: tuple[int, int, int] | None) -> Routed:
+    """Move the places of a convolutional layer, (B, H', W'), from the batch axis to where they belong."""
+    if grid is None:
+        return routed
     b, h, w = grid
 
     def back(x: Tensor, *order: int) -> Tensor:
         return x.view(b, h, w, *x.shape[1:]).permute(*order)
 
-    pose, a, c, variance, history = routed
+    pose, a, c, variance, history, kind = routed
     return Routed(
         back(pose, 0, 3, 1, 2, 4),
         None if a is None else back(a, 0, 3, 1, 2),
@@ -300,4 +457,31 @@ def place(routed: Routed, grid: tuple[int, int, int]) -> Routed:
         None if history is None else tuple(
             x._replace(coupling=back(x.coupling, 0, 3, 4, 1, 2), pose=back(x.pose, 0, 3, 1, 2, 4)) for x in history
         ),
+        kind,
     )
+
+
+def make_routing(name: str, options: dict[str, Any]) -> Routing:
+    """The algorithm with its options; a wrong option is answered with the nearest right one."""
+    known = [f.name for f in dataclasses.fields(ROUTING[name])]
+    for key in options:
+        if key not in known:
+            raise TypeError(f"{key}: no option of {name} routing, which has {', '.join(known)}{nearest(key, known)}")
+    return ROUTING[name](**options)
+
+
+def pose_shape(name: str, dim: Dim, pose: str) -> tuple[int, int]:
+    """(rows, columns) of a pose: a vector is one row, a matrix is square unless both are given."""
+    if isinstance(dim, tuple):
+        if len(dim) != 2:
+            raise ValueError(f"{name}: expected a number or (rows, columns), got {dim}")
+        for size in dim:
+            check_sizes(**{name: size})
+        return dim
+    check_sizes(**{name: dim})
+    if pose == "vector":
+        return 1, dim
+    side = math.isqrt(dim)
+    if side * side != dim:
+        raise ValueError(f"{name}: expected a square for pose='matrix', got {dim}; give (rows, columns) instead")
+    return side, side

@@ -20,22 +20,29 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..kernels.discriminative import weighted_sum, weighted_sum_agreement
+from ..kernels.dispatch import pick_form
 from ..routing.checks import check_devices
-from ..routing.discriminative import Discriminative, ascend, check_labels, label_signs
+from ..routing.discriminative import Discriminative, ForwardPass, ascend, check_labels, label_signs
 from ..routing.math import full_precision
 from ..routing.votes import Votes
-from .base import CapsuleLayer
+from .capsules import CapsuleLayer
 
 
 def discriminative_layers(model: nn.Module) -> list[CapsuleLayer]:
     """Layers with coefficients of their own, lowest first."""
-    return [m for m in model.modules() if isinstance(m, CapsuleLayer) and isinstance(m.routing, Discriminative)]
+    return [m for m in model.modules() if isinstance(m, CapsuleLayer) and isinstance(m.memory, ForwardPass)]
+
+
+def _passes(layers: list[CapsuleLayer]) -> list[ForwardPass]:
+    return [cast(ForwardPass, layer.memory) for layer in layers]
 
 
 @full_precision
-def _agreements(labels: Tensor, votes: Votes, coefficients: Tensor, below: list[Tensor]) -> list[Tensor]:
+def _agreements(
+    labels: Tensor, votes: Votes, coefficients: Tensor, below: list[Tensor], triton: bool
+) -> list[Tensor]:
     """Half the objective's gradient for the coefficients below, then for the class layer's own."""
-    own = weighted_sum_agreement(votes, coefficients, labels)
+    own = weighted_sum_agreement(votes, coefficients, labels, triton)
     if not below:
         return [own]
     v = weighted_sum(votes, coefficients)
@@ -63,21 +70,22 @@ def coefficient_slopes(model: nn.Module, labels: Tensor) -> Slopes:
     layers = discriminative_layers(model)
     if not layers:
         return Slopes([], 0)
-    top = layers[-1].seen
+    *lower, top = passes = _passes(layers)
     if top.votes is None or top.coefficients is None:
         raise RuntimeError("ascend_coefficients: no forward pass in training mode came before")
-    for layer in layers:
-        if layer.seen.version is not None and layer.seen.version != layer.weight._version:
+    for layer, kept in zip(layers, passes, strict=True):
+        if kept.version is not None and kept.version != layer.weight._version:
             raise RuntimeError("ascend_coefficients: weights changed since the forward pass; call before the optimiser")
     batch = top.votes.shape[0]
     check_labels(labels, batch, top.coefficients.shape[1])
     check_devices(top.coefficients, labels=labels)
-    below = [x for x in (layer.seen.coefficients for layer in layers[:-1]) if x is not None and x.requires_grad]
+    below = [x for x in (kept.coefficients for kept in lower) if x is not None and x.requires_grad]
     if len(below) < len(layers) - 1:
         raise RuntimeError("ascend_coefficients: hidden discriminative layers belong in a CapsuleStack")
-    agreements = _agreements(labels, top.votes, top.coefficients, below)
-    for layer in layers:
-        layer.seen.votes = layer.seen.coefficients = None
+    triton = pick_form(layers[-1].name, top.votes) == "triton"
+    agreements = _agreements(labels, top.votes, top.coefficients, below, triton)
+    for kept in passes:
+        kept.clear()
     return Slopes(agreements, batch)
 
 
@@ -90,5 +98,5 @@ def ascend_together(model: nn.Module, parts: Sequence[Slopes]) -> None:
             dist.all_reduce(a)  # a sum over the whole batch, on every rank the same
         batch *= dist.get_world_size()
     for layer, agreement in zip(discriminative_layers(model), agreements, strict=True):
-        options, b = cast(Discriminative, layer.routing), layer.coefficients
+        options, b = cast(Discriminative, layer.routing), layer.get_buffer("coefficients")
         b.copy_(ascend(b, agreement.to(b.dtype), batch, options.rate, options.strength, options.penalty))

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..kernels.common.margin import CLASSES, margin_rows
 from ..kernels.common.rows import fused
 from ..routing.checks import can_look, check_floating, check_number, check_overflow, check_tensor
-from ..routing.contract import compute_dtype
+from ..routing.math import compute_dtype
 
 
 def multi_hot(targets: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:

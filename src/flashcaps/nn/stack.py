@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from ..routing import Routed, Step
 from ..routing.checks import check_iterations
-from .base import CapsuleLayer
+from .capsules import CapsuleLayer
 
 
 class CapsuleStack(nn.Module):
@@ -19,23 +17,28 @@ class CapsuleStack(nn.Module):
 
     concurrent: after one sequential sweep with uniform coefficients, every layer updates at once from the previous
     values of its neighbours, `iterations` in all, primary capsules fixed (Procedure 2; attention only). Otherwise
-    each layer finishes its routing before the next begins. `iterations` None: the layers' own (the most of them).
+    each layer finishes its routing before the next begins. None: concurrent where every layer can be. `iterations`
+    None: the layers' own (the most of them).
 
-    u and activation of the primary capsules, (B, types, H, W, D) or (B, I, D) -> Routed of the last layer.
+    u and activation of the primary capsules, (B, types, H, W, D) or (B, I, D), or a Routed -> Routed of the last layer.
     """
 
-    def __init__(self, layers: Iterable[CapsuleLayer], iterations: int | None = None, concurrent: bool = True) -> None:
+    def __init__(
+        self, layers: Iterable[CapsuleLayer], iterations: int | None = None, concurrent: bool | None = None
+    ) -> None:
         super().__init__()
         stack = list(layers)
         if not stack:
             raise ValueError("layers: expected at least one capsule layer, got none")
         if iterations is not None:
             check_iterations(iterations)
-        if concurrent:
-            for k, layer in enumerate(stack):
-                if not layer.routing.stepwise:
-                    raise ValueError(f"concurrent: layer {k} ({layer.name}) has no single step; use concurrent=False")
-        elif iterations is not None:
+        sequential = [k for k, layer in enumerate(stack) if not layer.routing.stepwise]
+        if concurrent is None:
+            concurrent = not sequential
+        if concurrent and sequential:
+            k = sequential[0]
+            raise ValueError(f"concurrent: layer {k} ({stack[k].name}) has no single step; use concurrent=False")
+        if not concurrent and iterations is not None:
             for layer in stack:
                 layer.set_iterations(iterations)
         for layer in stack[:-1]:
@@ -45,49 +48,35 @@ class CapsuleStack(nn.Module):
         self.concurrent = concurrent
 
     def forward(
-        self, u: Tensor, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
+        self, u: Tensor | Routed, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
     ) -> Routed:
         if self.concurrent:
             return self._concurrent(u, activation, coupling, record)
-        layers = self._layers()
-        for layer, above in pairwise(layers):
-            routed = layer(u, activation)
-            u, activation = routed.pose, hand_on(routed.activation, layer, above)
-        top: Routed = layers[-1](u, activation, coupling=coupling, record=record)
-        return top
+        *below, top = self._layers()
+        for layer in below:
+            u, activation = layer(u, activation), None
+        routed: Routed = top(u, activation, coupling=coupling, record=record)
+        return routed
 
     def _layers(self) -> list[CapsuleLayer]:
         return [cast(CapsuleLayer, layer) for layer in self.layers]
 
-    def _concurrent(self, u: Tensor, activation: Tensor | None, coupling: bool, record: bool) -> Routed:
+    def _concurrent(self, u: Tensor | Routed, activation: Tensor | None, coupling: bool, record: bool) -> Routed:
         layers, last = self._layers(), len(self.layers) - 1
         asked = [k == last and (coupling or record) for k in range(last + 1)]
-        state = [Routed(u, activation)]  # state[k + 1] is what layer k computes
+        state = [u if isinstance(u, Routed) else Routed(u, activation)]  # state[k + 1] is what layer k computes
         for layer, c in zip(layers, asked, strict=True):
-            state.append(layer.step(state[-1].pose, None, state[-1].activation, coupling=c))
+            state.append(layer.step(state[-1], coupling=c))
         tops = [state[-1]]
         for t in range(2, self.iterations + 1):
             new = list(state)
             for k, layer in enumerate(layers):
                 # A change takes one iteration to climb one layer: what cannot reach the top in time is not computed.
                 if t + (last - k) <= self.iterations:
-                    below, own = state[k], state[k + 1]
-                    new[k + 1] = layer.step(below.pose, own.pose, below.activation, coupling=asked[k])
+                    new[k + 1] = layer.step(state[k], state[k + 1].pose, coupling=asked[k])
             state = new
             tops.append(state[-1])
         top = state[-1]
         history = tuple(Step(x.coupling, x.pose) for x in tops if x.coupling is not None) if record else None
         return top._replace(coupling=top.coupling if coupling else None, history=history)
 
-
-def hand_on(activation: Tensor | None, giver: CapsuleLayer, taker: CapsuleLayer) -> Tensor | None:
-    """What one layer's activation is to the next: lengths are in the pose already, scores are logits."""
-    gives, takes = giver.routing.output_activation, taker.routing.input_activation
-    if activation is None or (gives == "length" and takes is None):
-        return None
-    if gives == "score":
-        return activation if takes == "score" else activation.sigmoid()
-    if takes == "score":
-        edge = torch.finfo(activation.dtype).eps
-        return activation.logit(edge)
-    return activation

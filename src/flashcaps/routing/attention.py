@@ -14,10 +14,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .checks import check_choice, check_devices, check_number, check_overflow, check_shape, check_votes
-from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
+from .checks import (
+    check_choice,
+    check_devices,
+    check_iterations,
+    check_number,
+    check_overflow,
+    check_shape,
+    check_votes,
+)
+from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
 from .em import activation_logit
-from .math import Softmax, full_precision, over_parents, weighted_moments
+from .math import Softmax, compute_dtype, full_precision, over_parents, weighted_moments
 
 
 @full_precision
@@ -25,6 +33,7 @@ def attention_routing(
     votes: Tensor,
     pose: Tensor | None = None,
     *,
+    iterations: int = 1,
     scale: float = 1.0,
     norm: bool = True,
     weight: Tensor | None = None,
@@ -35,13 +44,14 @@ def attention_routing(
     record: bool = False,
     softmax: Softmax = over_parents,
 ) -> Routed:
-    """One step of Procedure 1. votes (B, I, J, D), pose (B, J, D) of the parents so far -> their new pose.
+    """One step of Procedure 1, or `iterations`. votes (B, I, J, D), pose (B, J, D) of the parents so far -> the new.
 
     pose None: the first step, uniform coefficients. weight, bias (D,): LayerNorm's scale and shift; norm=False
     leaves the sum as it is (ablation A). beta_u, beta_a (J,): capsules with em's activation (ablation C), where
     `activation` (B, I) multiplies the child's votes.
     """
     b, i, j, d = check_votes(votes)
+    check_iterations(iterations)
     check_number("scale", scale)
     check_shape("pose", pose, (b, j, d), "the parents' pose")
     check_shape("weight", weight, (d,), "LayerNorm's scale")
@@ -55,22 +65,23 @@ def attention_routing(
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
     if activation is not None:
         votes = votes * activation.to(votes.dtype)[..., None, None]
-    if pose is None:
-        a = votes.new_zeros(b, i, j)
-    else:
-        a = scale * torch.einsum("bijd,bjd->bij", votes, pose.to(votes.dtype))  # Eq. 2   (B, I, J)
-    r = softmax(a)  # Eq. 3   (B, I, J)
-    p = torch.einsum("bij,bijd->bjd", r, votes)  # Eq. 4   (B, J, D)
-    p = finish(p, norm, weight, bias)
-    p_out = p.to(dtype)
+    p = None if pose is None else pose.to(votes.dtype)
+    history: list[Step] = []
+    for _ in range(iterations):
+        a = votes.new_zeros(b, i, j) if p is None else scale * torch.einsum("bijd,bjd->bij", votes, p)  # Eq. 2
+        r = softmax(a)  # Eq. 3   (B, I, J)
+        p = finish(torch.einsum("bij,bijd->bjd", r, votes), norm, weight, bias)  # Eq. 4   (B, J, D)
+        if record:
+            history.append(Step(r, p.to(dtype)))
     active = variance = logit = None
     if beta_u is not None and beta_a is not None:
         total, _, variance = weighted_moments(r, votes, eps=1e-8)
-        logit = activation_logit(total, variance, beta_u.to(p.dtype), beta_a.to(p.dtype), 1.0)
+        logit = activation_logit(total, variance, beta_u.to(votes.dtype), beta_a.to(votes.dtype), 1.0)
         active = logit.sigmoid().to(dtype)
     learned = {"weight": weight, "bias": bias, "beta_u": beta_u, "beta_a": beta_a}
     check_overflow((p, r, logit), votes=votes, pose=pose, activation=activation, **learned)
-    return Routed(p_out, active, r, variance, (Step(r, p_out),) if record else None)
+    assert p is not None
+    return Routed(p.to(dtype), active, r, variance, tuple(history) if record else None)
 
 
 def finish(p: Tensor, norm: bool, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -89,6 +100,10 @@ class Attention(Routing):
     "learned" (a bias, start 0) or "random" (drawn once).
     """
 
+    title = "Inverted dot-product attention"
+    function = staticmethod(attention_routing)
+    stepwise = True
+
     iterations: int = 1
     scale: float | None = None
     norm: bool = True
@@ -100,22 +115,9 @@ class Attention(Routing):
         if self.scale is not None:
             check_number("scale", self.scale)
         check_choice("initial", self.initial, ("zero", "learned", "random"))
-
-    @property
-    def input_activation(self) -> str | None:
-        return "probability" if self.activation else None
-
-    @property
-    def output_activation(self) -> str | None:
-        return "probability" if self.activation else None
-
-    @property
-    def stepwise(self) -> bool:
-        return True
-
-    @property
-    def function(self) -> Function:
-        return attention_routing
+        if self.activation:  # the one declaration that depends on an option
+            for name in ("input_activation", "output_activation"):
+                object.__setattr__(self, name, "probability")
 
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         tensors: dict[str, Learned] = {}
@@ -142,18 +144,19 @@ class Attention(Routing):
         pose: Tensor | None = None,
         **common: Any,
     ) -> Routed:
-        """From `pose` (or the initial one) through all iterations of Procedure 1."""
+        """From `pose`, or from the initial one."""
         b, _, j, d = votes.shape
         initial = learned.get("initial")
         learned = {name: x for name, x in learned.items() if name != "initial"}
         if pose is None and initial is not None:
             pose = initial.expand(b, j, d)
-        scale = d**-0.5 if self.scale is None else self.scale
-        if function is not attention_routing:  # its fused twin has all iterations in it
-            options: dict[str, Any] = {"iterations": self.iterations, "scale": scale, "norm": self.norm}
-            return function(votes, pose, activation=activation, **options, **learned, **common)
-        history: tuple[Step, ...] = ()
-        for _ in range(self.iterations):
-            routed = function(votes, pose, scale=scale, norm=self.norm, activation=activation, **learned, **common)
-            pose, history = routed.pose, history + (routed.history or ())
-        return routed._replace(history=history or None)
+        return function(
+            votes,
+            pose,
+            iterations=self.iterations,
+            scale=d**-0.5 if self.scale is None else self.scale,
+            norm=self.norm,
+            activation=activation,
+            **learned,
+            **common,
+        )

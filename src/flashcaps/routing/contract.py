@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from .checks import check_iterations
+from .votes import Votes
 
 
 class Step(NamedTuple):
@@ -24,13 +24,14 @@ class Step(NamedTuple):
 
 
 class Routed(NamedTuple):
-    """Upper capsules after routing."""
+    """Upper capsules after routing. Every layer takes one as another layer gives it."""
 
     pose: Tensor  # (B, J, D)
     activation: Tensor | None = None  # (B, J)
     coupling: Tensor | None = None  # (B, I, J)
     variance: Tensor | None = None  # (B, J, D), fp32 or better
     history: tuple[Step, ...] | None = None
+    kind: str | None = None  # what a layer's activation is: "length", "probability" or "score"
 
 
 class Sizes(NamedTuple):
@@ -47,7 +48,7 @@ Function = Callable[..., Routed]  # an algorithm on votes: explicit, or a fused 
 
 
 class Learned(NamedTuple):
-    """A tensor an algorithm needs from its layer: shape, start, and how the layer keeps it."""
+    """A tensor an algorithm needs from its layer: shape, initial value, and how the layer keeps it."""
 
     shape: tuple[int, ...]
     start: float = 0.0
@@ -57,49 +58,45 @@ class Learned(NamedTuple):
     parents: int | None = None  # the axis of parents: shared along it by a layer that makes any number
 
 
+class Memory(Protocol):
+    """What a layer keeps of its last forward pass in training, for a step that the algorithm takes itself."""
+
+    votes: Votes | None
+
+    def keep(self, learned: Tensors, weight: Tensor, hidden: bool) -> Tensors:
+        """The tensors to route with. hidden: another layer above has the objective."""
+        ...
+
+
 @dataclass(frozen=True)
 class Routing:
-    """An algorithm inside a layer: its options, the learned tensors it asks for, how it is called.
+    """An algorithm inside a layer: its options, what it declares, the learned tensors it asks for, how it is called.
 
-    `input_activation` and `output_activation` say what the activation of a child and of a parent mean: "probability",
-    "score" (a logit), "length" (already part of the pose) or None.
+    The class attributes are declarations, and all that layers, models, figures and the command line know of an
+    algorithm. `input_activation` and `output_activation` say what the activation of a child and of a parent mean:
+    "probability", "score" (a logit), "length" (already part of the pose) or None.
     """
+
+    title: ClassVar[str] = ""  # in words; the name in `ROUTING` where it is empty
+    function: ClassVar[Function]  # the algorithm on explicit votes: staticmethod(my_routing)
+    input_activation: ClassVar[str | None] = None
+    output_activation: ClassVar[str | None] = None
+    loss: ClassVar[str] = "cross_entropy"  # what its class scores are trained with: "margin", "spread" or this
+    over: ClassVar[str] = "types"  # a convolutional softmax runs over parent "types" at each place, or "positions" too
+    vote_bias: ClassVar[bool] = False  # whether votes have a learned bias by default
+    stepwise: ClassVar[bool] = False  # whether `run` can go on from a given pose of the parents, one step at a time
 
     iterations: int = 3
 
     def __post_init__(self) -> None:
         check_iterations(self.iterations)
 
-    @property
-    def input_activation(self) -> str | None:
-        return None
-
-    @property
-    def output_activation(self) -> str | None:
-        return None
-
-    @property
-    def function(self) -> Function:
-        """The algorithm on explicit votes. A fused twin of the same signature replaces it on other backends."""
-        raise TypeError(f"{type(self).__name__} declares no function")
-
-    @property
-    def over(self) -> str:
-        """What a convolutional layer's softmax runs over: parent "types" at each place, or "positions" too."""
-        return "types"
-
-    @property
-    def vote_bias(self) -> bool:
-        """Whether votes have a learned bias unless told."""
-        return False
-
-    @property
-    def stepwise(self) -> bool:
-        """Whether `run` can go on from a given pose of the parents, one step at a time."""
-        return False
-
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         return {}
+
+    def memory(self) -> Memory | None:
+        """A place for what the algorithm's own training step needs of a forward pass; None: it takes no such step."""
+        return None
 
     def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
         """Initial values of the transforms, weight (J, d, G, h): a vote is as large as its pose."""
@@ -110,8 +107,3 @@ class Routing:
     ) -> Routed:
         """Call `function` (this algorithm's, or its fused twin) with these options and learned tensors."""
         return function(votes, iterations=self.iterations, **learned, **common)
-
-
-def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
-    """fp64 if anything is, else fp32: half precision overflows in sums over children and in variances."""
-    return torch.float64 if any(t is not None and t.dtype == torch.float64 for t in tensors) else torch.float32

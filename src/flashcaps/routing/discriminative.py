@@ -25,8 +25,9 @@ from .checks import (
     check_tensor,
     check_votes,
 )
-from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
-from .math import Softmax, full_precision, length, over_parents, squash
+from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
+from .math import Softmax, compute_dtype, full_precision, length, over_parents, squash
+from .votes import Votes
 
 
 @full_precision
@@ -103,6 +104,35 @@ def discriminative_update(
     return risen.to(coefficients.dtype)
 
 
+class ForwardPass:
+    """What the ascent needs of a layer's forward pass in training: its votes, and the coefficients its graph holds.
+
+    It belongs to a graph, so a copy of the layer starts without it.
+    """
+
+    def __init__(self) -> None:
+        self.votes: Votes | None = None
+        self.coefficients: Tensor | None = None
+        self.version: int | None = None  # of the weights, to notice when they have moved on
+
+    def keep(self, learned: Tensors, weight: Tensor, hidden: bool) -> Tensors:
+        """A copy of the coefficients goes into the graph, so that the state itself may change at any time."""
+        self.coefficients = learned["coefficients"].clone()
+        if hidden:  # its gradient follows from the objective of the class layer
+            self.coefficients.requires_grad_()
+        self.version = None if torch.compiler.is_compiling() else weight._version
+        return learned | {"coefficients": self.coefficients}
+
+    def clear(self) -> None:
+        self.votes = self.coefficients = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ForwardPass:
+        return ForwardPass()
+
+    def __reduce__(self) -> tuple[type[ForwardPass], tuple[()]]:
+        return ForwardPass, ()
+
+
 @dataclass(frozen=True)
 class Discriminative(Routing):
     """rate (gamma), strength (lambda), penalty ("l2" or "l1") of the coefficients' own update.
@@ -110,6 +140,11 @@ class Discriminative(Routing):
     Nine classes of ten push a capsule's coefficients towards 0, where they stay: at a rate of 1e-4 some classes of
     MNIST die while the weights warm up, at 1e-5 none does.
     """
+
+    title = "Discriminative routing"
+    function = staticmethod(discriminative_routing)
+    output_activation = "length"
+    loss = "margin"
 
     iterations: int = 1
     rate: float = 1e-5
@@ -122,19 +157,14 @@ class Discriminative(Routing):
         check_number("strength", self.strength)
         check_choice("penalty", self.penalty, ("l2", "l1"))
 
-    @property
-    def output_activation(self) -> str:
-        return "length"
-
-    @property
-    def function(self) -> Function:
-        return discriminative_routing
-
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         if sizes.children is None:
             raise ValueError("in_capsules: discriminative routing keeps a coefficient per child, got None (any number)")
         start = 1 / sizes.parents  # at 0 the gradient is 0 and it never moves
         return {"coefficients": Learned((sizes.children, sizes.parents), start=start, per_child=True, state=True)}
+
+    def memory(self) -> ForwardPass:
+        return ForwardPass()
 
     def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
         nn.init.trunc_normal_(weight, std=0.1, a=-0.2, b=0.2)  # dynamic's, whose network the paper takes

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from .checks import check_devices, check_iterations, check_overflow, check_shape, check_votes
-from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
-from .math import Softmax, full_precision, length, over_parents, squash
+from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
+from .math import Softmax, compute_dtype, full_precision, length, over_parents, squash
 
 
 @full_precision
@@ -62,18 +62,15 @@ def dynamic_routing(
 class Dynamic(Routing):
     """leaky, detach: see `dynamic_routing`. prior: learn the log priors. bias: learn a bias (start 0.1)."""
 
+    title = "Dynamic routing"
+    function = staticmethod(dynamic_routing)
+    output_activation = "length"
+    loss = "margin"
+
     leaky: bool = False
     detach: bool = False
     prior: bool = False
     bias: bool = False
-
-    @property
-    def output_activation(self) -> str:
-        return "length"
-
-    @property
-    def function(self) -> Function:
-        return dynamic_routing
 
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         tensors = {}

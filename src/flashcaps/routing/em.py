@@ -26,8 +26,8 @@ from .checks import (
     check_tensor,
     check_votes,
 )
-from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
-from .math import Softmax, full_precision, log_density, masked, over_parents, weighted_moments
+from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
+from .math import Softmax, compute_dtype, full_precision, log_density, masked, over_parents, weighted_moments
 
 
 def inverse_temperature(iterations: int) -> tuple[float, ...]:
@@ -108,6 +108,12 @@ def em_routing(
 class EM(Routing):
     """inverse_temperature: None is 0.01 (1 - 0.95^(t+1)). eps: see `em_routing`."""
 
+    title = "EM routing"
+    function = staticmethod(em_routing)
+    input_activation = output_activation = "probability"
+    loss = "spread"
+    over = "positions"
+
     inverse_temperature: float | tuple[float, ...] | None = None
     eps: float = 1e-8
 
@@ -116,22 +122,6 @@ class EM(Routing):
         check_number("eps", self.eps, 0)
         if self.inverse_temperature is not None:
             temperatures(self.inverse_temperature, self.iterations)
-
-    @property
-    def input_activation(self) -> str:
-        return "probability"
-
-    @property
-    def output_activation(self) -> str:
-        return "probability"
-
-    @property
-    def over(self) -> str:
-        return "positions"
-
-    @property
-    def function(self) -> Function:
-        return em_routing
 
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         beta = Learned((sizes.parents,), parents=0)

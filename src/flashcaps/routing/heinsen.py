@@ -26,8 +26,8 @@ from .checks import (
     check_shape,
     check_votes,
 )
-from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors, compute_dtype
-from .math import Softmax, full_precision, log_density, over_parents, weighted_moments
+from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
+from .math import Softmax, compute_dtype, full_precision, log_density, over_parents, weighted_moments
 
 
 @full_precision
@@ -79,6 +79,11 @@ class Heinsen(Routing):
     """tied: one beta for both uses. eps: see `heinsen_routing`. one_to_one: with a variable number of parents,
     start R from a softmax over this many times the identity, which breaks the symmetry between them."""
 
+    title = "Heinsen's routing"
+    function = staticmethod(heinsen_routing)
+    input_activation = output_activation = "score"
+    vote_bias = True
+
     eps: float = 1e-5
     tied: bool = False
     one_to_one: float | None = None
@@ -88,22 +93,6 @@ class Heinsen(Routing):
         check_number("eps", self.eps, 0)
         if self.one_to_one is not None:
             check_number("one_to_one", self.one_to_one)
-
-    @property
-    def input_activation(self) -> str:
-        return "score"
-
-    @property
-    def output_activation(self) -> str:
-        return "score"
-
-    @property
-    def vote_bias(self) -> bool:
-        return True
-
-    @property
-    def function(self) -> Function:
-        return heinsen_routing
 
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         per_child = () if sizes.children is None else (sizes.children,)

@@ -1,4 +1,4 @@
-"""Squash, length, and the softmax over a child's parents."""
+"""Squash, length, the softmax over a child's parents, and the Gaussian parents of em and heinsen."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .contract import compute_dtype
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Grid = tuple[int, int, int, int]  # height and width of a convolutional layer's input, kernel, stride
 Softmax = Callable[..., Tensor]  # (logits (B, I, J), leaky=False) -> couplings (B, I, J)
+
+
+def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
+    """fp64 if anything is, else fp32: half precision overflows in sums over children and in variances."""
+    return torch.float64 if any(t is not None and t.dtype == torch.float64 for t in tensors) else torch.float32
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[object]:

@@ -10,12 +10,9 @@ from typing import NamedTuple
 
 import torch
 
-from ..kernels import MATRIX
-from ..kernels.dispatch import pick_form
-from ..nn.base import BACKENDS, choose_backend
+from ..kernels.dispatch import BACKENDS, Transform, choose_backend, make_votes, pick_form
 from ..nn.capsules import DenseCapsules
 from ..routing import ROUTING
-from ..routing.math import over_parents
 from .memory import in_bytes
 
 TOLERANCE = 1e-3  # of the largest element; TF32 products stay within it
@@ -78,8 +75,8 @@ def active_backends(device: torch.device | str = "cpu") -> list[Active]:
     rows = []
     for name in ROUTING:
         layer = _layer(name, "auto", device)
-        votes = layer._votes(torch.zeros(1, 96, 8, device=device), None)
-        chosen = pick_form(name, votes, over_parents) if name in MATRIX else "reference"
+        votes = make_votes(Transform(layer.weight, layer.bias, layer.rows), torch.zeros(1, 96, 8, device=device))
+        chosen = pick_form(name, votes)
         others = {b: why_not(name, b, device) for b in BACKENDS if b not in ("auto", "reference", chosen)}
         rows.append(Active(name, chosen, others))
     return rows

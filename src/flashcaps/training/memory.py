@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..models import create_model
 from ..models.timm import for_loading
-from ..nn.base import CapsuleLayer
+from ..nn.capsules import CapsuleLayer
 from .recipe import Recipe
 
 if TYPE_CHECKING:

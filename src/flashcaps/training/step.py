@@ -66,7 +66,7 @@ class TrainStep:
         self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device)
         self.schedule = Schedule(recipe.schedule, recipe.optimiser.lr, self.total, stream.steps)
         self.average = Average(model, spec.ema) if spec.ema else None
-        self.guard = Guard(self.optimiser, [m.coefficients for m in discriminative_layers(model)], device)
+        self.guard = Guard(self.optimiser, [m.get_buffer("coefficients") for m in discriminative_layers(model)], device)
         self.margin = torch.zeros((), device=device)
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
 

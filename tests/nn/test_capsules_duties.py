@@ -13,7 +13,8 @@ from torch.autograd import gradcheck
 from torch.func import functional_call, grad, jacrev, vmap
 
 from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, PrimaryCapsules
-from flashcaps.nn.base import CapsuleLayer, choose_backend, pose_shape
+from flashcaps.kernels.dispatch import choose_backend
+from flashcaps.nn.capsules import CapsuleLayer, pose_shape
 
 from ..conftest import TOLERANCE, assert_near
 from ..layer_cases import LayerCase, assert_same, cases, combination, ids, outputs, run_layer
@@ -246,7 +247,7 @@ def test_transforms_leave_nothing_for_the_coefficients_to_follow() -> None:
     stack = CapsuleStack([layer("discriminative", out_dim=3), layer("discriminative", in_capsules=2)], concurrent=False)
     u = torch.randn(3, 4, 3)
     assert jacrev(lambda x: stack(x).pose)(u).shape == (3, 2, 5, 3, 4, 3)
-    assert all(x.seen.votes is None for x in stack.layers)
+    assert all(x.memory.votes is None for x in stack.layers)
 
 
 # ---- the backend is visible, and never silently another

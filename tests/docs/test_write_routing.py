@@ -1,0 +1,33 @@
+"""The guide's algorithm, pasted as it stands, is one that the project would take: lint, types, contract tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from .test_guides import ROOT, blocks
+
+STRICT = ("--strict", "--ignore-missing-imports", "--follow-imports=silent")
+PLUGIN = 'import flashcaps\nfrom median import Median\n\nflashcaps.ROUTING["median"] = Median\n'
+
+
+def run(folder: Path, *words: str) -> str:
+    path = os.pathsep.join([str(folder), str(ROOT / "src")])
+    done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True,
+                          env=os.environ | {"PYTHONPATH": path, "MYPYPATH": path})  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_guides_algorithm_passes_lint_types_and_the_contract(tmp_path: Path) -> None:
+    file = tmp_path / "median.py"
+    file.write_text(blocks("docs/write_routing.md")[0])
+    (tmp_path / "register_median.py").write_text(PLUGIN)
+    config = ("--config", str(ROOT / "pyproject.toml"))
+    run(tmp_path, "ruff", "check", *config, str(file))
+    run(tmp_path, "mypy", *STRICT, "--cache-dir", str(tmp_path / "cache"), str(file))
+    said = run(tmp_path, "pytest", "tests/routing/test_contract.py", "-p", "register_median", "-k", "median", "-v")
+    assert " passed" in said
+    assert " failed" not in said
