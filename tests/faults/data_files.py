@@ -13,8 +13,8 @@ from scipy.io import savemat
 
 from flashcaps.data import load_data
 from flashcaps.data.files import SUMS, note_sums
-from tests.data.files import idx_bytes, write_digits
-from tests.data.test_norb import STEMS, arrays, matrix
+from tests.data.files import NORB, idx_bytes, norb_bytes, write_digits
+from tests.data.test_norb import arrays
 from tests.data.test_sst import TREES
 from tests.faults.child import Row, damaged, prepare, start
 
@@ -55,9 +55,9 @@ def _write_cifar_python(root: Path) -> None:
 
 def _write_norb(root: Path) -> None:
     (root / "smallnorb").mkdir(parents=True)
-    for part, stem in STEMS.items():
+    for part, stem in NORB.items():
         for kind, array in arrays(part).items():
-            (root / "smallnorb" / f"{stem}-{kind}.mat").write_bytes(matrix(array))
+            (root / "smallnorb" / f"{stem}-{kind}.mat").write_bytes(norb_bytes(array))
 
 
 def _mat(path: Path, content: dict[str, Any]) -> bytes:
@@ -95,13 +95,13 @@ def _write_sst(root: Path) -> None:
 
 def kinds(scratch: Path) -> list[Kind]:
     labels, mat = idx_bytes(np.array([0, 1, 10])), scratch / "scratch.mat"
-    wrong_norb = matrix(np.array([0, 1, 2, 3, 5, 0], np.int32))
+    wrong_norb = norb_bytes(np.array([0, 1, 2, 3, 5, 0], np.int32))
     return [
         Kind("mnist", lambda root: _write(root, True), "mnist/t10k-labels-idx1-ubyte.gz", lambda _: labels),
         Kind("mnist", lambda root: _write(root, False), "mnist/train-images-idx3-ubyte", lambda _: labels),
         Kind("cifar10", _write_cifar, "cifar10/data_batch_3.bin", lambda raw: b"\x0a" + raw[1:], {"per_file": 4}),
         Kind("cifar10", _write_cifar_python, "cifar10/test_batch", lambda _: _pickled(10), {"per_file": 4}),
-        Kind("smallnorb", _write_norb, f"smallnorb/{STEMS['train']}-cat.mat", lambda _: wrong_norb),
+        Kind("smallnorb", _write_norb, f"smallnorb/{NORB['train']}-cat.mat", lambda _: wrong_norb),
         Kind("svhn", _write_svhn, "svhn/test_32x32.mat", lambda _: _svhn(mat, 11)),
         Kind("affnist", _write_affnist, "affnist/test.mat", lambda _: _affnist(mat, 10)),
         Kind("sst5", _write_sst, "sst/trees/dev.txt", lambda raw: raw.replace(b"(4", b"(5"), {"counts": (4, 4, 4)}),
