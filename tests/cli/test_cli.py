@@ -93,8 +93,8 @@ def test_models_and_recipes_are_listed(say: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("train", "capsnet_mnits"), "did you mean capsnet_mnist"),
-        (("train", "tiny", "epoch=3"), "did you mean train.epochs"),
+        (("train", "capsnet_mnits"), "did you mean 'capsnet_mnist'"),
+        (("train", "tiny", "epoch=3"), "did you mean 'epochs'"),
         (("train", "tiny", "--device", "gpu"), "device: expected auto, cpu, cuda"),
         (("train", "capsnet_mnist", "--data", "/nowhere"), "flashcaps data mnist"),
         (("train", "heinsen_sst5", "--data", "/nowhere"), "flashcaps data sst5"),
@@ -119,8 +119,8 @@ def test_models_and_recipes_are_listed(say: Any) -> None:
         (("figures", "demo_dynamic", "--out", "file"), "--out: expected a folder, got a file, file"),
         (("tune",), "missing argument 'recipe'; flashcaps tune --help says more"),
         (("tune", "tiny"), "there is no CUDA device here"),
-        (("tune", "tny"), "did you mean tiny"),
-        (("tune", "tiny", "bathc=3"), "did you mean train.batch"),
+        (("tune", "tny"), "did you mean 'tiny'"),
+        (("tune", "tiny", "bathc=3"), "did you mean 'batch'"),
     ],
 )
 def test_errors_are_one_line_and_say_what_to_do(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from flashcaps.data.files import SUMS, note_sums
 from tests.data.files import NORB, idx_bytes, norb_bytes, write_digits
 from tests.data.test_norb import arrays
 from tests.data.test_sst import TREES
-from tests.faults.child import prepare, start
-from tests.faults.row import Row
+from tests.faults.child import Row, damaged, prepare, start
 
 
 @dataclass
@@ -114,17 +112,6 @@ def _write(root: Path, packed: bool) -> None:
     write_digits(root / "mnist", packed=packed)
 
 
-def damages(kind: Kind, raw: bytes, flips: int) -> Iterator[tuple[str, bytes]]:
-    yield "wrong label", kind.mislabelled(raw)
-    for k in range(16):
-        yield f"cut at {k}/16", raw[: len(raw) * k // 16]
-    draw = random.Random(1)
-    for _ in range(flips):
-        flipped = bytearray(raw)
-        flipped[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
-        yield "a flipped bit", bytes(flipped)
-
-
 def try_all(folder: Path, full: bool) -> Row:
     row = Row(4, "data file truncated, flipped or mislabelled")
     folder.mkdir(parents=True, exist_ok=True)
@@ -135,10 +122,10 @@ def try_all(folder: Path, full: bool) -> Row:
         path = root / kind.file
         place = root / kind.file.split("/")[0]
         raw = path.read_bytes()
-        for what, content in damages(kind, raw, 50 if full else 5):
+        for what, content in [("wrong label", kind.mislabelled(raw)), *damaged(raw, 50 if full else 5)]:
             path.write_bytes(raw)
             (place / SUMS).unlink(missing_ok=True)
-            if what == "a flipped bit":  # a pixel has no other witness than the checksum that fetching noted
+            if "flipped" in what:  # a pixel has no other witness than the checksum that fetching noted
                 note_sums(place, [p for p in place.rglob("*") if p.is_file() and p.name != SUMS])
             path.write_bytes(content)
             fault = _fault(kind, root, path)

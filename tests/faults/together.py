@@ -15,8 +15,7 @@ from typing import Any
 from flashcaps.data.download import fetch
 from flashcaps.data.mnist import MNIST
 from flashcaps.data.urls import Remote
-from tests.faults.child import Child, differences, lines_of, prepare, start
-from tests.faults.row import Row
+from tests.faults.child import Child, Row, differences, lines_of, prepare, start, train_arguments
 
 CONTENT = random.Random(0).randbytes(400_000)
 
@@ -64,7 +63,8 @@ def _two_runs(folder: Path, k: int, row: Row) -> None:
     name, alone = f"run-{k}", f"alone-{k}"
     first = start(folder, name)
     first.wait_for(lambda: lines_of(folder / name) >= 2)
-    others = [Child(_arguments(folder, name, flag), folder / f"{name}{flag}.log") for flag in ("--fresh", "--resume")]
+    others = [Child(train_arguments(folder, name, flag), folder / f"{name}{flag}.log")
+              for flag in ("--fresh", "--resume")]  # fmt: skip
     codes = [other.wait() for other in others]
     reference = start(folder, alone)
     ends = first.wait(), reference.wait()
@@ -72,11 +72,6 @@ def _two_runs(folder: Path, k: int, row: Row) -> None:
     wrong += [o.output for o in others if "is in use by another process, which holds " not in o.output]
     wrong += [f"the first one's exit codes {ends}"] if ends != (0, 0) else differences(folder / name, folder / alone)
     row.count(*wrong)
-
-
-def _arguments(folder: Path, name: str, flag: str) -> list[str]:
-    return ["train", str(folder / "small.toml"), "--device", "cpu", "--data", str(folder / "data"),
-            "--out", str(folder / name), flag]  # fmt: skip
 
 
 def _two_downloads(folder: Path, k: int, row: Row) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,26 +85,24 @@ def _tensors(value: Any) -> list[Tensor]:
     return [x for v in value for x in _tensors(v)] if isinstance(value, tuple | list) else []
 
 
-class FirstNaN:
-    """A context that finds the first module, innermost first, to return NaN or Inf from finite input."""
+@contextmanager
+def watch_modules(model: nn.Module) -> Iterator[list[str]]:
+    """Lists the modules that return NaN or Inf from finite input; the first is the innermost of the first of them."""
+    found: list[str] = []
 
-    def __init__(self, model: nn.Module) -> None:
-        self.found = ""
-        self.handles = [m.register_forward_hook(self._hook(name)) for name, m in model.named_modules() if name]
-
-    def _hook(self, name: str) -> Any:
+    def hook(name: str) -> Any:
         def note(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not self.found and all(bool(x.isfinite().all()) for x in _tensors(inputs)):
+            if all(bool(x.isfinite().all()) for x in _tensors(inputs)):
                 bad = first_bad(("its output", x) for x in _tensors(output))
-                self.found = bad and f"{name} ({type(module).__name__}): {bad}, from finite input"
+                found.extend([f"{name} ({type(module).__name__}): {bad}, from finite input"] if bad else [])
 
         return note
 
-    def __enter__(self) -> FirstNaN:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        for handle in self.handles:
+    handles = [m.register_forward_hook(hook(name)) for name, m in model.named_modules() if name]
+    try:
+        yield found
+    finally:
+        for handle in handles:
             handle.remove()
 
 
@@ -115,11 +114,12 @@ def diagnose(step: TrainStep, index: Tensor, noise: Tensor) -> str:
     finite = batch.inputs.flatten(1).isfinite().all(1)
     if not bool(finite.all()):
         return f"input: NaN or Inf in {int((~finite).sum())} of {len(finite)} examples, first {int(index[~finite][0])}"
-    with FirstNaN(step.model) as first:
+    with watch_modules(step.model) as found:
         scores, loss = step.loss_of(step.model, batch)
     value = float(loss.detach())
-    if first.found or not math.isfinite(value):
-        return f"forward: {first.found or first_bad([('scores', scores)]) or f'the loss is {value:g}'}"
+    if found or not math.isfinite(value):
+        cause = found[0] if found else first_bad([("scores", scores)]) or f"the loss is {value:g}"
+        return f"forward: {cause}"
     step.optimiser.zero_grad(set_to_none=True)
     loss.backward()
     if bad := first_bad((name, p.grad) for name, p in step.model.named_parameters()):

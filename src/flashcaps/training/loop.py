@@ -28,7 +28,7 @@ from .memory import batch_that_fits
 from .plots import draw_curve, draw_reconstructions
 from .probe import has_routing_logits, probe_due, probe_logits
 from .recipe import Recipe
-from .results import make_result
+from .results import run_result
 from .run_folder import RunFolder, read_metrics, run_name
 from .step import TrainStep, make_step
 
@@ -264,7 +264,7 @@ def finish(step: TrainStep, sources: Sources, run: RunFolder, at: int, progress:
 
         chosen, model = "best", load(run.path, weights="best", device=workers.device)
     test = evaluate_as(recipe, model, sources.test, recipe.train.batch)
-    result = make_result(recipe, run, step, test, chosen, at)
+    result = run_result(recipe, run, step, test, chosen, at)
     if workers.rank == 0:
         run.log("test", at, error=test.error, weights=chosen)
         run.finish(result)

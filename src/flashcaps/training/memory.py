@@ -118,7 +118,7 @@ def largest_batch(step: TrainStep, index: Tensor, noise: Tensor) -> int:
     step.optimiser.zero_grad(set_to_none=True)
     while step.workers.world == 1 and size // 2 >= parts:
         size = size // 2 // parts * parts
-        _release(step.workers.device)
+        release(step.workers.device)
         try:
             step.advance(index[:size], noise[:size])
             if step.workers.device.type == "cuda":
@@ -131,7 +131,8 @@ def largest_batch(step: TrainStep, index: Tensor, noise: Tensor) -> int:
     return 0
 
 
-def _release(device: torch.device) -> None:
+def release(device: torch.device) -> None:
+    """Frees what nothing refers to any more."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .muon import Muon, unless_found
-from .recipe import Optimiser as OptimiserSpec
-from .recipe import Schedule as ScheduleSpec
+from .recipe import Optimiser, Schedule
 
 
 class Rates(NamedTuple):
@@ -23,35 +22,23 @@ class Rates(NamedTuple):
     momentum: float | None = None
 
 
-class Schedule:
-    """at(step) -> Rates, step from 0; `total` steps in the run, `per_epoch` in an epoch."""
-
-    def __init__(self, spec: ScheduleSpec, lr: float, total: int, per_epoch: int) -> None:
-        self.spec, self.lr, self.total, self.per_epoch = spec, lr, total, per_epoch
-
-    def at(self, step: int) -> Rates:
-        s, lr = self.spec, self.lr
-        if s.kind == "exponential":
-            return Rates(lr * s.factor ** (step // s.every))
-        if s.kind == "steps":
-            return Rates(lr * s.factor ** sum(step >= m * self.per_epoch for m in s.milestones))
-        if s.kind == "one_cycle":
-            p = self._cycle(step)
-            momentum = s.momentum[0] + p * (s.momentum[1] - s.momentum[0]) if s.momentum else None
-            return Rates(s.start_lr + p * (lr - s.start_lr), momentum)
-        if s.kind == "cosine":
-            warm = s.warmup * self.total
-            if step < warm:
-                return Rates(s.start_lr + (lr - s.start_lr) * (step + 1) / math.ceil(warm))
-            return Rates(lr * _cosine((step - warm) / max(self.total - warm, 1)))
-        return Rates(lr)
-
-    def _cycle(self, step: int) -> float:
-        """0 -> 1 linearly over the warm-up, 1 -> 0 as a cosine over the rest, 0 at the last step."""
-        last, peak = max(self.total - 1, 1), self.spec.warmup * self.total
-        if step < peak:
-            return step / peak
-        return _cosine((step - peak) / max(last - peak, 1))
+def scheduled(spec: Schedule, lr: float, step: int, total: int, per_epoch: int) -> Rates:
+    """The rates of a step, counted from 0, of `total` in the run and `per_epoch` in an epoch."""
+    if spec.kind == "exponential":
+        return Rates(lr * spec.factor ** (step // spec.every))
+    if spec.kind == "steps":
+        return Rates(lr * spec.factor ** sum(step >= m * per_epoch for m in spec.milestones))
+    warm = spec.warmup * total
+    if spec.kind == "one_cycle":  # p: 0 -> 1 over the warm-up, then back to 0 at the last step
+        last = max(total - 1, 1)
+        p = step / warm if step < warm else _cosine((step - warm) / max(last - warm, 1))
+        momentum = spec.momentum[0] + p * (spec.momentum[1] - spec.momentum[0]) if spec.momentum else None
+        return Rates(spec.start_lr + p * (lr - spec.start_lr), momentum)
+    if spec.kind == "cosine" and step < warm:
+        return Rates(spec.start_lr + (lr - spec.start_lr) * (step + 1) / math.ceil(warm))
+    if spec.kind == "cosine":
+        return Rates(lr * _cosine((step - warm) / max(total - warm, 1)))
+    return Rates(lr)
 
 
 def _cosine(t: float) -> float:
@@ -128,7 +115,7 @@ def _rectified(t: Tensor, lr: Tensor, b1: Tensor, b2: float) -> tuple[Tensor, Te
     return plain.float(), adaptive.float()
 
 
-def make_optimiser(params: Iterable[nn.Parameter], spec: OptimiserSpec, device: torch.device) -> torch.optim.Optimizer:
+def make_optimiser(params: Iterable[nn.Parameter], spec: Optimiser, device: torch.device) -> torch.optim.Optimizer:
     """Fused where torch has it. On CUDA the learning rate is a device tensor and the step can be captured."""
     params = [p for p in params if p.requires_grad]
     cuda = device.type == "cuda"

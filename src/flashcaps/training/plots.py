@@ -12,6 +12,8 @@ import torch
 from .batches import Held
 from .checkpoint import write_atomic
 
+COLUMNS = ("kind", "step", "epoch", "seconds", "loss", "error", "lr", "images_s", "split")
+
 
 def _pyplot() -> Any:
     """matplotlib without a screen, or None where it is not installed."""
@@ -25,22 +27,14 @@ def _pyplot() -> Any:
     return plt
 
 
-COLUMNS = ("kind", "step", "epoch", "seconds", "loss", "error", "lr", "images_s", "split")
-
-
-def write_curve(folder: Path, metrics: list[dict[str, Any]]) -> Path:
-    """curve.csv: a line for every point of training, evaluation and test, for a spreadsheet."""
+def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
+    """curve.csv: a line for every point of training, evaluation and test. curve.png: loss, and error on training and
+    held-out data, by step. Returns why, where nothing can be drawn."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(m for m in metrics if m["kind"] in ("train", "evaluation", "test"))
     write_atomic(folder / "curve.csv", text.getvalue())
-    return folder / "curve.csv"
-
-
-def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
-    """curve.csv and curve.png: loss, and error on training and held-out data, by step. Returns why, if it cannot."""
-    write_curve(folder, metrics)
     plt = _pyplot()
     if plt is None:
         return "no curve.png: pip install 'flashcaps[plots]' for pictures"

@@ -20,18 +20,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..routing.checks import nearest
 
-LossKind = Literal["margin", "spread", "cross_entropy", "bce"]
-OptimiserKind = Literal["adam", "adamw", "sgd", "radam", "muon"]
-ScheduleKind = Literal["constant", "exponential", "steps", "one_cycle", "cosine"]
-Precision = Literal["fp32", "tf32", "bf16"]
-
+RECIPES = Path(__file__).parents[1] / "recipes"
 FILE_BYTES = 1 << 20
 TEXT = 10_000  # characters of one string
 DEPTH = 16  # of tables and lists in each other
@@ -105,7 +100,7 @@ class Loss:
     spread_margin: "linear" 0.2 -> 0.9 over the run, or "steps", the public code's sigmoid of the step.
     """
 
-    kind: LossKind = "margin"
+    kind: Literal["margin", "spread", "cross_entropy", "bce"] = "margin"
     reconstruction: float = number(0.0, 0, 1e6)
     label_smoothing: float = number(0.0, 0, BELOW_1)
     spread_margin: Literal["linear", "steps"] = "linear"
@@ -115,7 +110,7 @@ class Loss:
 class Optimiser:
     """momentum belongs to sgd and muon; betas and eps to all but sgd."""
 
-    kind: OptimiserKind = "adam"
+    kind: Literal["adam", "adamw", "sgd", "radam", "muon"] = "adam"
     lr: float = number(1e-3, 0, 1e6)
     betas: tuple[float, float] = number((0.9, 0.999), 0, BELOW_1)
     eps: float = number(1e-8, 0, 1)
@@ -133,7 +128,7 @@ class Schedule:
     second value and back. cosine: linear warm-up, then cosine to 0.
     """
 
-    kind: ScheduleKind = "constant"
+    kind: Literal["constant", "exponential", "steps", "one_cycle", "cosine"] = "constant"
     factor: float = number(0.96, 0, 1e3)
     every: int = number(2000, 1, LARGEST)
     milestones: tuple[int, ...] = number((), 0, LARGEST)
@@ -161,7 +156,7 @@ class Train:
     batch: int = number(128, 1, 10**6)
     seed: int = number(0, 0, LARGEST)
     ema: float = number(0.0, 0, BELOW_1)
-    precision: Precision = "tf32"
+    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
     compile: bool = False
     capture: bool = True
     channels_last: bool = True
@@ -265,8 +260,7 @@ _OPEN = {"model": "overrides", "data": "options"}  # sections whose other keys g
 
 def list_recipes() -> list[str]:
     """The names of the recipes that come with flashcaps."""
-    return sorted(p.name.removesuffix(".toml") for p in files("flashcaps").joinpath("recipes").iterdir()
-                  if p.name.endswith(".toml"))
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
 def read_recipe(name: str, overrides: Iterable[str] = ()) -> Recipe:
@@ -274,30 +268,29 @@ def read_recipe(name: str, overrides: Iterable[str] = ()) -> Recipe:
     return make_recipe(_resolved(name, "recipe", Path(), ()), overrides)
 
 
-def _resolved(name: str, asked: str, folder: Path, chain: tuple[str, ...]) -> dict[str, Any]:
+def _resolved(name: str, asked: str, folder: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
     """The content of a recipe, merged over that of its base. asked: who names it, for errors. chain: those above it."""
     if name.endswith(".toml"):
         path = folder / name
         if not path.is_file():
             raise FileNotFoundError(f"{asked}: no file {path}")
-        content, stem, known_as = read_toml(path), path.stem, str(path.resolve())
     else:
-        stem = known_as = name.replace("-", "_")
-        if stem not in list_recipes():
-            raise ValueError(f"{asked}: no {name!r}{nearest(stem, list_recipes())}; `flashcaps recipes` lists them")
-        path = Path(str(files("flashcaps").joinpath("recipes", f"{stem}.toml")))
-        content = read_toml(path)
-    if known_as in chain:
-        raise ValueError(f"{asked}: {' -> '.join(Path(c).stem for c in (*chain, known_as))} goes in a circle")
+        known = name.replace("-", "_")
+        if known not in list_recipes():
+            raise ValueError(f"{asked}: no {name!r}{nearest(known, list_recipes())}; `flashcaps recipes` lists them")
+        path = RECIPES / f"{known}.toml"
+    content, stem, chain = read_toml(path), path.stem, (*chain, path.resolve())
+    if path.resolve() in chain[:-1]:
+        raise ValueError(f"{asked}: {' -> '.join(p.stem for p in chain)} goes in a circle")
     base = content.pop("base", None)
     if base is None:
         return {"name": stem, **content}
     if not isinstance(base, str):
         raise ValueError(f"base of {stem}: expected the name of a recipe, got {_short(base)}")
-    below = _resolved(base, f"base of {stem}", path.parent, (*chain, known_as))
+    below = _resolved(base, f"base of {stem}", path.parent, chain)
     merged = {section: {**below[section], **table} for section, table in content.items()
               if section != "claim" and isinstance(table, Mapping) and isinstance(below.get(section), Mapping)}
-    return {**below, **content, **merged, "name": stem}
+    return {**below, "name": stem, **content, **merged}
 
 
 def make_recipe(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> Recipe:
@@ -365,8 +358,9 @@ def _find(key: str, tree: dict[str, Any]) -> tuple[str, str]:
         return homes[0], key
     if homes:
         raise ValueError(f"{key}: in several sections, say which: {', '.join(f'{s}.{key}' for s in homes)}")
-    leaves = [f for s in SECTIONS for f in _fields(s)]
-    raise ValueError(f"{key}: no such field{_hint(key, leaves)}; model.{key}=... goes to the model")
+    hint = nearest(key, [name for s in SECTIONS for name in _fields(s)])
+    hint = hint or f"; `flashcaps recipes NAME` shows all; model.{key}=... goes to the model"
+    raise ValueError(f"{key}: no such field{hint}")
 
 
 def _model_overrides(name: str) -> Iterable[str]:

@@ -23,15 +23,32 @@ from .step import TrainStep
 PACKAGES = ("flashcaps", "torch", "numpy", "safetensors", "triton")
 
 
-def make_result(
+def run_result(
     recipe: Recipe, run: RunFolder, step: TrainStep, test: Evaluation, weights: str, at: int
 ) -> dict[str, Any]:
     """The content of a run's result.json."""
-    value, interval = test.metric(recipe.claim.metric)
     metrics = read_metrics(run.path)
     curve = [{k: m[k] for k in ("step", "epoch", "error", "split")} for m in metrics if m["kind"] == "evaluation"]
     held = [c["error"] for c in curve if c["split"] == "validation"]
     chosen = min(held, default=None) if recipe.train.select == "validation" else (held or [None])[-1]
+    return make_result(
+        recipe,
+        test,
+        hardware(step.workers.device, step.workers.world),
+        validation_error_percent=None if chosen is None else round(chosen, 4),
+        weights=weights,
+        parameters=sum(p.numel() for p in step.model.parameters()),
+        epochs=round(at / step.stream.steps, 3),
+        images=at * step.stream.share.batch * step.workers.world,
+        wall_s=round(run.wall_s, 2),
+        command=with_tiles(shlex.join(run.command)),
+        curve=curve,
+    )
+
+
+def make_result(recipe: Recipe, test: Evaluation, hardware: str, **measured: Any) -> dict[str, Any]:
+    """A result of a recipe: what it is, what the test gave, where it was computed, and what else was measured."""
+    value, interval = test.metric(recipe.claim.metric)
     return {
         "recipe": recipe.name,
         "variant": variant(recipe),
@@ -42,20 +59,13 @@ def make_result(
         "metric": recipe.claim.metric,
         "value": round(value, 4),
         "interval": [round(x, 4) for x in interval],
-        "validation_error_percent": None if chosen is None else round(chosen, 4),
         "digit_accuracy": round(test.digit_accuracy, 4),
         "examples": test.examples,
-        "weights": weights,
-        "parameters": sum(p.numel() for p in step.model.parameters()),
-        "epochs": round(at / step.stream.steps, 3),
-        "images": at * step.stream.share.batch * step.workers.world,
-        "wall_s": round(run.wall_s, 2),
-        "hardware": hardware(step.workers.device, step.workers.world),
+        "hardware": hardware,
         "beside": os.environ.get("FLASHCAPS_BESIDE", ""),
         "versions": versions(),
         "commit": commit(),
-        "command": with_tiles(shlex.join(run.command)),
-        "curve": curve,
+        **measured,
     }
 
 

@@ -9,7 +9,6 @@ device without their padding, and a captured training step gathers its batch fro
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -24,7 +23,7 @@ from ..data import Split
 from ..data.augment import mix
 from ..nn.losses import multi_hot
 from .batches import Augmentation, Batch, Plan, Share, check_enough, shuffle, spread
-from .memory import SPARE, in_bytes, memory_free
+from .memory import SPARE, in_bytes, memory_free, release
 from .recipe import Augment
 
 KEPT = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -250,11 +249,11 @@ def parts_of_like_length(length: Tensor) -> Iterator[tuple[Tensor, int]]:
 
 def check_room(shape: tuple[int, int, int], keep: str, device: torch.device) -> None:
     """Raises where the states would not fit, before any is computed."""
-    gc.collect()  # a finished run may still hold its own
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
     tokens, layers, width = shape
     needed, free = tokens * layers * width * KEPT[keep].itemsize, memory_free(device)
+    if free is not None and needed > SPARE * free:
+        release(device)  # a finished run may still hold its own
+        free = memory_free(device)
     if free is not None and needed > SPARE * free:
         raise ValueError(
             f"data.keep: {tokens:,} tokens x {layers} layers x {width} in {keep} need {in_bytes(needed)}, "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SOURCES = ("src", "benchmarks", "pyproject.toml", "README.md", "LICENSE")
 
 
