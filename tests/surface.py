@@ -51,7 +51,8 @@ def describe(name: str, value: Any) -> list[str]:
     if inspect.isclass(value):
         if hasattr(value, "_fields"):  # a named tuple: its fields are what it is called with
             return [f"{name}{signature(value.__new__)}"]
-        methods = [m for m in METHODS if m in vars(value)]
+        bases = [base for base in value.__mro__ if base.__module__.startswith("flashcaps")]
+        methods = [m for m in METHODS if any(m in vars(base) for base in bases)]
         return [f"class {name}", *(f"  {name}.{m}{signature(getattr(value, m))}" for m in methods)]
     if callable(value):
         return [f"{name}{signature(value)}"]

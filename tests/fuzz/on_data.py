@@ -200,7 +200,7 @@ def tree(draw: Draw) -> Case:
 
 def overrides_of_models(draw: Draw) -> Case:
     """A model with anything changed."""
-    arguments: dict[str, Any] = {"name": draw.pick(("capsnet_mnist", "em_simple_cifar10", "attention_simple_cifar10"))}
+    arguments: dict[str, Any] = {"name": draw.pick(("capsnet_mnist", "em_cifar10", "attention_simple_cifar10"))}
     if draw.chance(0.6):
         arguments["classes"] = draw.pick((2, 3, 20, 100, 0, -1, 2.5, "3"))
     if draw.chance(0.6):

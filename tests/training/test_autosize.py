@@ -19,8 +19,7 @@ from flashcaps.data import load_data
 from flashcaps.data.listing import list_text
 from flashcaps.deploy.export import export_model, open_exported
 from flashcaps.deploy.hub import from_pretrained, save_pretrained
-from flashcaps.deploy.predict import find_pictures, predict, prepare
-from flashcaps.deploy.predict_text import find_texts, open_transformer, predict_texts
+from flashcaps.deploy.predict import find_pictures, find_texts, open_transformer, predict, predict_texts, prepare
 from flashcaps.models import create_model
 from flashcaps.routing import ROUTING
 from flashcaps.training.autosize import (

@@ -19,7 +19,7 @@ import torch
 from flashcaps import load
 from flashcaps.analysis import open_run
 from flashcaps.data import Dataset, Split, load_data
-from flashcaps.deploy.predict_text import predict_texts
+from flashcaps.deploy.predict import predict_texts
 from flashcaps.models import create_model
 from flashcaps.training import loader as sources
 from flashcaps.training import text

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..training.checkpoint import load, read_weights
 from ..training.probe import IMAGES, ITERATIONS, logit_change
-from .figure import DoesNotApply, Drawn, Run, take
+from .figure import DoesNotApply, Drawn, Run
 from .open_run import untrained
-from .style import COLOURS, MARKERS, figure, grid, styled, whole_ticks
+from .style import COLOURS, MARKERS, grid, styled, subplots, whole_ticks
 
 
 @styled
@@ -23,16 +23,14 @@ def routing_logits(run: Run, iterations: int = ITERATIONS) -> Drawn:
     """Change of the routing logits by each iteration, over training, on a log scale (dynamic, Fig. A.1)."""
     if run.layer().name != "dynamic":
         raise DoesNotApply(f"logits b_ij that add up are dynamic routing's; the class layer's is {run.layer().name}")
-    batch = run.examples()
-    batch = take(batch, torch.arange(min(IMAGES, len(batch.inputs))))
+    batch = run.first(IMAGES)
     probed = {m["step"]: torch.tensor(m["change"]) for m in run.metrics if m["kind"] == "routing"}
     probed = {step: change for step, change in probed.items() if len(change) == iterations}
     measured = {step: logit_change(r.model, batch, iterations) for step, r in stages(run)}
     last = measured[max(measured)]
     # weights that are kept may be averages, which lag behind what was probed: one or the other makes a curve
     table = {s: x for s, x in measured.items() if s == 0} | probed if probed else measured
-    fig = figure(9, 3.6)
-    left, right = fig.subplots(1, 2, sharey=True)
+    fig, (left, right) = subplots(9, 3.6, 1, 2, sharey=True)
     steps = list(table)
     for t in range(iterations):
         values = [float(table[s][t]) for s in steps]
@@ -51,8 +49,7 @@ def routing_logits(run: Run, iterations: int = ITERATIONS) -> Drawn:
     right.set(xlabel="iteration", title=f"at step {max(measured):,}")
     right.legend()
     whole_ticks(right, iterations)
-    for axis in (left, right):
-        grid(axis)
+    grid(left, right)
     own = run.layer().routing.iterations
     text = (f"After training, the {_ordinal(1)} iteration changes a logit by {float(last[0]):.2g} on average and the "
             f"{_ordinal(iterations)} by {float(last[-1]):.2g}, over {len(batch.inputs)} test images; the model routes "
@@ -66,11 +63,10 @@ def stages(run: Run) -> list[tuple[int, Run]]:
     if run.recipe is not None:
         found[0] = untrained(run)
     files = sorted(run.folder.glob("*.safetensors")) if run.folder else []
-    device = next(run.model.parameters()).device
     for path in files:
         step = int(read_weights(path)[1].get("step", 0))
         if step and step not in found:
-            found[step] = load(path, device=device)
+            found[step] = load(path, device=run.device)
     own = int(getattr(run.model, "config", {}).get("step", 0))
     found[own or max(found, default=0)] = run.model
     return [(step, replace(run, model=found[step])) for step in sorted(found)]

@@ -15,8 +15,12 @@ from .complete import model_names, recipe_names
 from .console import console
 
 
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern if any(c in pattern for c in "*?[") else f"*{pattern}*")
+def _matching(pattern: str, names: list[str], kind: str) -> list[str]:
+    found = [n for n in names if fnmatchcase(n, pattern if any(c in pattern for c in "*?[") else f"*{pattern}*")]
+    if not found:
+        close = nearest(pattern, names)
+        raise ValueError(f"pattern: no {kind} matches {pattern!r}{close}; flashcaps {kind}s lists all")
+    return found
 
 
 Models = Annotated[str, typer.Argument(help="part of a name, or a pattern: capsnet*", autocompletion=model_names)]
@@ -24,26 +28,22 @@ Recipes = Annotated[str, typer.Argument(help="part of a name, or a pattern: *mni
 
 
 def models(pattern: Models = "*") -> None:
-    """Models, their number of parameters and where they are from.
+    """List models with their parameters and papers.
 
     \b
     flashcaps models
     flashcaps models capsnet
     """
-    names = [n for n in list_models() if _matches(n, pattern)]
-    if not names:
-        close = nearest(pattern, list_models())
-        raise ValueError(f"pattern: no model matches {pattern!r}{close}; flashcaps models lists all")
     table = Table("model", "parameters", "paper", "", box=None, pad_edge=False)
     table.columns[1].justify = "right"
-    for name in names:
+    for name in _matching(pattern, list_models(), "model"):
         summary = model_summary(name)
         table.add_row(name, f"{summary.parameters:,}", summary.paper, summary.about)
     console.print(table)
 
 
 def recipes(pattern: Recipes = "*") -> None:
-    """Recipes, and what the paper claims for each; for an exact name the whole recipe as TOML.
+    """List recipes with the paper's claims; for an exact name, print the whole recipe as TOML.
 
     \b
     flashcaps recipes
@@ -53,12 +53,8 @@ def recipes(pattern: Recipes = "*") -> None:
     if pattern in list_recipes():
         typer.echo(read_recipe(pattern).to_toml(), nl=False)
         return
-    names = [n for n in list_recipes() if _matches(n, pattern)]
-    if not names:
-        close = nearest(pattern, list_recipes())
-        raise ValueError(f"pattern: no recipe matches {pattern!r}{close}; flashcaps recipes lists all")
     table = Table("recipe", "paper", "claim", "", box=None, pad_edge=False)
-    for name in names:
+    for name in _matching(pattern, list_recipes(), "recipe"):
         recipe = read_recipe(name)
         table.add_row(name, recipe.claim.paper, str(recipe.claim), recipe.about)
     console.print(table)

@@ -24,8 +24,8 @@ from ..training.loader import open_sources
 from ..training.recipe import Recipe, make_recipe, read_recipe
 from ..training.results import duration
 from ..training.results import keep as keep_result
-from .console import DATA_ROOT, console
-from .names import Algorithm, RecipeName, RunName, Weights
+from .console import console
+from .names import Algorithm, DataRoot, Device, RecipeName, RunName, Weights
 from .own import own_fields
 
 QUIET_S = 30  # between two lines of progress where there is no terminal for a bar
@@ -67,8 +67,6 @@ class Bar(training.Progress):
 
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value: epochs=3, train.batch=64, iterations=1")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")]
-DataRoot = Annotated[str | None, typer.Option(help=f"where data sets lie ({DATA_ROOT})")]
 
 
 def train(
