@@ -15,12 +15,12 @@ LABELS = {
 LINES = {"triton": "-", "matrix": "--"}
 
 
-def draw(record: dict[str, Any], folder: Path, stem: str, tell: Callable[[str], None]) -> list[str]:
+def draw(record: dict[str, Any], folder: Path, stem: str, log: Callable[[str], None]) -> list[str]:
     """Write STEM-time, STEM-sweep and STEM-memory as PNG and SVG; the names of those there are numbers for."""
     try:
         import matplotlib
     except ImportError:
-        tell("no plots: matplotlib is not installed; python -m benchmarks.table draws them where it is")
+        log("no plots: matplotlib is not installed; python -m benchmarks.table draws them where it is")
         return []
     drawn = []
     with matplotlib.rc_context({**RC, "svg.fonttype": "none"}):

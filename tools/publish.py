@@ -25,7 +25,7 @@ from flashcaps.training.recipe import make_recipe
 from .runs import plain_command
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-WORTH = 0.9  # of its size: a file that xz makes smaller than that is stored so
+WORTH = 0.9  # the share of its size below which a file is stored compressed
 
 
 def publish(
@@ -52,18 +52,14 @@ def publish(
     kept = {k: x for k, x in result.items() if k not in ("curve", "command")}
     config = portable(model.config) | {"result": kept | {"command": plain_command(result["command"]), "stored": stored}}
     raw = weights_bytes(model.to(DTYPES[dtype]), config)
-    path, content, other = choose_form(folder / f"{name}.safetensors", raw)
+    small, plain, packed = compress(raw), folder / f"{name}.safetensors", folder / f"{name}.safetensors{SUFFIX}"
+    worth = len(small) < WORTH * len(raw)
+    path, content, other = (packed, small, plain) if worth else (plain, raw, packed)
     file = f"`{path.name}`, {len(content):,} bytes" + (f" ({len(raw):,} unpacked)" if content is not raw else "")
     write_atomic(path, content)
     write_atomic(folder / f"{name}.md", make_card(name, model, config, file))
     other.unlink(missing_ok=True)
     return path
-
-
-def choose_form(plain: Path, raw: bytes) -> tuple[Path, bytes, Path]:
-    """(path, content) of the file to store, compressed where that is worth it; and the path of the form not taken."""
-    small, packed = compress(raw), plain.with_name(plain.name + SUFFIX)
-    return (packed, small, plain) if len(small) < WORTH * len(raw) else (plain, raw, packed)
 
 
 def measure(model: Any, data: str | None) -> Evaluation:
@@ -101,9 +97,7 @@ def make_card(name: str, model: Any, config: dict[str, Any], file: str) -> str:
 
 
 def main() -> None:
-    what = ("Publish the weights of a run as NAME.safetensors, or as NAME.safetensors.xz where xz saves more than a "
-            "tenth, with a card NAME.md.")  # fmt: skip
-    parser = argparse.ArgumentParser(prog="python -m tools.publish", description=what)
+    parser = argparse.ArgumentParser(prog="python -m tools.publish", description=(__doc__ or "").partition(":")[0])
     parser.add_argument("run", help="the folder of a finished run")
     parser.add_argument("name", help="what flashcaps.load will find them by")
     parser.add_argument("--dtype", choices=list(DTYPES), default="float16")

@@ -9,7 +9,11 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
+import torch
+
+from flashcaps.models import create_model
 from flashcaps.routing import ROUTING
 from flashcaps.training.checkpoint import write_atomic
 from flashcaps.training.recipe import Claim, Recipe, list_recipes, read_recipe
@@ -76,32 +80,30 @@ def make_trials(results: Path) -> str:
 
 
 def make_summary(results: Path) -> str:
-    """For the project's README: of every paper and data set the best capsule network that kept its recipe's schedule.
+    """For the project's README: of every paper and data set the best network with the paper's own algorithm.
 
-    A group of seeds counts only where each was trained for all the epochs, or steps, that its recipe names.
+    Seeds count only if all of them were trained for the epochs, or steps, that their recipe names.
     """
     best: dict[tuple[str, str], tuple[Recipe, Group]] = {}
     for (name, _), runs in grouped(read_results(results)).items():
         recipe = read_recipe(name) if name in list_recipes() else None
-        if recipe is None or recipe.claim.value is None or not has_capsules(recipe) or not is_full(recipe, runs):
+        if recipe is None or recipe.claim.value is None or not is_full(recipe, runs):
             continue
-        place = recipe.claim.paper.split(",")[0], recipe.data.name
-        if place not in best or score(runs) < score(best[place][1]):
-            best[place] = recipe, runs
+        paper = recipe.claim.paper.split(",")[0]
+        better = (paper, recipe.data.name) not in best or score(runs) < score(best[paper, recipe.data.name][1])
+        if better and routed_by(recipe) == paper:
+            best[paper, recipe.data.name] = recipe, runs
     rows = [f"| {recipe.claim.paper} | `{recipe.name}` | {recipe.claim} | {value_in_words(runs)} "
             f"| {runs[0]['epochs']:.3g} | {_reached(recipe.claim, runs)} |"
             for recipe, runs in sorted(best.values(), key=lambda b: (paper_order(b[0]), b[0].name))]  # fmt: skip
     return "\n".join([*SUMMARY, *rows])
 
 
-def has_capsules(recipe: Recipe) -> bool:
-    """Whether its network routes; the papers' baselines do not."""
-    import torch
-
-    from flashcaps.models import create_model
-
+def routed_by(recipe: Recipe) -> str:
+    """The algorithm of the class layer; "" for a baseline without capsules."""
     with torch.device("meta"):
-        return hasattr(create_model(recipe.model.name, **recipe.model.overrides), "capsules")
+        model: Any = create_model(recipe.model.name, **recipe.model.overrides)
+    return model.capsules.layers[-1].name if hasattr(model, "capsules") else ""
 
 
 def is_full(recipe: Recipe, runs: Group) -> bool:

@@ -24,8 +24,8 @@ from flashcaps.training.recipe import list_recipes
 from ..fake_data import SMALL_TOML, fake_load_data, write_idx
 from ..own_pictures import write_pictures
 
-COMMANDS = ("models", "recipes", "train", "evaluate", "attack", "predict", "figures", "export", "demo", "bench", "tune",
-            "data get", "data shard", "checks")  # fmt: skip
+COMMANDS = ("models", "recipes", "train", "evaluate", "attack", "predict", "figures", "export", "demo", "bench",
+            "data", "checks")  # fmt: skip
 
 
 class Said(tuple):
@@ -117,10 +117,6 @@ def test_models_and_recipes_are_listed(say: Any) -> None:
         (("predict", "demo_dynamic", "x.png", "--reconstruct", "file"), "--reconstruct: expected a folder, got a file"),
         (("figures", "nowhere"), "neither a run folder, a weights file nor a shipped name"),
         (("figures", "demo_dynamic", "--out", "file"), "--out: expected a folder, got a file, file"),
-        (("tune",), "missing argument 'recipe'; see flashcaps tune --help"),
-        (("tune", "tiny"), "there is no CUDA device here"),
-        (("tune", "tny"), "did you mean tiny"),
-        (("tune", "tiny", "bathc=3"), "did you mean train.batch"),
     ],
 )
 def test_errors_are_one_line_and_say_what_to_do(

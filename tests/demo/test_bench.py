@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.bench import Plan, bench
 
 from benchmarks import demo
+from benchmarks.bench import Plan, bench
 from flashcaps.demo.serve import DEMO
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from flashcaps.training.recipe import list_recipes
 from tools.goals import Goal, attempts, make_goals, read_goals
 from tools.results import RESULTS, make_table
 from tools.runs import Groups, grouped
-
-from flashcaps.training.recipe import list_recipes
 
 
 def run(value: float, seed: int = 0, **more: Any) -> dict[str, Any]:
@@ -82,19 +82,11 @@ Why.
     assert "## Goals" in make_table(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ('about = "x"\nrecipes = []', "expected at_most or at_least, got none"),
-        ('about = "x"\nrecipes = []\nat_most = 1\nat_least = 2', "got both"),
-        ('about = "x"\nrecipes = []\nat_most = 1\nbelow = 2', "got .*below"),
-        ("at_most = 1", "expected about, recipes"),
-    ],
-)
-def test_wrong_goals_are_named(tmp_path: Path, text: str, why: str) -> None:
-    (tmp_path / "goals.toml").write_text(f"[[goal]]\n{text}\n")
-    with pytest.raises(ValueError, match=why):
-        read_goals(tmp_path)
+def test_a_goal_has_one_limit() -> None:
+    with pytest.raises(ValueError, match="expected at_most or at_least, got none"):
+        Goal("x", ())
+    with pytest.raises(ValueError, match="got both"):
+        Goal("x", (), at_most=1, at_least=2)
 
 
 def test_the_goals_here_name_recipes() -> None:

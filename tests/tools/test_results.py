@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.results import make_summary, make_table
-from tools.runs import add_result, plain_command
 
 from tools import results as module
+from tools.results import make_summary, make_table
+from tools.runs import add_result, plain_command
 
 
 def result(recipe: str, value: float, seed: int = 0, **more: Any) -> dict[str, Any]:

@@ -306,7 +306,7 @@ def test_several_labels_at_once(tmp_path: Path, transformer: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_hundred_pictures_of_three_classes(tmp_path: Path) -> None:
+def test_two_hundred_pictures_of_three_classes(tmp_path: Path, pictures: None) -> None:
     folder, run = write_pictures(tmp_path / "shapes", 200, 50, 70), tmp_path / "run"
     recipe, _ = own_recipe("images", str(folder))
     outcome = train(recipe, RunOptions("cpu", str(run)))

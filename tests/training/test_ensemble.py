@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tools.results import make_table
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -18,6 +17,7 @@ from flashcaps.cli.train import runs_and_overrides
 from flashcaps.training.ensemble import Ensemble, open_ensemble
 from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.results import read_results
+from tools.results import make_table
 
 from ..fake_data import small_recipe, write_idx
 

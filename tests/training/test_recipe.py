@@ -181,35 +181,20 @@ def test_overrides_reach_the_model_and_the_data() -> None:
         ("ema=1", "train.ema: expected at least 0 and below 1, got 1"),
         ("schedule.momentum=[0.9, 0.8]", "optimiser.kind='radam'"),
         ("model.name=''", "model.name: expected a name"),
-    ],
-)
-def test_wrong_overrides_are_answered_with_what_is_right(override: str, message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        small_recipe(override)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
         ("lr=nan", "optimiser.lr: expected a number from 0 to 1000000, got nan"),
         ("lr=inf", "optimiser.lr: expected at most 1000000, got inf"),
-        ("lr=-0.1", "optimiser.lr: expected at least 0, got -0.1"),
         ("betas=[0.9, 1.5]", "optimiser.betas[1]: expected at least 0 and below 1, got 1.5"),
         ("batch=1_000_000_000_000", "train.batch: expected at most 1000000, got 1000000000000"),
         ("epochs=" + "9" * 4000, "train.epochs: expected at most 1000000, got a number of 13288 bits"),
         ("epochs=" + "9" * 40_000, "train.epochs: expected int, got '999"),
-        ("seed=-1", "train.seed: expected at least 0"),
         ("steps=-5", "train.steps: expected at least 0"),
         ("rollback=4", "train.rollback: expected at most 3"),
         ("crop=-1", "augment.crop: expected at least 0"),
         ("contrast=[0.5]", "augment.contrast: expected two values"),
         ("padding=2", "augment.padding: expected augment.crop beside it"),
         ("label_smoothing=0.1", "loss.label_smoothing: expected loss.kind='cross_entropy' beside it, got 'margin'"),
-        ("mixup=nan", "augment.mixup: expected a number"),
         ("label_smoothing=1.0", "loss.label_smoothing: expected at least 0 and below 1"),
         ("resize=1_000_000", "data.resize: expected at most 4096"),
-        ("validation=-1", "data.validation: expected at least 0"),
         ("model.primary.types=99_999_999_999", "model.overrides.primary.types: expected at most"),
         ("model.options.rate=nan", "model.overrides.options.rate: expected a number"),
         ("data.seed=inf", "data.options.seed: expected at most"),
@@ -217,7 +202,7 @@ def test_wrong_overrides_are_answered_with_what_is_right(override: str, message:
         ("model.decoder=" + "[" * 40 + "]" * 40, "expected at most 16 tables or lists in each other"),
     ],
 )
-def test_absurd_values_are_refused_with_their_key(override: str, message: str) -> None:
+def test_wrong_values_are_refused_with_their_key_and_the_remedy(override: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         small_recipe(override)
     assert message in str(caught.value)
@@ -234,15 +219,10 @@ def test_every_number_of_a_recipe_has_limits() -> None:
 
 def test_absurd_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "absurd.toml"
-    path.write_text("x = " + "[" * 100_000)
-    with pytest.raises(ValueError, match=r"absurd\.toml: not TOML"):
-        read_recipe(str(path))
-    path.write_text("x = " + "9" * 100_000)
-    with pytest.raises(ValueError, match=r"absurd\.toml: not TOML"):
-        read_recipe(str(path))
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"absurd\.toml: not TOML"):
-        read_recipe(str(path))
+    for content in (b"x = " + b"[" * 100_000, b"x = " + b"9" * 100_000, b"\xff\xfe\x00"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"absurd\.toml: not TOML"):
+            read_recipe(str(path))
     path.write_text("#" * (2 << 20))
     with pytest.raises(ValueError, match=r"absurd\.toml: expected at most 1,048,576 bytes"):
         read_recipe(str(path))

@@ -22,7 +22,6 @@ from .figures import figures
 from .lists import models, recipes
 from .predict import predict
 from .train import evaluate, train
-from .tune import tune
 
 EXAMPLES = """\
 flashcaps: capsule networks at the speed of the hardware. Five things to try:
@@ -49,6 +48,7 @@ def examples(context: typer.Context) -> None:
 COMMANDS: dict[str, Callable[..., None]] = {
     "models": models,
     "recipes": recipes,
+    "data": data,
     "train": train,
     "evaluate": evaluate,
     "attack": attack,
@@ -56,13 +56,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "figures": figures,
     "export": export,
     "bench": bench,
-    "tune": tune,
     "demo": demo,
     "checks": checks,
 }
 for name, command in COMMANDS.items():
     app.command(name=name)(command)
-app.add_typer(data, name="data")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

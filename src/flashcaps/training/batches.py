@@ -14,17 +14,7 @@ import torch
 from torch import Tensor
 
 from ..data import Dataset, Split, make_generator, to_float
-from ..data.augment import (
-    brightness_contrast,
-    center_crop,
-    cutmix,
-    cutout,
-    flip,
-    mix,
-    mixup_weights,
-    random_crop,
-    shift,
-)
+from ..data import augment as change
 from ..data.random import draws, uniform
 from ..nn.losses import multi_hot
 from .recipe import Augment
@@ -96,7 +86,7 @@ class Augmentation:
         self.columns += 2 * bool(spec.brightness or spec.contrast) + 2 * bool(spec.cutout) + 2 * bool(spec.mixup)
         self.columns += 4 * bool(spec.cutmix)
         if spec.mixup:  # Beta draws need rejection sampling; a table of them needs one number each
-            weight, _ = mixup_weights(_TABLE, spec.mixup, make_generator(seed))
+            weight, _ = change.mixup_weights(_TABLE, spec.mixup, make_generator(seed))
             self.table = weight.to(device)
 
     def __call__(self, images: Tensor, targets: Tensor, noise: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -109,26 +99,27 @@ class Augmentation:
             return noise[:, at - n : at]
 
         if s.shift:
-            images = shift(images, s.shift, offsets=(take(2) * (2 * s.shift + 1)).long() - s.shift)
+            images = change.shift(images, s.shift, offsets=(take(2) * (2 * s.shift + 1)).long() - s.shift)
         if s.crop:
             u = take(2)
             spare = [n + 2 * s.padding - s.crop for n in images.shape[2:]]
             offsets = torch.stack([(u[:, i] * (n + 1)).long() for i, n in enumerate(spare)], 1)
-            images = random_crop(images, s.crop, s.padding, offsets=offsets)
+            images = change.random_crop(images, s.crop, s.padding, offsets=offsets)
         if s.flip:
-            images = flip(images, mask=take(1)[:, 0] < 0.5)
+            images = change.flip(images, mask=take(1)[:, 0] < 0.5)
         if s.brightness or s.contrast:
             low, high = s.contrast or (1.0, 1.0)
-            images = brightness_contrast(images, s.brightness, (low, high), amounts=take(2))
+            images = change.brightness_contrast(images, s.brightness, (low, high), amounts=take(2))
         images = to_float(images)
         if s.cutout:
-            images = cutout(images, s.cutout, places=take(2))
+            images = change.cutout(images, s.cutout, places=take(2))
         if s.mixup:
             weight, partner = self.mixing(take(2))
-            images, targets = mix(images, weight, partner), mix(multi_hot(targets, classes), weight, partner)
+            images = change.mix(images, weight, partner)
+            targets = change.mix(multi_hot(targets, classes), weight, partner)
         if s.cutmix:
-            images, weight, partner = cutmix(images, s.cutmix, amounts=take(4))
-            targets = mix(multi_hot(targets, classes), weight, partner)
+            images, weight, partner = change.cutmix(images, s.cutmix, amounts=take(4))
+            targets = change.mix(multi_hot(targets, classes), weight, partner)
         return images, targets
 
     def mixing(self, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -222,7 +213,7 @@ class HeldImages:
         return self._batch(self.split.images[index], self.split.labels[index])
 
     def _batch(self, images: Tensor, labels: Tensor) -> Batch:
-        images = to_float(center_crop(images, self.crop) if self.crop else images)
+        images = to_float(change.center_crop(images, self.crop) if self.crop else images)
         return Batch(images, labels, labels, images)
 
 

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
@@ -104,7 +104,9 @@ def weights_digest(weights: dict[str, Tensor], config: dict[str, Any]) -> str:
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """(weights, config) of a file, compressed or not; an error names what is wrong with it."""
     try:
-        weights, metadata = _read_compressed(path) if is_compressed(path) else _read_plain(path)
+        raw = decompress(path) if is_compressed(path) else path.read_bytes()
+        weights = load_bytes(raw)  # checks the header, too, but returns no metadata
+        metadata = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
     except (SafetensorError, OSError, KeyError, TypeError) as error:  # the last two: a dtype, a size torch lacks
         why = str(error).partition("\n")[0]  # torch adds where in C++ it was
         raise ValueError(f"{path}: not a whole safetensors file ({why}); get or train it again") from None
@@ -118,18 +120,6 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if x.is_floating_point() and not torch.isfinite(x).all():
             raise ValueError(f"{path}: {name}: expected finite weights, got {int((~x.isfinite()).sum())} NaN or Inf")
     return weights, config
-
-
-def _read_plain(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    with safe_open(path, framework="pt") as stored:
-        return {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata() or {}  # noqa: SIM118
-
-
-def _read_compressed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    raw = decompress(path)
-    weights = load_bytes(raw)  # checks the header, too, but returns no metadata
-    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    return weights, header.get("__metadata__", {})
 
 
 def is_compressed(path: Path) -> bool:

@@ -117,13 +117,7 @@ def viewed(model: nn.Module, batch: Batch, mirror: bool = False, nudge: int = 0)
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module,
-    held: Held,
-    *,
-    batch: int = 500,
-    threshold: float = 0.5,
-    mirror: bool = False,
-    nudge: int = 0,
+    model: nn.Module, held: Held, *, batch: int = 500, threshold: float = 0.5, mirror: bool = False, nudge: int = 0
 ) -> Evaluation:
     """All of `held`, in evaluation mode, counted on the device and read once. mirror, nudge: see `views`."""
     if len(held) == 0:

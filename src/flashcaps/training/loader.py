@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from ..data import Dataset, DiverseMultiMNIST, Split, holdout, load_data
-from ..data import user_images as user_images  # adds "images", "table" and "hub" to the data sets
 from ..data.augment import resize
 from ..data.files import Root
+from ..data.stored_images import StoredImages
 from .batches import Held, HeldPairs, ImageStream, PairStream, Share, Stream, held_images, spread
 from .recipe import Augment, Data, Recipe
+from .streaming import StreamedImages
 
 DEV_EXAMPLES = 512
 
@@ -33,11 +34,10 @@ def open_sources(
 ) -> Sources:
     """Loads, holds out, resizes and moves the data. share None: for evaluation alone. dev: a few hundred examples."""
     spec = recipe.data
-    if spec.name == "shards":  # larger than memory: read as it goes
-        from .streaming import shard_sources
-
-        return shard_sources(recipe, device, share, DEV_EXAMPLES if dev else 1 << 62)
     dataset, validation = load_splits(spec, root, device)
+    streamed = isinstance(dataset.train.images, StoredImages)
+    if streamed:
+        _check_streamed(recipe, device, share)
     splits = {"train": dataset.train, "test": dataset.test, "validation": validation}
     for name, split in splits.items():
         if split is not None and dev:
@@ -55,8 +55,18 @@ def open_sources(
     crop = recipe.augment.crop
     held = None if splits["validation"] is None else held_images(splits["validation"], crop, dataset)
     seed, classes = recipe.train.seed, dataset.classes
-    stream = None if share is None else ImageStream(train, recipe.augment, share, classes, seed)
-    return Sources(dataset, stream, held, held_images(test, crop, dataset), {})
+    kind = StreamedImages if streamed else ImageStream
+    stream = None if share is None else kind(train, recipe.augment, share, classes, seed)
+    image = (dataset.shape[0], crop, crop) if crop else dataset.shape
+    options = {"classes": classes, "image": image} if streamed else {}
+    return Sources(dataset, stream, held, held_images(test, crop, dataset), options)
+
+
+def _check_streamed(recipe: Recipe, device: torch.device, share: Share | None) -> None:
+    if recipe.data.resize:
+        raise ValueError("data.resize: pictures that stay on disk are scaled as they are read; use data.size=[H, W]")
+    if device.type == "cuda" and recipe.train.capture and share is not None and share.world == 1:
+        raise ValueError("train.capture: a step that reads files cannot be captured; run it with train.capture=false")
 
 
 def load_splits(spec: Data, root: Root, device: torch.device) -> tuple[Dataset, Split | None]:

@@ -358,8 +358,9 @@ def _find(key: str, tree: dict[str, Any]) -> tuple[str, str]:
         return homes[0], key
     if homes:
         raise ValueError(f"{key}: in several sections, say which: {', '.join(f'{s}.{key}' for s in homes)}")
-    leaves = [f for s in SECTIONS for f in _fields(s)]
-    raise ValueError(f"{key}: no such field{_hint(key, leaves)}; model.{key}=... goes to the model")
+    hint = nearest(key, [name for s in SECTIONS for name in _fields(s)])
+    hint = hint or f"; `flashcaps recipes NAME` shows all; model.{key}=... goes to the model"
+    raise ValueError(f"{key}: no such field{hint}")
 
 
 def _model_overrides(name: str) -> Iterable[str]:

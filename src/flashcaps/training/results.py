@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from ..kernels.common.tiles import with_tiles
 from .checkpoint import write_atomic
 from .evaluate import Evaluation
 from .recipe import Recipe
@@ -41,7 +40,7 @@ def run_result(
         epochs=round(at / step.stream.steps, 3),
         images=at * step.stream.share.batch * step.workers.world,
         wall_s=round(run.wall_s, 2),
-        command=with_tiles(shlex.join(run.command)),
+        command=shlex.join(run.command),
         curve=curve,
     )
 

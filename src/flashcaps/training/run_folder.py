@@ -1,6 +1,6 @@
 """A run's folder: config.json, metrics.jsonl, weights, states to resume from, pictures, result.json.
 
-A process that trains in it holds run.lock: a second one is refused with an error that names the first.
+A process that trains in it holds run.lock: a second one is refused with an error that names the lock.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import nn
 
-from ..data.lock import InUse, Lock
 from .checkpoint import forget_states, load_state, room_for, save_state, save_weights, write_atomic
 from .guard import REPORT, first_bad
 from .recipe import Recipe
@@ -64,7 +64,7 @@ class RunFolder:
         self.started = self.saved = time.monotonic()
         self.board: Any = None
         self.tensorboard = tensorboard
-        self.lock = Lock(path / LOCK)
+        self.lock = FileLock(path / LOCK)
 
     @property
     def resume_command(self) -> str:
@@ -82,10 +82,11 @@ class RunFolder:
     def claim(self, resume: bool, fresh: bool) -> None:
         """Locks the folder for this process. An unfinished run in it is overwritten only with `fresh`."""
         try:
-            self.lock.take()
-        except InUse as other:
-            raise FileExistsError(f"{self.path} is in use by {other}; wait for it to end, or choose another folder "
-                                  "with --out") from None
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock.acquire(timeout=0)
+        except Timeout:
+            raise FileExistsError(f"{self.path} is in use by another process, which holds {self.path / LOCK}; wait for "
+                                  "it to end, or choose another folder with --out") from None
         if (self.path / "states.json").is_file() and not resume and not fresh:
             raise FileExistsError(f"{self.path} holds an unfinished run; continue it with --resume, start over with "
                                   "--fresh, or choose another folder with --out")
@@ -96,7 +97,8 @@ class RunFolder:
 
     def release(self) -> None:
         """Unlocks the folder, and removes it where it is empty."""
-        if self.lock.file is not None:
+        if self.lock.is_locked:
+            (self.path / LOCK).unlink(missing_ok=True)  # while it is held: whoever waits for it sees that and retries
             self.lock.release()
             with contextlib.suppress(OSError):
                 self.path.rmdir()

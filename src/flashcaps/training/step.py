@@ -10,16 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..nn import losses
 from ..nn.coefficients import ascend_together, coefficient_slopes, discriminative_layers
-from ..nn.losses import (
-    binary_cross_entropy_loss,
-    cross_entropy_loss,
-    margin_loss,
-    reconstruction_loss,
-    spread_loss,
-    spread_margin,
-    spread_margin_by_step,
-)
 from .batches import Batch, Stream
 from .distributed import Workers
 from .evaluate import forward, is_right, score_threshold
@@ -35,15 +27,15 @@ def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor) -> Tensor:
     """The loss of a batch: the kind's, plus the weighted sum of squares of the reconstruction."""
     scores, targets = output.scores.float(), batch.targets
     if spec.kind == "margin":
-        loss = margin_loss(scores, targets)
+        loss = losses.margin_loss(scores, targets)
     elif spec.kind == "spread":
-        loss = spread_loss(scores, targets, margin)
+        loss = losses.spread_loss(scores, targets, margin)
     elif spec.kind == "bce":
-        loss = binary_cross_entropy_loss(scores, targets)
+        loss = losses.binary_cross_entropy_loss(scores, targets)
     else:
-        loss = cross_entropy_loss(scores, targets, label_smoothing=spec.label_smoothing)
+        loss = losses.cross_entropy_loss(scores, targets, label_smoothing=spec.label_smoothing)
     if spec.reconstruction and batch.pictures is not None:
-        loss = loss + spec.reconstruction * reconstruction_loss(output.reconstruction.float(), batch.pictures)
+        loss = loss + spec.reconstruction * losses.reconstruction_loss(output.reconstruction.float(), batch.pictures)
     return loss
 
 
@@ -80,7 +72,7 @@ class TrainStep:
         set_rates(self.optimiser, self.rates(step), self.workers.device)
         if self.recipe.loss.kind == "spread":
             linear = self.recipe.loss.spread_margin == "linear"
-            self.margin.fill_(spread_margin(step / self.total) if linear else spread_margin_by_step(step))
+            self.margin.fill_(losses.spread_margin(step / self.total) if linear else losses.spread_margin_by_step(step))
 
     def rates(self, step: int) -> Rates:
         rates = scheduled(self.recipe.schedule, self.recipe.optimiser.lr, step, self.total, self.stream.steps)
@@ -189,17 +181,16 @@ class CapturedStep:
         elif self.warm < WARM_UP:
             warm_up(self._advance)
         else:
-            self._capture()
-            assert self.graph is not None
+            self.graph = self._capture()
             self.graph.replay()
         self.warm += 1
 
     def _advance(self) -> None:
         self.step.advance(self.index, self.noise)
 
-    def _capture(self) -> None:
+    def _capture(self) -> torch.cuda.CUDAGraph:
         try:
-            self.graph, _ = record(self._advance)
+            return record(self._advance)[0]
         except Exception as error:
             raise RuntimeError(
                 f"the training step of {self.step.recipe.name} could not be captured in a CUDA graph "
