@@ -13,9 +13,9 @@ from torch.autograd import gradcheck
 from flashcaps import functional as F
 from flashcaps.routing import Routed
 
-from . import oracles
 from .conftest import assert_near
-from .oracles import Result
+from .routing import oracles
+from .routing.oracles import Result
 
 # B, I, J, D. In the second a table (J,) could be read as (I,).
 SHAPES = [(2, 4, 3, 2), (1, 3, 3, 4), (2, 1, 3, 2), (2, 3, 1, 2), (2, 3, 2, 1), (1, 1, 1, 1)]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import flashcaps
-from flashcaps.data import DiverseMultiMNIST, MultiMNIST, Split, holdout, shard_index, to_float
+from flashcaps.data import DiverseMultiMNIST, MultiMNIST, Split, holdout, to_float
 from flashcaps.data import augment as A
 from flashcaps.data.user_images import read_picture
 from flashcaps.deploy.predict import prepare
@@ -96,13 +96,6 @@ def pairs(kind: type[MultiMNIST]) -> Callable[[Draw], Case]:
 def two_classes(batch: Any) -> str:
     total = batch.targets.sum(1)
     return "" if not len(total) or (total.min() >= 1 and total.max() <= 2) else f"{total.tolist()} classes an image"
-
-
-def places(draw: Draw) -> Case:
-    step, n = draw.random.randint(0, 99), draw.random.randint(1, 9)
-    arguments: dict[str, Any] = {"step": step, "n": n, "rank": 1, "world": 3}
-    draw.spoil(arguments, 0.4)
-    return Case(shard_index, arguments)
 
 
 @cache
@@ -226,7 +219,6 @@ TARGETS: dict[str, Callable[[Draw], Case]] = {
     "data: holdout": splits,
     "data: MultiMNIST": pairs(MultiMNIST),
     "data: DiverseMultiMNIST": pairs(DiverseMultiMNIST),
-    "data: shard_index": places,
     "predict: prepare": picture,
     "predict: read_picture": any_picture,
     "recipe: read_recipe": recipe,

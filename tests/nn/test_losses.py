@@ -22,7 +22,7 @@ from flashcaps.nn.losses import (
     spread_margin_by_step,
 )
 
-from .. import oracles
+from ..routing import oracles
 
 LENGTHS = torch.tensor([[0.7, 0.4, 0.05], [0.95, 0.0, 0.2]], dtype=torch.float64)
 probabilities = st.lists(st.floats(0, 1), min_size=3, max_size=3)

@@ -10,9 +10,9 @@ from flashcaps.functional import attention_routing
 from flashcaps.routing import Sizes
 from flashcaps.routing.attention import Attention
 
-from .. import oracles
 from ..cases import CASES, assert_oracle, lists
 from ..conftest import assert_near
+from . import oracles
 
 B, I, J, D = 2, 4, 3, 4
 

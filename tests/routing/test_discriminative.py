@@ -10,9 +10,9 @@ from flashcaps.functional import discriminative_routing, discriminative_update
 from flashcaps.routing import Sizes
 from flashcaps.routing.discriminative import Discriminative
 
-from .. import oracles
 from ..cases import CASES, assert_routed, lists
 from ..conftest import assert_near
+from . import oracles
 
 B, I, J, D = 5, 4, 3, 2
 LABELS = torch.tensor([0, 2, 1, 2, 2])

@@ -12,9 +12,9 @@ from flashcaps.functional import dynamic_routing, squash
 from flashcaps.routing import Sizes
 from flashcaps.routing.dynamic import Dynamic
 
-from .. import oracles
 from ..cases import assert_routed, lists
 from ..conftest import TOLERANCE, assert_near
+from . import oracles
 
 B, I, J, D = 2, 4, 3, 2
 

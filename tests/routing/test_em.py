@@ -12,9 +12,9 @@ from flashcaps.functional import em_routing, inverse_temperature
 from flashcaps.routing import Sizes
 from flashcaps.routing.em import EM
 
-from .. import oracles
 from ..cases import CASES, assert_gradients, assert_oracle, assert_routed, backward, lists
 from ..conftest import assert_near
+from . import oracles
 
 B, I, J, D = 2, 4, 3, 2
 MASK = torch.tensor([[1, 1, 0], [0, 1, 0], [0, 0, 0], [1, 0, 1]]).bool()  # the third child has no parent

@@ -10,9 +10,9 @@ from flashcaps.functional import heinsen_routing
 from flashcaps.routing import Routed, Sizes
 from flashcaps.routing.heinsen import Heinsen
 
-from .. import oracles
 from ..cases import CASES, Case, assert_gradients, assert_oracle, assert_routed, backward, lists
 from ..conftest import TOLERANCE, assert_near
+from . import oracles
 
 B, I, J, D = 2, 4, 3, 2
 INF = float("inf")

@@ -14,9 +14,9 @@ from torch.autograd import gradcheck
 
 from flashcaps.routing.math import OverPositions, length, log_density, masked, over_parents, squash, weighted_moments
 
-from .. import oracles
 from ..cases import SHAPES
 from ..conftest import TOLERANCE, assert_near
+from . import oracles
 
 DTYPES = list(TOLERANCE)
 number = st.floats(-1e4, 1e4, allow_nan=False, allow_subnormal=False).map(lambda x: x if abs(x) > 1e-6 else 0.0)
