@@ -14,7 +14,6 @@ from typing import Any
 import flashcaps
 from flashcaps import ROUTING, data, functional
 from flashcaps.cli import app
-from flashcaps.data import shards
 
 FILE = Path(__file__).parent / "surface.txt"
 MODULES = {"flashcaps": flashcaps, "flashcaps.functional": functional, "flashcaps.data": data}
@@ -87,9 +86,6 @@ def surface() -> str:
         lines += ["", f"# {module}"]
         for name in sorted(content.__all__):
             lines += describe(name, getattr(content, name))
-    lines += ["", "# flashcaps.data.shards"]
-    for name in ("Sample", "Shards", "Source", "decode", "open_shards", "write_shards"):
-        lines += describe(name, getattr(shards, name))
     lines += ["", "# options of routing algorithms", *(options(n, r) for n, r in ROUTING.items())]
     lines += ["", "# commands", *commands()]
     return "\n".join(lines) + "\n"

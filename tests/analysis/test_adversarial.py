@@ -17,13 +17,13 @@ from flashcaps import ROUTING
 from flashcaps.analysis import DoesNotApply, Run
 from flashcaps.analysis.adversarial import (
     DIGITS,
+    FOLDER,
     PICTURES,
     Plan,
     adversarial,
     climb,
     fgsm,
     gap,
-    keep_record,
     make_record,
     objective,
     pgd,
@@ -32,6 +32,7 @@ from flashcaps.analysis.adversarial import (
 )
 from flashcaps.training.batches import Batch
 from flashcaps.training.recipe import Loss, read_recipe
+from flashcaps.training.results import keep
 from tests.analysis.conftest import small_run
 from tests.fake_data import fake_split
 
@@ -223,7 +224,7 @@ def test_no_image_minds_its_neighbours(trained: Any, name: str, kind: Any) -> No
 def recorded(tmp_path: Path) -> tuple[Run, dict[str, Any]]:
     run = replace(small_run(12, decoder=False), recipe=read_recipe("tiny", ["epochs=1"]), name="tiny-0")
     record = make_record(run, Plan((0.0, 0.1), steps=2), "flashcaps attack runs/tiny-0")
-    path = keep_record(record, tmp_path)
+    path = keep(record, tmp_path / FOLDER)
     assert path == tmp_path / "robustness" / "tiny" / "epochs=1-0.json"
     return run, record
 

@@ -11,8 +11,7 @@ from PIL import Image
 import flashcaps
 from flashcaps.analysis import DoesNotApply, Run
 from flashcaps.analysis.inside import presence, trace
-from flashcaps.analysis.parse_tree import animation, clear_row, parse_tree
-from flashcaps.analysis.tree import flow, grow, node_weights, strongest
+from flashcaps.analysis.parse_tree import animation, clear_row, flow, grow, node_weights, parse_tree, strongest
 from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run
 

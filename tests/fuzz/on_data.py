@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import flashcaps
-from flashcaps.data import DiverseMultiMNIST, MultiMNIST, Split, holdout, shard_index, to_float
+from flashcaps.data import DiverseMultiMNIST, MultiMNIST, Split, holdout, to_float
 from flashcaps.data import augment as A
 from flashcaps.data.user_images import read_picture
 from flashcaps.deploy.predict import prepare
@@ -100,14 +100,6 @@ def pairs(kind: type[MultiMNIST]) -> Callable[[Draw], Case]:
 def two_classes(batch: Any) -> str:
     total = batch.targets.sum(1)
     return "" if not len(total) or (total.min() >= 1 and total.max() <= 2) else f"{total.tolist()} classes an image"
-
-
-def places(draw: Draw) -> Case:
-    step, n = draw.random.randint(0, 99), draw.random.randint(1, 9)
-    arguments: dict[str, Any] = {"step": step, "n": n, "rank": 1, "world": 3}
-    if draw.chance(0.4):
-        draw.spoil(arguments)
-    return Case(shard_index, arguments)
 
 
 @cache
@@ -208,7 +200,7 @@ def tree(draw: Draw) -> Case:
 
 def overrides_of_models(draw: Draw) -> Case:
     """A model with anything changed."""
-    arguments: dict[str, Any] = {"name": draw.pick(("capsnet_mnist", "em_simple_cifar10", "attention_simple_cifar10"))}
+    arguments: dict[str, Any] = {"name": draw.pick(("capsnet_mnist", "em_cifar10", "attention_simple_cifar10"))}
     if draw.chance(0.6):
         arguments["classes"] = draw.pick((2, 3, 20, 100, 0, -1, 2.5, "3"))
     if draw.chance(0.6):
@@ -231,7 +223,6 @@ TARGETS: dict[str, Callable[[Draw], Case]] = {
     "data: holdout": splits,
     "data: MultiMNIST": pairs(MultiMNIST),
     "data: DiverseMultiMNIST": pairs(DiverseMultiMNIST),
-    "data: shard_index": places,
     "predict: prepare": picture,
     "predict: read_picture": any_picture,
     "recipe: read_recipe": recipe,

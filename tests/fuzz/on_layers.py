@@ -12,7 +12,7 @@ import flashcaps
 from flashcaps import ROUTING, CapsuleStack, ConvCapsules, Decoder, DenseCapsules, PrimaryCapsules, Routed
 from flashcaps.nn.backbones import Conv, output_shape
 
-from ..layer_cases import OPTIONS
+from ..layer_cases import OPTIONS, takes_any_number
 from .draw import Draw
 from .judge import Case, real
 
@@ -49,7 +49,7 @@ def dense(routing: str) -> Callable[[Draw], Case]:
         options: dict[str, Any] = dict(draw.pick(OPTIONS[routing]))
         backend = draw.pick(("auto", "auto", "matrix", "reference"))
         sizes: dict[str, Any] = {"routing": routing, "in_capsules": i, "in_dim": d, "out_capsules": j, "out_dim": h}
-        if routing != "discriminative" and draw.chance(0.2):
+        if takes_any_number(routing) and draw.chance(0.2):
             sizes["in_capsules"] = None
         if draw.chance(0.2):
             sizes |= {"in_dim": (2, d), "out_dim": (2, h)}
@@ -98,7 +98,7 @@ def primary(draw: Draw) -> Case:
 def stack(draw: Draw) -> Case:
     """Two layers of any algorithms, one above the other."""
     names = (draw.pick(sorted(ROUTING)), draw.pick(sorted(ROUTING)))
-    concurrent = names == ("attention", "attention") and draw.chance(0.7)
+    concurrent = all(ROUTING[name].stepwise for name in names) and draw.chance(0.7)
     i, d, training = draw.random.randint(1, 5), draw.random.randint(1, 4), draw.chance(0.5)
     kind = numbers_for(draw, training)
     arguments: dict[str, Any] = {

@@ -7,9 +7,11 @@ import math
 import pytest
 import torch
 
+from flashcaps import ROUTING
 from flashcaps.models import create_model
 
 from ..conftest import assert_near
+from ..layer_cases import takes_any_number
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def test_an_example_of_padding_alone_is_finite_both_ways(model: torch.nn.Module)
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("routing", ["dynamic", "em", "attention"])
+@pytest.mark.parametrize("routing", [name for name in ROUTING if takes_any_number(name)])
 def test_other_algorithms_take_the_mask_too(routing: str) -> None:
     model = create_model("heinsen_sst2", layers=3, width=8, routing=routing)
     states = torch.randn(2, 5, 3, 8)

@@ -80,7 +80,10 @@ def collect(examples: list[tuple]) -> Result:
 # ---- dynamic: Procedure 1
 
 
-def dynamic(votes: list, iterations: int = 3, logits=None, bias=None, leaky: bool = False) -> Result:
+def dynamic(
+    votes: list, iterations: int = 3, logits=None, bias=None, leaky: bool = False, detach: bool = False
+) -> Result:
+    """detach changes gradients alone."""
     return collect([_dynamic(u, iterations, logits, bias, leaky) for u in votes])
 
 
@@ -191,10 +194,18 @@ def _em(votes: list[Matrix], a: Vector, beta_u, beta_a, inverse: Vector, eps: fl
 
 
 def attention(
-    votes: list, pose=None, scale: float = 1.0, norm: bool = True, weight=None, bias=None, activation=None, betas=None
+    votes: list,
+    pose=None,
+    scale: float = 1.0,
+    norm: bool = True,
+    weight=None,
+    bias=None,
+    activation=None,
+    beta_u=None,
+    beta_a=None,
 ) -> Result:
-    """betas: (beta_u, beta_a) of ablation C."""
-    examples = []
+    """activation, beta_u, beta_a: ablation C."""
+    betas, examples = None if beta_u is None else (beta_u, beta_a), []
     for e in range(len(votes)):
         gates = [1.0] * len(votes[e]) if activation is None else activation[e]
         gated = [[[g * x for x in vote] for vote in child] for g, child in zip(gates, votes[e], strict=True)]

@@ -13,8 +13,7 @@ import torch
 import flashcaps
 from flashcaps.models import shipped
 from flashcaps.training import checkpoint
-from flashcaps.training.checkpoint import read_weights
-from flashcaps.training.compressed import decompress
+from flashcaps.training.checkpoint import decompress, read_weights
 from flashcaps.training.loop import RunOptions, train
 from tests.fake_data import small_recipe, write_idx
 from tools import publish

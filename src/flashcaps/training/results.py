@@ -7,32 +7,47 @@ import os
 import platform
 import shlex
 import subprocess
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from ..kernels.common.tiles import with_tiles
 from .checkpoint import write_atomic
 from .evaluate import Evaluation
 from .recipe import Recipe
+from .run_folder import RunFolder, read_metrics, variant
+from .step import TrainStep
 
-if TYPE_CHECKING:
-    from .run_folder import RunFolder
-    from .step import TrainStep
+PACKAGES = ("flashcaps", "torch", "numpy", "safetensors", "triton")
 
 
-def make_result(
+def run_result(
     recipe: Recipe, run: RunFolder, step: TrainStep, test: Evaluation, weights: str, at: int
 ) -> dict[str, Any]:
-    """What result.json of a run says."""
-    from .run_folder import variant
-
-    value, interval = test.metric(recipe.claim.metric)
-    metrics = run.metrics()
+    """The content of a run's result.json."""
+    metrics = read_metrics(run.path)
     curve = [{k: m[k] for k in ("step", "epoch", "error", "split")} for m in metrics if m["kind"] == "evaluation"]
     held = [c["error"] for c in curve if c["split"] == "validation"]
     chosen = min(held, default=None) if recipe.train.select == "validation" else (held or [None])[-1]
+    return make_result(
+        recipe,
+        test,
+        hardware(step.workers.device, step.workers.world),
+        validation_error_percent=None if chosen is None else round(chosen, 4),
+        weights=weights,
+        parameters=sum(p.numel() for p in step.model.parameters()),
+        epochs=round(at / step.stream.steps, 3),
+        images=at * step.stream.share.batch * step.workers.world,
+        wall_s=round(run.wall_s, 2),
+        command=shlex.join(run.command),
+        curve=curve,
+    )
+
+
+def make_result(recipe: Recipe, test: Evaluation, hardware: str, **measured: Any) -> dict[str, Any]:
+    """A result of a recipe: what it is, what the test gave, where it was computed, and what else was measured."""
+    value, interval = test.metric(recipe.claim.metric)
     return {
         "recipe": recipe.name,
         "variant": variant(recipe),
@@ -43,27 +58,25 @@ def make_result(
         "metric": recipe.claim.metric,
         "value": round(value, 4),
         "interval": [round(x, 4) for x in interval],
-        "validation_error_percent": None if chosen is None else round(chosen, 4),
         "digit_accuracy": round(test.digit_accuracy, 4),
         "examples": test.examples,
-        "weights": weights,
-        "parameters": sum(p.numel() for p in step.model.parameters()),
-        "epochs": round(at / step.stream.steps, 3),
-        "images": at * step.stream.share.batch * step.workers.world,
-        "wall_s": round(run.wall_s, 2),
-        "hardware": hardware(step.workers.device, step.workers.world),
+        "hardware": hardware,
         "beside": os.environ.get("FLASHCAPS_BESIDE", ""),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "flashcaps": _version()},
+        "versions": versions(),
         "commit": commit(),
-        "command": with_tiles(shlex.join(run.command)),
-        "curve": curve,
+        **measured,
     }
 
 
-def _version() -> str:
-    from .. import __version__
-
-    return __version__
+def versions() -> dict[str, str]:
+    """Python's and those of the packages that compute; "" for one that is not installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = ""
+    return found
 
 
 def hardware(device: torch.device, world: int = 1) -> str:
@@ -75,7 +88,7 @@ def hardware(device: torch.device, world: int = 1) -> str:
 
 
 def commit() -> str:
-    """Of the sources: $FLASHCAPS_COMMIT, or git's, "+" where files differ from it; "" where neither is known."""
+    """$FLASHCAPS_COMMIT, or git's of the sources with "+" where files differ from it; "" where neither is known."""
     given = os.environ.get("FLASHCAPS_COMMIT")
     if given:
         return given
