@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from flashcaps.kernels.fit.source import LANES, Walk, other_walks
 from torch import Tensor
 
 import flashcaps
 from flashcaps.kernels.attend.plan import BLOCKS, EXACT, Sizes, other_blocks, tile
 from flashcaps.kernels.common.tiles import IN_USE, VARIABLE, Tiles, read, with_tiles
-from flashcaps.kernels.fit.source import LANES, Walk, other_walks
 from flashcaps.training.recipe import read_recipe
 from flashcaps.training.tune import GAIN, Step, alike, search, step_of, tune
 
