@@ -91,11 +91,9 @@ def routed(compiler: Compiler) -> None:
     from flashcaps.kernels.fit.triton import TritonFit
 
     from ..layer_cases import cases, run_layer
+    from .fit.cases import CASES, WIDE, WIDE_LAYERS, names, run
     from .test_attend_triton import GIVEN, draw, fused, with_gradients
     from .test_attend_votes import WIDE as WIDE_POSES
-    from .test_fit_parts import LAYERS as WIDE_LAYERS
-    from .test_fit_parts import WIDE
-    from .test_fit_triton import CASES, names, run
 
     forms = ("dense", "dense, rectangular", "shared", "any", "conv", "conv, positions", "conv, point")
     for dtype in (torch.float32, torch.bfloat16):

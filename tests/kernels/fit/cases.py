@@ -22,7 +22,6 @@ class Case(NamedTuple):
 
     betas: "" none, and logits are em's; else heinsen's, "ij" one for each child and parent, "j" one for each parent,
     "mixed". positions: the rows are the 4 places of a 2 x 2 output that looks at 3 x 3 places, and G is in types.
-    first: one iteration alone, else two.
     """
 
     b: int
@@ -32,7 +31,7 @@ class Case(NamedTuple):
     d: int
     h: int
     j: int
-    first: bool = False
+    steps: int = 2
     start: bool = False
     betas: str = ""
     positions: bool = False
@@ -43,7 +42,7 @@ class Case(NamedTuple):
         return OverPositions(child, 9, (3, 3, 2, 1)) if self.positions else over_parents
 
     def rule(self, x: dict[str, Tensor]) -> Rule:
-        scales = (0.3,) if self.first else (0.3, 0.5)
+        scales = (0.3, 0.5, 0.6)[: self.steps]
         if self.betas:
             return Rule((1.0,) * len(scales))
         return Rule(scales, x["offset"], x["cost"], spread=True)
@@ -71,19 +70,18 @@ class Case(NamedTuple):
 
 # Children with a transform each, of one group, of several; over positions.
 MADE = [
-    Case(2, 5, 1, 2, 2, 2, 5, first=True),
+    Case(2, 5, 1, 2, 2, 2, 5, steps=1),
     Case(2, 5, 1, 2, 2, 2, 5),
-    Case(2, 3, 1, 2, 2, 3, 7, betas="ij"),
-    Case(3, 3, 1, 1, 2, 3, 5, first=True, start=True, betas="ij"),
+    Case(2, 3, 1, 1, 2, 3, 7, steps=3, betas="ij"),
+    Case(3, 3, 1, 1, 2, 3, 5, steps=1, start=True, betas="ij"),
     Case(2, 1, 7, 2, 3, 2, 7, start=True, betas="j"),
     Case(2, 2, 3, 2, 2, 1, 9, start=True),
-    Case(1, 1, 1, 1, 1, 1, 5, first=True),
     Case(1, 1, 1, 2, 2, 2, 5, positions=True),
     Case(1, 2, 1, 1, 1, 2, 3, positions=True, betas="mixed"),
-    Case(1, 1, 1, 1, 2, 2, 5, positions=True, first=True, start=True, betas="ij"),
+    Case(1, 1, 1, 1, 2, 2, 5, positions=True, steps=1, start=True, betas="ij"),
     Case(1, 1, 1, 1, 2, 2, 5, positions=True, start=True, betas="ij", bias=True),
     Case(2, 1, 7, 2, 2, 2, 7, betas="j", bias=True),
-    Case(2, 1, 3, 1, 2, 1, 9, first=True, start=True, bias=True),
+    Case(2, 1, 3, 1, 2, 1, 9, steps=1, start=True, bias=True),
     Case(2, 5, 1, 2, 2, 2, 5, betas="ij", bias=True),
     Case(2, 2, 3, 2, 2, 1, 9, betas="mixed", bias=True),
     Case(1, 2, 1, 4, 1, 5, 3),
@@ -93,9 +91,9 @@ MADE = [
 # Votes that are stored because they are few.
 STORED = [
     Case(1, 1, 1, 1, 1, 1, 1, betas="j"),
-    Case(2, 3, 1, 2, 9, 2, 5, first=True, start=True, betas="ij"),
+    Case(2, 3, 1, 2, 9, 2, 5, steps=1, start=True, betas="ij"),
     Case(1, 1, 1, 1, 9, 1, 3, positions=True),
-    Case(2, 1, 5, 2, 9, 2, 3, betas="j", bias=True),
+    Case(2, 1, 5, 1, 9, 2, 3, steps=3, betas="j", bias=True),
     Case(2, 3, 1, 2, 9, 2, 5, start=True, betas="ij", bias=True),
 ]
 CASES = MADE + STORED
@@ -104,11 +102,11 @@ CASES = MADE + STORED
 WIDE = [
     Case(3, 4, 1, 6, 6, 6, 2),
     Case(3, 3, 1, 8, 8, 8, 2, betas="ij"),
-    Case(3, 3, 1, 3, 9, 6, 3, first=True, start=True, betas="ij", bias=True),
+    Case(3, 3, 1, 3, 9, 6, 3, steps=1, start=True, betas="ij", bias=True),
     Case(3, 1, 4, 6, 6, 6, 3, betas="j", bias=True),
     Case(3, 2, 2, 4, 8, 5, 3, start=True, betas="mixed", bias=True),
     Case(2, 1, 1, 1, 12, 11, 5, positions=True),
-    Case(2, 1, 1, 1, 13, 10, 6, positions=True, first=True, start=True, betas="ij", bias=True),
+    Case(2, 1, 1, 1, 13, 10, 6, positions=True, steps=1, start=True, betas="ij", bias=True),
     Case(3, 3, 1, 1, 20, 17, 4, betas="ij", bias=True),
     Case(2, 3, 1, 1, 65, 3, 97),
 ]
@@ -125,8 +123,8 @@ WIDE_LAYERS = [
 
 
 def names(case: Case) -> str:
-    flags = [name for name in ("first", "start", "positions", "bias") if getattr(case, name)]
-    return "-".join(["x".join(map(str, case[:7])), *flags, *([case.betas] if case.betas else [])])
+    flags = [name for name in ("start", "positions", "bias") if getattr(case, name)]
+    return "-".join(["x".join(map(str, case[:8])), *flags, *([case.betas] if case.betas else [])])
 
 
 def run(kind: type, case: Case, tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
@@ -166,10 +164,9 @@ def operator_inputs(case: Case) -> tuple[Any, ...]:
     grid = list(softmax.grid or ()) if isinstance(softmax, OverPositions) else []
     first_z = torch.randn(b, i, requires_grad=True) if grid else None
     offset = torch.randn(b, case.j, requires_grad=True)
-    scales = [0.5] if case.first else [0.5, 0.7]
     first = x["start"].detach().softmax(-1).requires_grad_() if case.start else None
-    rest = (first, x.get("use"), offset, x.get("cost"))
-    return x["u"], x["weight"], x.get("bias"), x["gate"], first_z, *rest, scales, not case.betas, grid, [], EPS
+    given = (x["u"], x["weight"], x.get("bias"), x["gate"], first_z, first, x.get("use"), offset, x.get("cost"))
+    return *given, [0.5] * case.steps, not case.betas, grid, [], EPS
 
 
 def assert_image_twin(image: Tensor, j: int, window: tuple[int, int], over: str) -> None:

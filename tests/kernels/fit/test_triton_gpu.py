@@ -15,12 +15,12 @@ from .cases import CASES, EPS, WIDE, WIDE_LAYERS, Case, assert_image_twin, asser
 pytestmark = pytest.mark.gpu
 
 LAYERS = [
-    Case(49, 288, 1, 4, 4, 4, 32, first=True),
+    Case(49, 288, 1, 4, 4, 4, 32, steps=1),
     Case(49, 288, 1, 4, 4, 4, 32),
     Case(25, 72, 1, 4, 4, 4, 32, positions=True),
     Case(3, 32, 25, 4, 5, 4, 10),
     Case(3, 1, 1297, 4, 4, 4, 64, betas="j", bias=True),
-    Case(3, 1, 1297, 4, 4, 4, 64, first=True, betas="j", bias=True),
+    Case(3, 1, 1297, 4, 4, 4, 64, steps=1, betas="j", bias=True),
     Case(20, 64, 1, 4, 8, 4, 5, betas="ij"),
     Case(5, 1, 1480, 1, 64, 2, 64, betas="j", bias=True),
     Case(3, 37, 1, 1, 8, 16, 33),
