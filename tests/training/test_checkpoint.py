@@ -100,19 +100,6 @@ def test_wrong_files_are_named(tmp_path: Path, model: Any) -> None:
         load(path)
 
 
-def test_writing_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "config.json"
-    write_atomic(path, "old")
-
-    def full(*_: Any) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="disk full"):
-        write_atomic(path, "new")
-    assert path.read_text() == "old"
-
-
 def test_two_states_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         save_state(tmp_path, {"at": step, "x": torch.full((3,), float(step))}, step)
@@ -153,39 +140,22 @@ def test_states_are_found_without_their_manifest(tmp_path: Path, text: str) -> N
         assert load_state(tmp_path)["at"] == 30
 
 
-def test_every_flipped_bit_of_weights_is_noticed(tmp_path: Path, model: Any) -> None:
-    path = tmp_path / "last.safetensors"
-    save_weights(path, model, {})
-    whole = path.read_bytes()
-    for place in range(0, len(whole), len(whole) // 60):
-        damaged = bytearray(whole)
-        damaged[place] ^= 4
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"last\.safetensors: .*(damaged|whole|config|finite)"):
-            load(path)
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_told_with_path_and_bytes(
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
+def test_writing_that_fails_leaves_the_old_file_and_says_what_has_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
+    path = tmp_path / "config.json"
+    write_atomic(path, "old")
+
     def full(*_: Any) -> None:
-        raise OSError(number, "")
+        raise OSError(number, "broken")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"config\.json: no room for 3 bytes .* bytes free there"):
-        write_atomic(tmp_path / "config.json", "new")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_state_runs_no_code(tmp_path: Path) -> None:
-    class Evil:
-        def __reduce__(self) -> Any:
-            return os.system, ("true",)
-
-    save_state(tmp_path, {"at": 1, "x": Evil()}, 1)
-    with pytest.raises(Exception, match=r"[Ww]eights.only"):
-        load_state(tmp_path)
+    why = "broken" if number == errno.EIO else r"config\.json: no room for 3 bytes .* bytes free there"
+    with pytest.raises(OSError, match=why):
+        write_atomic(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 NAMED = r"^\S*small\.safetensors\.xz: [^\n]*$"  # one line that begins with the file
@@ -275,12 +245,6 @@ def test_compressed_things_that_are_no_weights(path: Path, raw: bytes) -> None:
 def test_tensors_torch_does_not_have(path: Path, tensor: bytes) -> None:
     header = b'{"x":{' + tensor + b"}}"
     refused(path, compress(struct.pack("<Q", len(header)) + header + b"\0" * (b"[0,1]" in tensor)))
-
-
-def test_safetensors_of_others_are_named(path: Path) -> None:
-    from safetensors.torch import save
-
-    assert "without its config" in refused(path, compress(save({"x": torch.zeros(2)})))
 
 
 def test_a_bomb_is_refused_before_it_fills_the_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

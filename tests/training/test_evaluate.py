@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from flashcaps.training.batches import Batch
+from flashcaps.training.batches import Batch, Held
 from flashcaps.training.evaluate import (
     Evaluation,
     answers,
@@ -43,22 +42,15 @@ class Echo(nn.Module):
         return Scores(images * self.weight)
 
 
-class Listed:
+class Listed(Held):
     """Scores and targets as examples."""
 
     def __init__(self, scores: list[list[float]], targets: Any, rule: str = "top1") -> None:
-        self.scores, self.targets, self.rule = torch.tensor(scores), torch.tensor(targets), rule
-        self.classes = self.scores.shape[1]
+        self.scores, self.targets = torch.tensor(scores), torch.tensor(targets)
+        super().__init__(len(self.scores), len(scores[0]), rule)
 
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    def some(self, count: int) -> Batch:
-        return Batch(self.scores[:count], self.targets[:count])
-
-    def batches(self, size: int) -> Iterator[Batch]:
-        for s, t in zip(self.scores.split(size), self.targets.split(size), strict=True):
-            yield Batch(s, t)
+    def take(self, index: Tensor) -> Batch:
+        return Batch(self.scores[index], self.targets[index])
 
 
 def test_error_and_confusion_by_hand() -> None:
@@ -132,10 +124,8 @@ def test_tables_for_people() -> None:
 
 
 def test_nothing_to_evaluate_on_is_an_error() -> None:
-    empty = Listed([[0.0, 1.0]], [1])
-    empty.scores, empty.targets = empty.scores[:0], empty.targets[:0]
     with pytest.raises(ValueError, match="at least one example"):
-        evaluate(Echo(), empty)
+        evaluate(Echo(), Held(0, 2, "top1"))
 
 
 class Corner(nn.Module):
@@ -152,9 +142,9 @@ class Corner(nn.Module):
 class Pictures(Listed):
     """Rows of scores as images of one channel and two rows, the second blank."""
 
-    def batches(self, size: int) -> Iterator[Batch]:
-        for b in super().batches(size):
-            yield b._replace(inputs=torch.stack([b.inputs, 0 * b.inputs], 1)[:, None])
+    def take(self, index: Tensor) -> Batch:
+        rows = self.scores[index]
+        return Batch(torch.stack([rows, 0 * rows], 1)[:, None], self.targets[index])
 
 
 @pytest.mark.parametrize("rule", ["top1", "top2"])
@@ -197,10 +187,10 @@ def test_nudged_images_move_along_each_diagonal_and_lose_what_leaves() -> None:
 class Corners(Pictures):
     """The second row is [9, 0, 9], which moved up along a diagonal is [0, 9, 0] in the first."""
 
-    def batches(self, size: int) -> Iterator[Batch]:
-        for b in super().batches(size):
-            b.inputs[:, :, 1] = torch.tensor([9.0, 0, 9])
-            yield b
+    def take(self, index: Tensor) -> Batch:
+        batch = super().take(index)
+        batch.inputs[:, :, 1] = torch.tensor([9.0, 0, 9])
+        return batch
 
 
 @pytest.mark.parametrize(("setting", "wrong"), [("nudge=0", 2), ("mirror=true", 1), ("nudge=1", 0)])

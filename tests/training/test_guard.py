@@ -48,28 +48,20 @@ def everything(step: TrainStep) -> list[Tensor]:
     return [x.clone() for x in (*step.model.state_dict().values(), *moments)]
 
 
+@pytest.mark.parametrize("good", [0, 3])
 @pytest.mark.parametrize("overrides", OPTIMISERS)
-def test_a_bad_step_and_all_after_it_change_nothing(overrides: tuple[str, ...]) -> None:
+def test_a_bad_step_and_all_after_it_change_nothing(overrides: tuple[str, ...], good: int) -> None:
     step, plan = make(*overrides)
-    for k in range(3):
+    for k in range(good):
         step(plan.index[k], plan.noise[k], k)
     before = everything(step)
-    step.stream.spoil = (int(plan.index[3][5]),)
-    for k in range(3, 6):
+    step.stream.spoil = (int(plan.index[good][5]),)
+    for k in range(good, good + 3):
         step(plan.index[k], plan.noise[k], k)
-    assert all(torch.equal(a, b) for a, b in zip(before, everything(step), strict=True))
+    after = everything(step)[: len(before)]  # in its first step, an optimiser adds its moments
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert not step.guard.healthy
-    assert step.guard.check() == 3
-
-
-@pytest.mark.parametrize("overrides", OPTIMISERS)
-def test_the_first_step_may_be_bad(overrides: tuple[str, ...]) -> None:
-    step, plan = make(*overrides)
-    before = [p.clone() for p in step.parameters]
-    step.stream.spoil = (int(plan.index[0][0]),)
-    step(plan.index[0], plan.noise[0], 0)
-    assert all(torch.equal(a, p) for a, p in zip(before, step.parameters, strict=True))
-    assert step.guard.check() == 0
+    assert step.guard.check() == good
 
 
 @pytest.mark.parametrize("overrides", OPTIMISERS)

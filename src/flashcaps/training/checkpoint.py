@@ -77,16 +77,15 @@ def room_for(path: Path, size: int) -> Iterator[None]:
 
 
 def save_weights(path: Path, model: nn.Module, config: dict[str, Any]) -> None:
-    """The model's weights, and in the same file what it takes to build it again; compressed where it ends in .xz."""
+    """Writes `weights_bytes`, compressed where the name ends in .xz."""
     raw = weights_bytes(model, config)
     write_atomic(path, compress(raw) if path.suffix == SUFFIX else raw)
 
 
 def weights_bytes(model: nn.Module, config: dict[str, Any]) -> bytes:
-    """A safetensors file: the state of the model, the config and the digest of both."""
-    own = {"model": {"name": model.name, "overrides": model.overrides}}
+    """A safetensors file: the state of the model, what it takes to build it again, and the digest of both."""
     plain = {name: x.detach().cpu().contiguous().clone() for name, x in model.state_dict().items()}
-    whole = own | config
+    whole = {"model": {"name": model.name, "overrides": model.overrides}} | config
     whole |= {"sha256": weights_digest(plain, whole)}  # inside: two keys of metadata are written in either order
     return save_bytes(plain, metadata={"flashcaps": json.dumps(whole)})
 
@@ -204,22 +203,17 @@ def find_weights(name: str | os.PathLike[str], weights: str | None = None) -> Pa
     if path.is_file():
         return path
     if path.is_dir():
-        return _in_folder(path, weights)
+        result = path / "result.json"
+        tested = (json.loads(result.read_text()).get("weights"),) if result.is_file() else ()
+        for which in (weights,) if weights else (*tested, *PREFERRED):
+            if (found := path / f"{which}.safetensors").is_file():
+                return found
+        raise FileNotFoundError(f"{path}: no {weights or 'ema, last or best'}.safetensors; is the run finished?")
     shipped = shipped_files()
     if str(name) in shipped:
         return shipped[str(name)]
     hint = nearest(str(name), shipped) or f"; by name there are {', '.join(sorted(shipped)) or 'none'}"
     raise FileNotFoundError(f"name: {name} is neither a run folder, a weights file nor a shipped name{hint}")
-
-
-def _in_folder(folder: Path, weights: str | None) -> Path:
-    result = folder / "result.json"
-    tested = (json.loads(result.read_text()).get("weights"),) if result.is_file() else ()
-    for which in (weights,) if weights else (*tested, *PREFERRED):
-        path = folder / f"{which}.safetensors"
-        if path.is_file():
-            return path
-    raise FileNotFoundError(f"{folder}: no {weights or 'ema, last or best'}.safetensors; is the run finished?")
 
 
 def save_state(folder: Path, state: dict[str, Any], step: int) -> None:

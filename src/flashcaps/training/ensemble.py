@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..models.base import Output
 from .checkpoint import load
 from .evaluate import Evaluation
-from .recipe import Recipe, make_recipe
+from .recipe import Claim, Recipe, make_recipe
 from .results import hardware, make_result
 from .run_folder import variant
 
@@ -37,12 +37,17 @@ class Ensemble(nn.Module):
         return Output(torch.stack(scores).mean(0), None)
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A checkpoint of the ensemble; result is what its run's result.json says, {} where there is none."""
 
     recipe: Recipe
     result: dict[str, Any]
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What members must have in common: everything but the seed."""
+        alike = replace(self.recipe, train=replace(self.recipe.train, seed=0), overrides=(), claim=Claim(), about="")
+        return alike.to_dict()
 
 
 def open_ensemble(
@@ -50,24 +55,17 @@ def open_ensemble(
 ) -> tuple[Ensemble, list[Member]]:
     """The checkpoints of one recipe, whatever their seeds, as one model."""
     models: list[Any] = [load(run, weights=weights, device=device) for run in runs]
-    members = []
+    members: list[Member] = []
     for run, model in zip(runs, models, strict=True):
         path = Path(run) / "result.json"
         result = json.loads(path.read_text()) if path.is_file() else {}
         members.append(Member(make_recipe(model.config["recipe"]), result))
-    for run, member in zip(runs, members, strict=True):
-        if without_seed(member.recipe) != without_seed(members[0].recipe):
+        if members[-1].common != members[0].common:
             raise ValueError(f"--ensemble: expected runs of one recipe that differ in their seed alone, got {runs[0]} "
-                             f"({members[0].recipe.name}) and {run} ({member.recipe.name}) with other fields")
+                             f"({members[0].recipe.name}) and {run} ({members[-1].recipe.name}) with other fields")
     if len({member.recipe.train.seed for member in members}) < len(members):
         raise ValueError("--ensemble: expected runs of different seeds, got one twice; train others with --seed")
     return Ensemble(models).eval(), members
-
-
-def without_seed(recipe: Recipe) -> dict[str, Any]:
-    """What members must have in common: everything but the seed."""
-    alike = replace(recipe, train=replace(recipe.train, seed=0))
-    return {k: v for k, v in alike.to_dict().items() if k not in ("overrides", "claim", "about")}
 
 
 def ensemble_result(members: Sequence[Member], test: Evaluation, command: str, device: torch.device) -> dict[str, Any]:

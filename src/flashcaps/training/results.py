@@ -76,19 +76,16 @@ def hardware(device: torch.device, world: int = 1) -> str:
 
 def commit() -> str:
     """$FLASHCAPS_COMMIT, or git's of the sources with "+" where files differ from it; "" where neither is known."""
-    given = os.environ.get("FLASHCAPS_COMMIT")
-    if given:
+    if given := os.environ.get("FLASHCAPS_COMMIT"):
         return given
+    git = ["git", "-C", str(Path(__file__).parents[1])]
+    asked = (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "."])
     try:
-        known = _git("rev-parse", "--short=12", "HEAD")
-        return known + ("+" if _git("status", "--porcelain", ".") else "")
+        known, changed = (subprocess.check_output([*git, *words], stderr=subprocess.DEVNULL, text=True, timeout=30)
+                          for words in asked)
     except (OSError, subprocess.SubprocessError):
         return ""
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(Path(__file__).parents[1]), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    return known.strip() + "+" * bool(changed)
 
 
 def keep(result: dict[str, Any], folder: Path) -> Path:
