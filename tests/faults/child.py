@@ -24,6 +24,7 @@ import numpy as np
 import torch
 import torch._dynamo  # which the first optimiser would import, in every child anew
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
 from flashcaps.cli import main as command_line
 from flashcaps.training import loop as training
@@ -149,23 +150,14 @@ def write_digest(step: Any, folder: Path) -> None:
 
 def digest(value: Any) -> str:
     """SHA-256 of nested dicts and lists of tensors and numbers, in order."""
-    h = hashlib.sha256()
-
-    def add(x: Any) -> None:
+    leaves, structure = tree_flatten(value)
+    h = hashlib.sha256(repr(structure).encode())
+    for x in leaves:
         if isinstance(x, Tensor):
             h.update(f"{x.dtype}{tuple(x.shape)}".encode())
             h.update(np.ascontiguousarray(x.detach().cpu().numpy()).tobytes())
-        elif isinstance(x, dict):
-            for key in x:
-                h.update(repr(key).encode())
-                add(x[key])
-        elif isinstance(x, list | tuple):
-            for item in x:
-                add(item)
         else:
             h.update(repr(x).encode())
-
-    add(value)
     return h.hexdigest()
 
 

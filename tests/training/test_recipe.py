@@ -148,17 +148,14 @@ def test_every_recipe_trains_two_steps(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_overrides_by_full_and_by_short_name() -> None:
-    recipe = small_recipe("train.epochs=7", "lr=0.5", "augment.flip=true", "ema=0.5")
-    assert (recipe.train.epochs, recipe.optimiser.lr, recipe.augment.flip, recipe.train.ema) == (7, 0.5, True, 0.5)
-    assert recipe.overrides == ("train.epochs=7", "lr=0.5", "augment.flip=true", "ema=0.5")
-
-
-def test_overrides_reach_the_model_and_the_data() -> None:
-    recipe = small_recipe("iterations=1", "model.options.leaky=true", "data.seed=3", "milestones=[1, 2]")
+    recipe = small_recipe("train.epochs=7", "lr=0.5", "augment.flip=true", "milestones=[1, 2]")
+    assert (recipe.train.epochs, recipe.optimiser.lr, recipe.augment.flip) == (7, 0.5, True)
+    assert recipe.schedule.milestones == (1, 2)
+    assert recipe.overrides == ("train.epochs=7", "lr=0.5", "augment.flip=true", "milestones=[1, 2]")
+    recipe = small_recipe("iterations=1", "model.options.leaky=true", "data.seed=3")
     assert recipe.model.overrides["iterations"] == 1
     assert recipe.model.overrides["options"] == {"leaky": True}
     assert recipe.data.options == {"seed": 3}
-    assert recipe.schedule.milestones == (1, 2)
     assert SMALL["model"].get("iterations") is None  # the source is left alone
 
 
@@ -187,14 +184,9 @@ def test_overrides_reach_the_model_and_the_data() -> None:
         ("batch=1_000_000_000_000", "train.batch: expected at most 1000000, got 1000000000000"),
         ("epochs=" + "9" * 4000, "train.epochs: expected at most 1000000, got a number of 13288 bits"),
         ("epochs=" + "9" * 40_000, "train.epochs: expected int, got '999"),
-        ("steps=-5", "train.steps: expected at least 0"),
-        ("rollback=4", "train.rollback: expected at most 3"),
-        ("crop=-1", "augment.crop: expected at least 0"),
         ("contrast=[0.5]", "augment.contrast: expected two values"),
         ("padding=2", "augment.padding: expected augment.crop beside it"),
         ("label_smoothing=0.1", "loss.label_smoothing: expected loss.kind='cross_entropy' beside it, got 'margin'"),
-        ("label_smoothing=1.0", "loss.label_smoothing: expected at least 0 and below 1"),
-        ("resize=1_000_000", "data.resize: expected at most 4096"),
         ("model.primary.types=99_999_999_999", "model.overrides.primary.types: expected at most"),
         ("model.options.rate=nan", "model.overrides.options.rate: expected a number"),
         ("data.seed=inf", "data.options.seed: expected at most"),
@@ -215,17 +207,6 @@ def test_every_number_of_a_recipe_has_limits() -> None:
     numbers = [f for f in fields if any(word in str(f.type) for word in ("int", "float"))]
     assert len(numbers) > 30
     assert numbers == [f for f in fields if "limits" in f.metadata]
-
-
-def test_absurd_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "absurd.toml"
-    for content in (b"x = " + b"[" * 100_000, b"x = " + b"9" * 100_000, b"\xff\xfe\x00"):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"absurd\.toml: not TOML"):
-            read_recipe(str(path))
-    path.write_text("#" * (2 << 20))
-    with pytest.raises(ValueError, match=r"absurd\.toml: expected at most 1,048,576 bytes"):
-        read_recipe(str(path))
 
 
 def test_wrong_files_are_answered(tmp_path: Path) -> None:

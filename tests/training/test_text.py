@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,19 +135,16 @@ def test_a_captured_run_on_kept_states_is_the_eager_one(
     assert captured == pytest.approx(anew, rel=5e-3)
 
 
-def test_gpt2_is_found_by_its_name_where_transformers_keeps_it(tmp_path: Path) -> None:
-    """The documented command, with a small GPT-2 in place of the large one in the cache of transformers."""
-    cache = tmp_path / "cache" / "hub" / "models--gpt2-large"
+def test_gpt2_is_found_by_its_name_where_transformers_keeps_it(tmp_path: Path, monkeypatch: Any) -> None:
+    """The documented settings, with a small GPT-2 in place of the large one in the cache of transformers."""
+    cache = tmp_path / "hub" / "models--gpt2-large"
     write_gpt2(cache / "snapshots" / "0123456789abcdef0123456789abcdef01234567")
     (cache / "refs").mkdir()
     (cache / "refs" / "main").write_text("0123456789abcdef0123456789abcdef01234567")
-    command = [sys.executable, "-m", "flashcaps", "train", "heinsen_sst5", "data.transformer=gpt2-large",
-               "data.keep=fp16", "data.counts=[24, 8, 8]", "batch=10", "--dev", "--device", "cpu", "--out",
-               str(tmp_path / "run"), "--data", str(write_trees(tmp_path))]  # fmt: skip
-    environment = os.environ | {"HF_HOME": str(tmp_path / "cache"), "HF_HUB_CACHE": str(tmp_path / "cache" / "hub")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    recipe = read_recipe("heinsen_sst5", ["data.transformer=gpt2-large", "data.keep=fp16", "data.counts=[24, 8, 8]",
+                                          "batch=10"])  # fmt: skip
+    result = train(recipe, RunOptions("cpu", str(tmp_path / "run"), str(write_trees(tmp_path)), dev=True)).result
     assert "data.transformer=gpt2-large" in result["overrides"]
     assert result["parameters"] == sum(p.numel() for p in create_model("heinsen_sst5", layers=3, width=16).parameters())
 
