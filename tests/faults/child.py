@@ -70,7 +70,7 @@ def damaged(content: bytes, flips: int) -> Iterator[tuple[str, bytes]]:
 
 
 class Child:
-    """`flashcaps ARGUMENTS` in a process of its own; `patch` (a picklable function) is called in it first."""
+    """`flashcaps ARGUMENTS` in a process of its own; `patch` (a picklable function) is called in it first, or alone."""
 
     def __init__(self, arguments: list[str], log: Path, patch: Any = None, environment: dict[str, str] | None = None):
         self.log = log
@@ -117,10 +117,11 @@ def _run(arguments: list[str], log: Path, patch: Any, environment: dict[str, str
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     plain_runs()
-    if patch is not None:
-        patch()
     try:
-        command_line(arguments)
+        if patch is not None:
+            patch()
+        if arguments:
+            command_line(arguments)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

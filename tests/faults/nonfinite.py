@@ -67,10 +67,6 @@ def poison(kind: str, above: float = 0.0) -> None:
     stepping.TrainStep.prepare = noted  # type: ignore[method-assign]
     stepping.criterion = judged
     training.create_model = hooked
-    _digest_when_stopped()
-
-
-def _digest_when_stopped() -> None:
     stop = training.raise_non_finite
 
     def told(step: Any, at: int, folder: Path, resume: str) -> None:

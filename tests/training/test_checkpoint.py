@@ -29,7 +29,6 @@ from flashcaps.training.checkpoint import (
     is_compressed,
     load,
     load_state,
-    read_weights,
     save_state,
     save_weights,
     write_atomic,
@@ -181,21 +180,15 @@ def refused(path: Path, raw: bytes) -> str:
     return str(told.value)
 
 
-def test_the_same_bits_come_back(path: Path, half_model: Any) -> None:
+def test_the_same_bits_come_back_from_any_tool(path: Path, half_model: Any) -> None:
     plain = path.with_name("small.safetensors")
     save_weights(plain, half_model, {"step": 7})
-    assert decompress(path) == plain.read_bytes()
-    assert path.stat().st_size < 0.75 * plain.stat().st_size
-    (weights, config), (expected, same) = read_weights(path), read_weights(plain)
-    assert config == same
-    assert weights.keys() == expected.keys()
-    for name, x in weights.items():
-        assert x.dtype == expected[name].dtype, name
-        assert torch.equal(x, expected[name]), name
-    again: Any = flashcaps.load(path)
-    assert again.config["step"] == 7
+    raw = plain.read_bytes()
+    assert decompress(path) == lzma.decompress(path.read_bytes(), format=lzma.FORMAT_XZ) == raw
+    assert compress(raw) == path.read_bytes()  # the same weights give the same file
+    assert path.stat().st_size < 0.75 * len(raw)
     images = torch.rand(2, 1, 28, 28)
-    assert torch.equal(again(images).scores, flashcaps.load(plain)(images).scores)
+    assert torch.equal(flashcaps.load(path)(images).scores, flashcaps.load(plain)(images).scores)
 
 
 def test_it_goes_by_content_whatever_the_name(path: Path) -> None:
@@ -206,31 +199,20 @@ def test_it_goes_by_content_whatever_the_name(path: Path) -> None:
     assert not is_compressed(path)
 
 
-def test_every_cut_is_noticed(path: Path) -> None:
+def test_every_cut_flipped_bit_and_addition_is_noticed(path: Path) -> None:
     whole = path.read_bytes()
     for k in (0, 1, 6, 12, *range(20, len(whole), len(whole) // 40), len(whole) - 1):
         refused(path, whole[:k])
     assert f"ends after {len(whole) - 1:,} bytes" in refused(path, whole[:-1])
-
-
-def test_every_flipped_bit_is_noticed(path: Path) -> None:
-    whole = path.read_bytes()
     for place in (*range(24), *range(24, len(whole), len(whole) // 60), *range(len(whole) - 40, len(whole))):
         damaged = bytearray(whole)
         damaged[place] ^= 4
         refused(path, bytes(damaged))
-
-
-def test_what_follows_is_noticed(path: Path) -> None:
-    whole = path.read_bytes()
     assert "found 3 bytes" in refused(path, whole + b"abc")
     assert f"found {len(whole):,} bytes" in refused(path, whole + whole)
-
-
-def test_weights_that_are_others_than_hashed_are_noticed(path: Path) -> None:
-    raw = bytearray(decompress(path))
-    raw[-1] ^= 1
-    assert "expected sha256" in refused(path, compress(bytes(raw)))
+    other = bytearray(lzma.decompress(whole))
+    other[-1] ^= 1
+    assert "expected sha256" in refused(path, compress(bytes(other)))
 
 
 @pytest.mark.parametrize("raw", [b"", b"no weights", struct.pack("<Q", 1 << 40)], ids=["empty", "text", "header"])
@@ -296,8 +278,3 @@ def test_python_without_lzma_says_so(path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "lzma", None)
     with pytest.raises(ImportError, match=r"\.xz files need Python's module lzma"):
         flashcaps.load(path)
-
-
-def test_any_tool_unpacks_it_and_the_same_weights_give_the_same_bytes(path: Path) -> None:
-    assert lzma.decompress(path.read_bytes(), format=lzma.FORMAT_XZ) == decompress(path)
-    assert compress(decompress(path)) == path.read_bytes()

@@ -24,7 +24,8 @@ from ..fake_data import fake_load_data, small_recipe, small_step
 CPU = torch.device("cpu")
 RADAM = ("optimiser.kind=radam", "schedule.kind=one_cycle", "schedule.momentum=[0.999, 0.8991]")
 OPTIMISERS = [(), ("optimiser.kind=adam",), ("optimiser.kind=sgd", "optimiser.momentum=0.9"), RADAM,
-              ("optimiser.kind=muon", "optimiser.momentum=0.9")]  # fmt: skip
+              ("optimiser.kind=muon", "optimiser.momentum=0.9"),
+              ("model.routing=discriminative", "model.options.rate=0.001")]  # fmt: skip
 
 
 class Stream(ImageStream):
@@ -77,18 +78,6 @@ def test_a_good_run_is_bit_for_bit_that_of_no_guard(overrides: tuple[str, ...]) 
             assert k % 2 or step.guard.check() is None  # each check starts the count again
         after.append(everything(step))
     assert all(torch.equal(a, b) for a, b in zip(*after, strict=True))
-
-
-def test_coefficients_are_put_back() -> None:
-    step, plan = make("model.routing=discriminative", "model.options.rate=0.001")
-    layer: Any = step.model.capsules.layers[0]
-    start = layer.coefficients.clone()
-    step(plan.index[0], plan.noise[0], 0)
-    moved = layer.coefficients.clone()
-    assert not torch.equal(start, moved)
-    step.stream.spoil = (int(plan.index[1][0]),)
-    step(plan.index[1], plan.noise[1], 1)
-    assert torch.equal(layer.coefficients, moved)
 
 
 def test_coefficients_that_overflow_at_once_are_put_back_at_once() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -53,15 +53,22 @@ class Share(NamedTuple):
     world: int = 1
 
 
-class Stream(Protocol):
-    """What the training loop asks of its data."""
+class Stream:
+    """What the loop trains on: `steps` whole batches an epoch, so that every step has the same shape."""
 
-    share: Share
-    steps: int  # in an epoch
+    def __init__(self, examples: int, share: Share, seed: int) -> None:
+        self.examples, self.share, self.seed = examples, share, seed
+        self.steps = examples // (share.batch * share.world)
+        if self.steps < 1:
+            raise ValueError(f"train.batch: expected at most {examples // share.world} (the data have {examples} "
+                             f"examples, for {share.world} processes), got {share.batch}")
 
-    def plan(self, epoch: int) -> Plan: ...
+    def plan(self, epoch: int) -> Plan:
+        raise NotImplementedError
 
-    def batch(self, index: Tensor, noise: Tensor) -> Batch: ...
+    def batch(self, index: Tensor, noise: Tensor) -> Batch:
+        """The examples at index (n,), changed by their random numbers (n, columns)."""
+        raise NotImplementedError
 
 
 class Held:
@@ -137,27 +144,18 @@ class Augmentation:
         return self.table[(noise[:, 0] * _TABLE).long()], noise[:, 1].argsort()
 
 
-def check_enough(examples: int, share: Share) -> int:
-    """Steps in an epoch: whole batches only, so that every step has the same shape."""
-    steps = examples // (share.batch * share.world)
-    if steps < 1:
-        raise ValueError(f"train.batch: expected at most {examples // share.world} (the data have {examples} examples, "
-                         f"for {share.world} processes), got {share.batch}")
-    return steps
-
-
-class ShuffledStream:
+class ShuffledStream(Stream):
     """Examples with these labels, each once an epoch in a new order; a last partial batch is left out."""
 
     def __init__(self, labels: Tensor, augment: Augment, share: Share, classes: int, seed: int) -> None:
-        self.labels, self.share, self.classes, self.seed = labels, share, classes, seed
-        self.steps = check_enough(len(labels), share)
+        super().__init__(len(labels), share, seed)
+        self.labels, self.classes = labels, classes
         self.augment = Augmentation(augment, labels.device, seed)
 
     def plan(self, epoch: int) -> Plan:
         """The order of all examples, and the random numbers of each place in it, for (seed, epoch)."""
-        (b, rank, world), examples, columns = self.share, len(self.labels), self.augment.columns
-        place = epoch * examples + torch.arange(examples, device=self.labels.device)
+        (b, rank, world), columns = self.share, self.augment.columns
+        place = epoch * self.examples + torch.arange(self.examples, device=self.labels.device)
         order = draws(self.seed, place, 1)[:, 0].argsort()
         mine = (x[: self.steps * world * b].view(self.steps, world, b)[:, rank] for x in (order, place))
         index, place = (x.contiguous() for x in mine)
@@ -216,12 +214,12 @@ class StreamedImages(ImageStream):
         return self.stored.end([self.reading[k] for k in asked])
 
 
-class PairStream:
+class PairStream(Stream):
     """Composed images, each a new one; an epoch has as many as there are digits."""
 
     def __init__(self, pairs: Any, share: Share, seed: int) -> None:
-        self.pairs, self.share, self.seed = pairs, share, seed
-        self.steps = check_enough(len(pairs), share)
+        super().__init__(len(pairs), share, seed)
+        self.pairs = pairs
 
     def plan(self, epoch: int) -> Plan:
         b, rank, world = self.share

@@ -77,13 +77,13 @@ def room_for(path: Path, size: int) -> Iterator[None]:
 
 
 def save_weights(path: Path, model: nn.Module, config: dict[str, Any]) -> None:
-    """Writes `weights_bytes`, compressed where the name ends in .xz."""
+    """The model's weights, and in the same file what it takes to build it again; compressed where it ends in .xz."""
     raw = weights_bytes(model, config)
     write_atomic(path, compress(raw) if path.suffix == SUFFIX else raw)
 
 
 def weights_bytes(model: nn.Module, config: dict[str, Any]) -> bytes:
-    """A safetensors file: the state of the model, what it takes to build it again, and the digest of both."""
+    """A safetensors file: the state of the model, the config and the digest of both."""
     plain = {name: x.detach().cpu().contiguous().clone() for name, x in model.state_dict().items()}
     whole = {"model": {"name": model.name, "overrides": model.overrides}} | config
     whole |= {"sha256": weights_digest(plain, whole)}  # inside: two keys of metadata are written in either order

@@ -7,7 +7,6 @@ device without their padding, and a captured training step gathers its batch fro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,17 +31,22 @@ class Transformer:
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
         try:
             from transformers import AutoModel, AutoTokenizer
+            from transformers.utils import logging
         except ImportError as error:
             raise ImportError(f"text needs transformers ({error}): pip install 'flashcaps[text]'") from None
+        bars = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()
         try:
-            with _quiet():
-                self.tokenizer: Any = AutoTokenizer.from_pretrained(name, local_files_only=True)
-                self.model: Any = AutoModel.from_pretrained(name, local_files_only=True)
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(name, local_files_only=True)
+            self.model: Any = AutoModel.from_pretrained(name, local_files_only=True)
         except (OSError, ValueError) as error:
             raise FileNotFoundError(
                 f"data.transformer: {name!r} is not a transformer on this machine ({str(error).splitlines()[0]}); "
                 "give the folder of one you have, or get one: huggingface_hub.snapshot_download(NAME)"
             ) from None
+        finally:
+            if bars:
+                logging.enable_progress_bar()
         self.model.float().to(device).eval().requires_grad_(False)  # stored in fp32 or half precision
         self.tokenizer.padding_side = "right"  # all texts of a batch begin at column 0: batches are cut on the right
         if self.tokenizer.pad_token is None:
@@ -61,20 +65,6 @@ class Transformer:
         """ids, mask (B, n) -> (B, n, layers, width), the embeddings first."""
         hidden = self.model(input_ids=ids, attention_mask=mask.long(), output_hidden_states=True).hidden_states
         return torch.stack(hidden, dim=2)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hides the progress bars of transformers."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 class Phrases:
