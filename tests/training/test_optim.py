@@ -48,9 +48,6 @@ def test_one_cycle_of_rate_and_momentum() -> None:
     end = at(1000)
     assert end.lr == pytest.approx(1e-5)
     assert end.momentum == pytest.approx(0.999)
-
-
-def test_one_cycle_without_momentum_leaves_it_alone() -> None:
     assert scheduled(Schedule("one_cycle", warmup=0.1), 0.1, 30, 100, 10).momentum is None
 
 

@@ -19,7 +19,7 @@ from flashcaps.training import loader as sources
 from flashcaps.training.batches import Share
 from flashcaps.training.distributed import Workers
 from flashcaps.training.loader import open_sources
-from flashcaps.training.recipe import RECIPES, SECTIONS, Claim, Train, list_recipes, make_recipe, read_recipe
+from flashcaps.training.recipe import SECTIONS, Claim, Train, list_recipes, make_recipe, read_recipe
 from flashcaps.training.step import make_step
 
 from ..fake_data import SMALL, FakeTransformer, fake_load_data, small_recipe
@@ -226,11 +226,6 @@ def test_wrong_files_are_answered(tmp_path: Path) -> None:
         read_recipe(str(path))
 
 
-def test_a_recipe_survives_json() -> None:
-    recipe = read_recipe("discriminative_mnist_l1_norec", ["epochs=2"])
-    assert make_recipe(json.loads(recipe.to_json())) == recipe
-
-
 def test_a_recipe_with_a_base_says_what_differs(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         'base = "discriminative_mnist_l2_norec"\nabout = "mine"\nmodel.options = { rate = 0.5 }\ntrain.epochs = 3\n'
@@ -267,15 +262,6 @@ def test_a_wrong_base_is_one_line(tmp_path: Path, text: str, message: str) -> No
         read_recipe(str(tmp_path / "mine.toml"))
 
 
-def test_recipes_that_come_along_are_three_files_deep_at_most() -> None:
-    content = {name: tomllib.loads((RECIPES / f"{name}.toml").read_text()) for name in list_recipes()}
-    for name in content:
-        chain = [name]
-        while "base" in content[chain[-1]]:
-            chain.append(content[chain[-1]]["base"])
-        assert len(chain) <= 3, chain
-
-
 @pytest.mark.parametrize("name", ["tiny", "capsnet_mnist_fast", "demo_em", "heinsen_sst2", "em_views_azimuth"])
 def test_a_recipe_is_written_whole_and_read_back(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.toml"
@@ -287,9 +273,11 @@ def test_a_recipe_is_written_whole_and_read_back(name: str, tmp_path: Path) -> N
 
 
 def test_fields_that_recipes_had_once_are_read_at_the_values_that_changed_nothing() -> None:
-    stored = json.loads(read_recipe("tiny").to_json())
+    recipe = read_recipe("tiny", ["epochs=2"])
+    stored = json.loads(recipe.to_json())
+    assert make_recipe(stored) == recipe
     stored["optimiser"]["sharpness"], stored["schedule"]["staircase"] = 0.0, True
-    assert make_recipe(stored) == read_recipe("tiny")
+    assert make_recipe(stored) == recipe
     stored["optimiser"]["sharpness"] = 0.5
     with pytest.raises(ValueError, match=r"optimiser\.sharpness: no such field"):
         make_recipe(stored)

@@ -103,7 +103,9 @@ def weights_digest(weights: dict[str, Tensor], config: dict[str, Any]) -> str:
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """(weights, config) of a file, compressed or not; an error names what is wrong with it."""
     try:
-        raw = decompress(path) if is_compressed(path) else path.read_bytes()
+        with path.open("rb") as stream:
+            compressed = stream.read(len(MAGIC)) == MAGIC  # whatever the name; no safetensors file begins so
+        raw = decompress(path) if compressed else path.read_bytes()
         weights = load_bytes(raw)  # checks the header, too, but returns no metadata
         metadata = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
     except (SafetensorError, OSError, KeyError, TypeError) as error:  # the last two: a dtype, a size torch lacks
@@ -111,7 +113,12 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"{path}: not a whole safetensors file ({why}); get or train it again") from None
     if "flashcaps" not in metadata:
         raise ValueError(f"{path}: expected weights that flashcaps saved, got safetensors without its config")
-    config = _parse(path, metadata["flashcaps"])
+    try:
+        config = json.loads(metadata["flashcaps"])
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: the config in it is damaged ({error}); get or train it again") from None
+    if not isinstance(config, dict) or "model" not in config:
+        raise ValueError(f"{path}: the config in it names no model; get or train it again")
     digest = config.pop("sha256", None)
     if digest is not None and (found := weights_digest(weights, config)) != digest:
         raise ValueError(f"{path}: expected sha256 {digest}, found {found}; the file is damaged, get or train it again")
@@ -119,12 +126,6 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if x.is_floating_point() and not torch.isfinite(x).all():
             raise ValueError(f"{path}: {name}: expected finite weights, got {int((~x.isfinite()).sum())} NaN or Inf")
     return weights, config
-
-
-def is_compressed(path: Path) -> bool:
-    """Judged by the first bytes, not the name; no safetensors file begins with them."""
-    with path.open("rb") as stream:
-        return stream.read(len(MAGIC)) == MAGIC
 
 
 def compress(raw: bytes) -> bytes:
@@ -163,16 +164,6 @@ def _lzma() -> ModuleType:
         raise ImportError(f"{SUFFIX} files need Python's module lzma, which this Python was built without; install "
                           "liblzma and build it again, or take another") from None  # fmt: skip
     return lzma
-
-
-def _parse(path: Path, text: str) -> dict[str, Any]:
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: the config in it is damaged ({error}); get or train it again") from None
-    if not isinstance(config, dict) or "model" not in config:
-        raise ValueError(f"{path}: the config in it names no model; get or train it again")
-    return config
 
 
 def load(

@@ -35,8 +35,10 @@ def open_sources(
     spec = recipe.data
     dataset, validation = load_splits(spec, root, device)
     streamed = isinstance(dataset.train.images, StoredImages)
-    if streamed:
-        _check_streamed(recipe, device, share)
+    if streamed and spec.resize:
+        raise ValueError("data.resize: pictures that stay on disk are scaled as they are read; use data.size=[H, W]")
+    if streamed and device.type == "cuda" and recipe.train.capture and share is not None and share.world == 1:
+        raise ValueError("train.capture: a step that reads files cannot be captured; run it with train.capture=false")
     splits: dict[str, Any] = {"train": dataset.train, "test": dataset.test, "validation": validation}
     splits = {name: split for name, split in splits.items() if split is not None}
     for name, split in splits.items():
@@ -56,13 +58,6 @@ def open_sources(
     image = (dataset.shape[0], crop, crop) if crop else dataset.shape
     options = {"classes": classes, "image": image} if streamed else {}
     return Sources(dataset, stream, held.get("validation"), held["test"], options)
-
-
-def _check_streamed(recipe: Recipe, device: torch.device, share: Share | None) -> None:
-    if recipe.data.resize:
-        raise ValueError("data.resize: pictures that stay on disk are scaled as they are read; use data.size=[H, W]")
-    if device.type == "cuda" and recipe.train.capture and share is not None and share.world == 1:
-        raise ValueError("train.capture: a step that reads files cannot be captured; run it with train.capture=false")
 
 
 def load_splits(spec: Data, root: Root, device: torch.device) -> tuple[Dataset, Split | None]:

@@ -71,13 +71,13 @@ def memory_warning(recipe: Recipe, device: torch.device, free: int | None = None
     """A warning where a step would not fit in free memory, with a batch that would. None for models of text."""
     model = create_model(recipe.model.name, **for_loading(recipe.model.overrides))  # no weights are fetched to count
     free = memory_free(device) if free is None else free
-    if model.image is None:
+    if model.image is None or free is None:
         return None
-    needed = memory_needed(model, model.image, recipe.train.batch)
-    if free is None or needed <= SPARE * free:
+    fixed, needed = (memory_needed(model, model.image, batch) for batch in (0, recipe.train.batch))
+    if needed <= SPARE * free:
         return None
-    fixed, each = memory_needed(model, model.image, 0), memory_needed(model, model.image, 1)
-    fits = int((SPARE * free - fixed) // max(each - fixed, 1))
+    each = (needed - fixed) // recipe.train.batch
+    fits = int((SPARE * free - fixed) // max(each, 1))
     advice = f"batch={fits} would fit" if fits >= 1 else "make images smaller, data.size=[64,64]"
     return f"a step needs about {in_bytes(needed)}, {in_bytes(free)} are free on {device}; {advice}"
 
