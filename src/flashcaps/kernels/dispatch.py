@@ -126,11 +126,13 @@ def route(
     record: bool = False,
     pose: Tensor | None = None,
     memory: Memory | None = None,
+    output_norm: Callable[[Tensor], Tensor] | None = None,
 ) -> Routed:
     """Children u (B, I, D), or (B, types, H, W, D), with activations of the same axes -> their parents.
 
     The result is in u's dtype; under autocast, too, routing runs in fp32. A convolution's places are part of the batch
     axis. pose: the parents' so far, for an algorithm that goes on from it. memory: is given the votes.
+    output_norm: what activations go through.
     """
     with no_autocast(u.device):
         twin = TWINS.get(name)
@@ -161,6 +163,8 @@ def route(
             if form == "triton":
                 common["triton"] = True
             routed = routing.run(twin.function, votes, activation, learned, coupling=coupling, **common)
+        if output_norm is not None and routed.activation is not None:
+            routed = routed._replace(activation=output_norm(routed.activation))
         return _finished(routed, u.dtype, coupling, routing.output_activation)
 
 

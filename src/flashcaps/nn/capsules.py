@@ -156,6 +156,7 @@ class CapsuleLayer(FiniteModule):
             self.routing.init_weights(self.weight, sizes)
         self._specs = self.routing.learned(sizes)
         self.memory = self.routing.memory()
+        self.output_norm = self.routing.output_norm(sizes)
         self.single = dataclasses.replace(self.routing, iterations=1) if self.routing.stepwise else None
         biased = self.routing.vote_bias if vote_bias is None else vote_bias
         self.bias = nn.Parameter(torch.zeros(j, rows, g, h)) if biased else None
@@ -255,6 +256,7 @@ class CapsuleLayer(FiniteModule):
             record=record,
             pose=pose,
             memory=memory,
+            output_norm=self.output_norm,
         )
         if not self.training:  # training has a guard of its own, which can step back
             given = {"u": u, "weight": self.weight} | {f"learned {name}": x for name, x in learned.items()}

@@ -94,6 +94,10 @@ class Routing:
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         return {}
 
+    def output_norm(self, sizes: Sizes) -> nn.Module | None:
+        """What the parents' activations (N, J) go through after routing, N over examples and places; None: nothing."""
+        return None
+
     def memory(self) -> Memory | None:
         """A place for what the algorithm's own training step needs of a forward pass; None: it takes no such step."""
         return None
