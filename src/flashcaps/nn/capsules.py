@@ -28,6 +28,8 @@ from ..routing.math import compute_dtype, length
 PRIMARY_FORMS = ("squash", "sigmoid", "norm", "score")
 
 Dim = int | tuple[int, int]
+# Poses and activations of children, how they vote, and (B, H', W') of a convolution's parents.
+Children = tuple[Tensor, Tensor | None, Transform, tuple[int, int, int] | None]
 
 
 class FiniteModule(nn.Module):
@@ -170,6 +172,38 @@ class CapsuleLayer(FiniteModule):
         self.hidden = False  # whether another layer above has the objective; a stack says so
         self._compared = False  # whether activations given by hand were compared with lengths
 
+    def forward(
+        self, u: Tensor | Routed, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
+    ) -> Routed:
+        u, activation, transform, grid = self._children(u, activation)
+        return place(self._route(self.routing, u, activation, transform, coupling=coupling, record=record), grid)
+
+    def step(
+        self,
+        u: Tensor | Routed,
+        pose: Tensor | None = None,
+        activation: Tensor | None = None,
+        *,
+        coupling: bool = False,
+    ) -> Routed:
+        """One routing step from the parents' `pose`, shaped like the result's; None is the first."""
+        u, activation, transform, grid = self._children(u, activation)
+        if self.single is None:
+            raise TypeError(f"step: {self.name} routing has no single step: it cannot go on from a given pose")
+        b, *places = (u.shape[0],) if grid is None else grid
+        check_shape("pose", pose, (b, transform.weight.shape[0], *places, self.out_dim), "the parents' pose so far")
+        if pose is not None and grid is not None:
+            pose = pose.permute(0, 2, 3, 1, 4).flatten(0, 2)
+        return place(self._route(self.single, u, activation, transform, coupling=coupling, pose=pose), grid)
+
+    def votes(self, u: Tensor | Routed) -> Tensor:
+        """The votes of children (B, I, J, D), for those who want to look at them; a convolution's places join B."""
+        u, _, transform, _ = self._children(u, None)
+        return make_votes(transform, u).explicit()
+
+    def _children(self, u: Tensor | Routed, activation: Tensor | None) -> Children:
+        raise TypeError(f"{type(self).__name__} declares no children")
+
     def take(self, u: Tensor | Routed, activation: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Poses and activations as this layer's algorithm has them, from another layer's `Routed` or as given."""
         takes = self.routing.input_activation
@@ -230,6 +264,7 @@ class CapsuleLayer(FiniteModule):
 
     def _route(
         self,
+        routing: Routing,
         u: Tensor,
         activation: Tensor | None,
         transform: Transform,
@@ -237,16 +272,15 @@ class CapsuleLayer(FiniteModule):
         coupling: bool = False,
         record: bool = False,
         pose: Tensor | None = None,
-        single: Routing | None = None,
     ) -> Routed:
-        """Checked children to parents. single: the algorithm for one step, on from `pose`."""
+        """Checked children to parents, a convolution's places in the batch axis."""
         repeats = 1 if transform.window is not None else math.prod(u.shape[1:-1]) // transform.weight.shape[2]
         recorded = self.training and torch.is_grad_enabled() and not is_transformed()
         memory = self.memory if recorded else None  # whether the algorithm's own training step may follow
         learned = self._tensors(compute_dtype(u, self.weight), repeats, transform.weight.shape[0], memory)
         routed = route(
             self.name,
-            self.routing if single is None else single,
+            routing,
             transform,
             u,
             activation,
@@ -277,26 +311,6 @@ class CapsuleLayer(FiniteModule):
                 raise ValueError(
                     f"activation: expected {tuple(u.shape[:-1])}, one per capsule, got {tuple(activation.shape)}"
                 )
-
-    def _check_step(self, pose: Tensor | None, shape: tuple[int, ...]) -> None:
-        if not self.routing.stepwise:
-            raise TypeError(f"step: {self.name} routing has no single step: it cannot go on from a given pose")
-        check_shape("pose", pose, shape, "the parents' pose so far")
-
-    def step(
-        self,
-        u: Tensor | Routed,
-        pose: Tensor | None = None,
-        activation: Tensor | None = None,
-        *,
-        coupling: bool = False,
-    ) -> Routed:
-        """One routing step from the parents' `pose`; None is the first."""
-        raise TypeError(f"{type(self).__name__} has no routing step")
-
-    def votes(self, u: Tensor | Routed) -> Tensor:
-        """The votes of children (B, I, J, D), for those who want to look at them; a convolution's places join B."""
-        raise TypeError(f"{type(self).__name__} has no votes")
 
     def set_iterations(self, iterations: int) -> None:
         self.routing = dataclasses.replace(self.routing, iterations=iterations)
@@ -342,30 +356,7 @@ class DenseCapsules(CapsuleLayer):
         super().__init__(routing, in_capsules, in_dim, out_capsules, out_dim, pose, vote_bias, backend, options)
         self.shared, self.coordinates = shared, coordinates
 
-    def forward(
-        self, u: Tensor | Routed, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
-    ) -> Routed:
-        u, activation, transform = self._children(u, activation)
-        return self._route(u, activation, transform, coupling=coupling, record=record)
-
-    def step(
-        self,
-        u: Tensor | Routed,
-        pose: Tensor | None = None,
-        activation: Tensor | None = None,
-        *,
-        coupling: bool = False,
-    ) -> Routed:
-        """One routing step from the parents' `pose` (B, J, D); None is the first."""
-        u, activation, transform = self._children(u, activation)
-        self._check_step(pose, (u.shape[0], transform.weight.shape[0], self.out_dim))
-        return self._route(u, activation, transform, coupling=coupling, pose=pose, single=self.single)
-
-    def votes(self, u: Tensor | Routed) -> Tensor:
-        u, _, transform = self._children(u, None)
-        return make_votes(transform, u).explicit()
-
-    def _children(self, u: Tensor | Routed, activation: Tensor | None) -> tuple[Tensor, Tensor | None, Transform]:
+    def _children(self, u: Tensor | Routed, activation: Tensor | None) -> Children:
         """Checked, (B, I, D), or with their places (B, types, H, W, D) where those count."""
         u, activation = self.take(u, activation)
         check_floating("u", u)
@@ -385,7 +376,7 @@ class DenseCapsules(CapsuleLayer):
                 f"u: expected {self.groups} capsules, got {u.shape[1]} in {tuple(u.shape)}; "
                 "in_capsules=None takes any number"
             )
-        return u, activation, self._transform(u.shape[1])._replace(coordinates=self.coordinates)
+        return u, activation, self._transform(u.shape[1])._replace(coordinates=self.coordinates), None
 
     def extra_repr(self) -> str:
         shared = ", shared" if self.shared else ""
@@ -429,35 +420,7 @@ class ConvCapsules(CapsuleLayer):
         self.over = self.routing.over if over is None else over
         check_choice("over", self.over, ("types", "positions"))
 
-    def forward(
-        self, u: Tensor | Routed, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
-    ) -> Routed:
-        u, activation, transform, grid = self._children(u, activation)
-        return place(self._route(u, activation, transform, coupling=coupling, record=record), grid)
-
-    def step(
-        self,
-        u: Tensor | Routed,
-        pose: Tensor | None = None,
-        activation: Tensor | None = None,
-        *,
-        coupling: bool = False,
-    ) -> Routed:
-        """One routing step from the parents' `pose` (B, out_types, H', W', D); None is the first."""
-        u, activation, transform, grid = self._children(u, activation)
-        self._check_step(pose, (grid[0], self.parents or 0, *grid[1:], self.out_dim))
-        if pose is not None:
-            pose = pose.permute(0, 2, 3, 1, 4).flatten(0, 2)
-        return place(self._route(u, activation, transform, coupling=coupling, pose=pose, single=self.single), grid)
-
-    def votes(self, u: Tensor | Routed) -> Tensor:
-        u, _, transform, _ = self._children(u, None)
-        return make_votes(transform, u).explicit()
-
-    def _children(
-        self, u: Tensor | Routed, activation: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, Transform, tuple[int, int, int]]:
-        """Checked, and (B, H', W') of the parents."""
+    def _children(self, u: Tensor | Routed, activation: Tensor | None) -> Children:
         u, activation = self.take(u, activation)
         self._check(u, activation, "(B, types, H, W, D)", 5)
         if u.shape[1] != self.in_types:
@@ -478,8 +441,10 @@ class ConvCapsules(CapsuleLayer):
         )
 
 
-def place(routed: Routed, grid: tuple[int, int, int]) -> Routed:
-    """Move the places of a convolutional layer from the batch axis to where they belong."""
+def place(routed: Routed, grid: tuple[int, int, int] | None) -> Routed:
+    """Move the places of a convolutional layer, (B, H', W'), from the batch axis to where they belong."""
+    if grid is None:
+        return routed
     b, h, w = grid
 
     def back(x: Tensor, *order: int) -> Tensor:
