@@ -1,325 +1,426 @@
-r"""Backward kernels of `_fit_triton`. Votes and couplings are computed again; only Z (B, I) was kept.
+"""The backward pass: iterations from the last to the first, and what their gradients come to.
 
-With e = v - mean_j, N = n_j + eps, and g_x the gradient of an output x:
-    Q = g_variance / N,   A = (g_mean - 2 eps mean Q) / N,   K = g_n - sum_d Q (variance - eps)
-    dL/dw_ij = K_j + sum_d e (A + Q e)
-    dL/dv    = w (A + 2 Q e) - dL/da (v - mu) / sigma^2
-    dL/da_ij = p_ij [gate_i (dL/dw_ij - s_i) + g_Z_i],   s_i = sum_j p_ij dL/dw_ij
-s is divided by sum_j p_ij: that is 1, but for the rounding of Z, which dL/dw - s would multiply by all of dL/dw.
-K, A and Q are moved to the centre mu of the density, so that one deviation f = v - mu serves both.
+Gradients of poses, transforms, biases and betas have one place each, to which every iteration adds; tables, sums and
+gradients of parents are an iteration's own, and go with it. Equations are in `backward_kernels`.
 
-Each gradient is summed along a walk: s and g_u over parents (a child per lane), those of prior, mean and variance
-over children (a parent per lane), g_W over the batch. Nothing is added atomically. AGAIN: an iteration adds to what
-those after it found, in place.
+Where votes are made in registers all examples go backward together, those of an image a few at a time: as patches,
+their gradients would be kernel^2 / stride^2 times the image. Stored votes, few or wide, are made again, a few examples
+at a time, and give way to their gradients in place, so that memory for votes is of the size of the poses.
 """
 
-# Kernels grow tuples as their loops unroll.
-# mypy: disable-error-code="assignment"
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
 import triton
-import triton.language as tl
+from torch import Tensor
 
-from .lanes import (
-    HEAD,
-    add_pose_gradient,
-    add_weight_gradient,
-    benefit,
-    deviations,
-    gather,
-    less,
-    load,
-    load_table,
-    mahalanobis,
-    merged,
-    pair_at,
-    plus,
-    pose_at,
-    repeat,
-    save,
-    scaled,
-    step_at,
-    vote_gradient,
-)
+from ..common.patches import Window, fold
+from . import backward_kernels as kernels
+from . import plan, wide
+from .components import HEAD
+from .forward import Outputs, Parents, logit_options
+from .plan import Inputs, Options, Source, by_group, by_rows, in_parts, source_of, votes_of, wide_parts
+from .positions import normaliser_gradient, share_gate
 
 
-@triton.jit
-def coupling(f, constant, precision, z, first, D: tl.constexpr, DENSITY: tl.constexpr):
-    """p_ij"""
-    p = first
-    if DENSITY:
-        p = tl.exp(constant - 0.5 * mahalanobis(f, precision, D) - z)
-    return p
+class ParentGradients(NamedTuple):
+    """Gradients of the parents an iteration found; None: zero."""
+
+    mean: Tensor | None  # (B, D, J)
+    variance: Tensor | None  # (B, D, J)
+    logit: Tensor | None  # (B, J)
 
 
-@triton.jit
-def child_sums(
-    u, w, own, table, first, normaliser, gate, beta, g_score, out, I, R, G: tl.constexpr, J: tl.constexpr,
-    C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr,
-    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, BLOCK: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, KERNEL: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
-):  # fmt: skip
-    D: tl.constexpr = C * H
-    b = tl.program_id(0).to(tl.int64)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    live = i < I
-    z = 0.0
-    if K > 0:
-        pose = load(u + pose_at(b, i, I, C * K, OH, OW, SB, PY, PX, KERNEL, ST, SY, SX), 0, live, C * K, C * K)
-    if DENSITY:
-        z = tl.load(normaliser + b * I + i, mask=live, other=0.0)
-    s = tl.full((BLOCK,), 0.0, tl.float32)
-    norm = s
-    for j in tl.range(J, loop_unroll_factor=4 if D <= 4 else 1):
-        row = table + b * ((HEAD + 4 * D) * J) + j * RUN + tl.arange(0, 1)
-        centre = load_table(row, HEAD, None, D, J, RUN)
-        if K > 0:
-            uu, ww = pose, load(w + j * (K * G * H) + i // R * H, G * H, live, K * H, H)
-            if OWN:
-                centre = less(centre, load(own + j * (C * G * H) + i // R * H, G * H, live, D, H), D)
-        else:
-            uu, ww = load(w + ((b * I + i) * J + j) * D, 0, live, D, D), ()
-        precision = load_table(row, HEAD + D, None, D if DENSITY else 0, J, RUN)
-        f = deviations(uu, ww, centre, C, K, H)
-        p = 1.0 / J
-        if FIRST:
-            p = tl.load(first + i * J + j, mask=live, other=0.0)
-        p = coupling(f, tl.load(row), precision, z, p, D, DENSITY)
-        a = load_table(row, HEAD + 2 * D, None, D, J, RUN)
-        gw = benefit(tl.load(row + (1 if RUN > 1 else J)), f, a, load_table(row, HEAD + 3 * D, None, D, J, RUN), D)
-        if SCORE:
-            gw += tl.load(g_score + b * J + j) * tl.load(beta + i * J + j, mask=live, other=0.0)
-        s += p * gw
-        norm += p
-    if DENSITY:
-        s /= norm
-    tl.store(out + b * I + i, s, mask=live)
+class Given(NamedTuple):
+    """What the forward pass kept, and the gradients of the parents after each iteration."""
+
+    outputs: Outputs
+    gradients: list[ParentGradients]
+
+    def rows(self, rows: slice) -> Given:
+        gradients = [ParentGradients(*(None if y is None else y[rows] for y in x)) for x in self.gradients]
+        return Given(self.outputs.rows(rows), gradients)
 
 
-@triton.jit
-def child_gradients(
-    u, w, own, table, first, normaliser, gate, beta, g_score, s, g_z, out, I, R, G: tl.constexpr, J: tl.constexpr,
-    C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr,
-    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr, SUM: tl.constexpr,
-    AGAIN: tl.constexpr, BLOCK: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, KERNEL: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
-):  # fmt: skip
-    """SUM: s, in which g_u is linear, is summed here too: g_u = x + gate s y with y = sum_j p f / sigma^2 W."""
-    D: tl.constexpr = C * H
-    b = tl.program_id(0).to(tl.int64)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    live = i < I
-    at = b * I + i
-    uu = load(u + pose_at(b, i, I, C * K, OH, OW, SB, PY, PX, KERNEL, ST, SY, SX), 0, live, C * K, C * K)
-    g = tl.load(gate + at, mask=live, other=0.0)
-    zero = tl.full((BLOCK,), 0.0, tl.float32)
-    total, whole, linear, norm = repeat(zero, C * K), zero, repeat(zero, C * K), zero
-    offset = zero
-    if DENSITY:
-        z = tl.load(normaliser + at, mask=live, other=0.0)
-        if not SUM:
-            offset = -g * tl.load(s + at, mask=live, other=0.0)
-        if SHARED:
-            offset += tl.load(g_z + at, mask=live, other=0.0)
-    for j in tl.range(J, loop_unroll_factor=4 if D <= 4 else 1):
-        ww = load(w + j * (K * G * H) + i // R * H, G * H, live, K * H, H)
-        row = table + b * ((HEAD + 4 * D) * J) + j * RUN + tl.arange(0, 1)
-        centre = load_table(row, HEAD, None, D, J, RUN)
-        if OWN:
-            centre = less(centre, load(own + j * (C * G * H) + i // R * H, G * H, live, D, H), D)
-        f = deviations(uu, ww, centre, C, K, H)
-        a = load_table(row, HEAD + 2 * D, None, D, J, RUN)
-        q = load_table(row, HEAD + 3 * D, None, D, J, RUN)
-        precision = load_table(row, HEAD + D, None, D if DENSITY else 0, J, RUN)
-        p, ga = 1.0 / J, 0.0
-        if FIRST:
-            p = tl.load(first + i * J + j, mask=live, other=0.0)
-        gw = benefit(tl.load(row + (1 if RUN > 1 else J)), f, a, q, D)
-        if SCORE:
-            gw += tl.load(g_score + b * J + j) * tl.load(beta + i * J + j, mask=live, other=0.0)
-        if DENSITY:
-            p = coupling(f, tl.load(row), precision, z, p, D, DENSITY)
-            ga = p * (g * gw + offset)
-        total = add_pose_gradient(total, vote_gradient(g * p, ga, f, precision, a, q, D, DENSITY), ww, C, K, H)
-        if SUM:
-            whole += p * gw
-            if DENSITY:
-                norm += p
-                linear = add_pose_gradient(linear, scaled(p, f, precision, D), ww, C, K, H)
-    if SUM:
-        if DENSITY:
-            whole /= norm
-        tl.store(s + at, whole, mask=live)
-        total = plus(total, g * whole, linear, C * K)
-    gather(out + at * (C * K), 0, live, total, C * K, C * K, AGAIN)
+@dataclass
+class Sums:
+    """Gradients of what all iterations share, as far as they are summed; None: not begun."""
+
+    u: Tensor | None = None  # (B, I, C K)
+    weight: Tensor | None = None  # (chunks, J, K, G, H); one transform: (chunks * B, J, K, H)
+    own: Tensor | None = None  # (chunks, J, C, G, H)
+    beta: Tensor | None = None  # (chunks, I, J)
+    first: Tensor | None = None  # (chunks, I, J)
+    shift: Tensor | None = None  # (B, D, J)
+    offset: Tensor | None = None  # (B, J)
+    slope: Tensor | None = None  # (B, J)
+    gate: Tensor | None = None  # (B, I)
+    first_z: Tensor | None = None  # (B, I)
 
 
-@triton.jit
-def parent_gradients(
-    u, w, own, table, first, normaliser, gate, beta, g_score, s, g_z, parts, g_weight, B, I, R, steps, J: tl.constexpr,
-    C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr,
-    ROWS: tl.constexpr, SPLIT: tl.constexpr, PARENTS: tl.constexpr,
-    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr, ONE: tl.constexpr,
-    AGAIN: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, KERNEL: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
-):  # fmt: skip
-    """ONE: all children share one transform, whose gradient is summed along the way."""
-    D: tl.constexpr = C * H
-    x = tl.arange(0, ROWS * SPLIT)[:, None]
-    b = (tl.program_id(0) * ROWS + x // SPLIT).to(tl.int64)
-    j = (tl.program_id(1) * PARENTS + tl.arange(0, PARENTS))[None, :]
-    there = j < J
-    live = (b < B) & there
-    zero = tl.full((ROWS * SPLIT, PARENTS), 0.0, tl.float32)
-    row = table + b * ((HEAD + 4 * D) * J) + j * RUN
-    centre = load_table(row, HEAD, live, D, J, RUN)
-    a = load_table(row, HEAD + 2 * D, live, D, J, RUN)
-    q = load_table(row, HEAD + 3 * D, live, D, J, RUN)
-    precision = load_table(row, HEAD + D, live, D if DENSITY else 0, J, RUN)
-    if DENSITY:
-        constant = tl.load(row, mask=live, other=0.0)
-        k = tl.load(row + (1 if RUN > 1 else J), mask=live, other=0.0)
-        if SCORE:
-            score = tl.load(g_score + b * J + j, mask=live, other=0.0)
-    n, first_order, second_order = zero, repeat(zero, D), repeat(zero, D)
-    g_w = repeat(zero, K * H if ONE else 0)
-    if ONE:
-        transform = load(w + j * H, J * H, there, K * H, H)
-    lo = tl.program_id(2) * steps * SPLIT
-    for t in tl.range(tl.minimum(steps, tl.cdiv(I - lo, SPLIT)), loop_unroll_factor=4 if D <= 4 else 1):
-        i = step_at(lo, t, x, ROWS, SPLIT)
-        here, known = (b < B) & (i < I), there & (i < I)
-        live = here & there
-        at = b * I + i
-        middle = centre
-        if K == 0:
-            uu, ww = load(w + (at * J + j) * D, 0, live, D, D), ()
-        elif ONE:
-            uu, ww = load(u + (b * I + i) * (C * K), 0, here, C * K, C * K), transform
-        else:
-            uu = load(u + pose_at(b, i, I, C * K, OH, OW, SB, PY, PX, KERNEL, ST, SY, SX), 0, here, C * K, C * K)
-            ww = load(w + i // R * (K * J * H) + j * H, J * H, known, K * H, H)
-            if OWN:
-                middle = less(centre, load(own + i // R * (C * J * H) + j * H, J * H, known, D, H), D)
-        f = deviations(uu, ww, middle, C, K, H)
-        g = tl.load(gate + at, mask=here, other=0.0)
-        p, ga = 1.0 / J, 0.0
-        if FIRST:
-            p = tl.load(first + pair_at(i, j, J), mask=known, other=0.0)
-        if DENSITY:
-            z = tl.load(normaliser + at, mask=here, other=0.0)
-            p = tl.where(live, coupling(f, constant, precision, z, p, D, DENSITY), 0.0)
-            gw = benefit(k, f, a, q, D)
-            if SCORE:
-                gw += score * tl.load(beta + pair_at(i, j, J), mask=known, other=0.0)
-            ga = g * (gw - tl.load(s + at, mask=here, other=0.0))
-            if SHARED:
-                ga += tl.load(g_z + at, mask=here, other=0.0)
-            ga = p * ga
-            n += ga
-            once, twice = (), ()
-            for d in tl.static_range(D):
-                y = ga * f[d]
-                once = once + (first_order[d] + y,)
-                twice = twice + (second_order[d] + y * f[d],)
-            first_order, second_order = once, twice
-        if ONE:
-            gv = vote_gradient(g * p + zero, ga, f, precision, a, q, D, DENSITY)
-            g_w = add_weight_gradient(g_w, uu, gv, C, K, H)
-    b = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None].to(tl.int64)
-    live = (b < B) & there
-    chunk = tl.program_id(2) * B + b
-    if DENSITY:
-        out = parts + chunk * ((2 * D + 1) * J) + j
-        tl.store(out, merged((n,), 1, ROWS, SPLIT)[0], mask=live)
-        save(out + J, J, live, merged(first_order, D, ROWS, SPLIT), D)
-        save(out + (1 + D) * J, J, live, merged(second_order, D, ROWS, SPLIT), D)
-    if ONE:
-        g_w = merged(g_w, K * H, ROWS, SPLIT)
-        gather(g_weight + chunk * (J * K * H) + j * (K * H), 0, live, g_w, K * H, K * H, AGAIN)
+class Trail(NamedTuple):
+    """What the gradient of stored votes needs of every iteration, in one place each; T: their number.
 
-
-@triton.jit
-def weight_gradients(
-    u, w, own, table, first, normaliser, gate, beta, g_score, s, g_z, out, g_own, g_beta, g_first, B, I, R, steps,
-    J: tl.constexpr, C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr,
-    ROWS: tl.constexpr, SPLIT: tl.constexpr, PARENTS: tl.constexpr,
-    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
-    AGAIN: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, KERNEL: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
-):  # fmt: skip
-    """A program owns groups (rows of its tile) and parents, and walks over the children of the batch in them.
-
-    PAIR: groups are children, so what belongs to a child and a parent, beta and the first coupling, is summed too.
+    Where votes are made in registers, T is 1, and the iterations use the same place one after the other.
     """
-    D: tl.constexpr = C * H
-    x = tl.arange(0, ROWS * SPLIT)[:, None]
-    group = tl.program_id(0) * ROWS + x // SPLIT
-    j = (tl.program_id(1) * PARENTS + tl.arange(0, PARENTS))[None, :]
-    G = I // R
-    here, there = group < G, j < J
-    live = here & there
-    ww = load(w + group * (K * J * H) + j * H, J * H, live, K * H, H)
-    if OWN:
-        bias = load(own + group * (C * J * H) + j * H, J * H, live, D, H)
-    zero = tl.full((ROWS * SPLIT, PARENTS), 0.0, tl.float32)
-    total, of_bias, of_beta, of_first = repeat(zero, K * H), repeat(zero, D if OWN else 0), zero, zero
-    lo = tl.program_id(2) * steps * SPLIT
-    for step in range(tl.minimum(steps, tl.cdiv(B * R - lo, SPLIT))):
-        t = step_at(lo, step, x, ROWS, SPLIT)
-        now, known = here & (t < B * R), there & (t < B * R)
-        live = now & there
-        b = (t // R).to(tl.int64)
-        i = group * R + t % R
-        at = b * I + i
-        uu = load(u + pose_at(b, i, I, C * K, OH, OW, SB, PY, PX, KERNEL, ST, SY, SX), 0, now, C * K, C * K)
-        row = table + b * ((HEAD + 4 * D) * J) + j * RUN
-        centre = load_table(row, HEAD, known, D, J, RUN)
-        if OWN:
-            centre = less(centre, bias, D)
-        f = deviations(uu, ww, centre, C, K, H)
-        a = load_table(row, HEAD + 2 * D, known, D, J, RUN)
-        q = load_table(row, HEAD + 3 * D, known, D, J, RUN)
-        precision = load_table(row, HEAD + D, known, D if DENSITY else 0, J, RUN)
-        g = tl.load(gate + at, mask=now, other=0.0)
-        p, ga, gw = 1.0 / J, 0.0, 0.0
-        if FIRST:
-            p = tl.load(first + pair_at(i, j, J), mask=live, other=0.0)
-        if SCORE:
-            score = tl.load(g_score + pair_at(b, j, J), mask=known, other=0.0)
-        if DENSITY or (PAIR and FIRST):
-            gw = benefit(tl.load(row + (1 if RUN > 1 else J), mask=known, other=0.0), f, a, q, D)
-            if SCORE:
-                gw += score * tl.load(beta + pair_at(i, j, J), mask=live, other=0.0)
-        if DENSITY:
-            z = tl.load(normaliser + at, mask=now, other=0.0)
-            constant = tl.load(row, mask=known, other=0.0)
-            p = tl.where(live, coupling(f, constant, precision, z, p, D, DENSITY), 0.0)
-            ga = g * (gw - tl.load(s + at, mask=now, other=0.0))
-            if SHARED:
-                ga += tl.load(g_z + at, mask=now, other=0.0)
-            ga = p * ga
-        gv = vote_gradient(g * p + zero, ga, f, precision, a, q, D, DENSITY)
-        total = add_weight_gradient(total, uu, gv, C, K, H)
-        if OWN:
-            of_bias = plus(of_bias, 1.0, gv, D)
-        if PAIR and SCORE:
-            of_beta += g * p * score
-        if PAIR and FIRST:
-            of_first += g * gw
-    group = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
-    live = (group < G) & there
-    chunk = tl.program_id(2).to(tl.int64) * J + j
-    gather(out + (chunk * (K * G) + group) * H, G * H, live, merged(total, K * H, ROWS, SPLIT), K * H, H, AGAIN)
-    if OWN:
-        of_bias = merged(of_bias, D, ROWS, SPLIT)
-        gather(g_own + (chunk * (C * G) + group) * H, G * H, live, of_bias, D, H, AGAIN)
-    pair = (tl.program_id(2).to(tl.int64) * G + group) * J + j
-    if PAIR and SCORE:
-        gather(g_beta + pair, 0, live, merged((of_beta,), 1, ROWS, SPLIT), 1, 1, AGAIN)
-    if PAIR and FIRST:
-        save(g_first + pair, 0, live, merged((of_first,), 1, ROWS, SPLIT), 1)
+
+    table: Tensor  # (T, B, (4 + 4 D) / RUN, J, RUN)
+    score: Tensor  # (T, B, J)
+    sums: Tensor  # (T, B, I)
+    gates: Tensor | None  # (T, B, I), with a softmax over positions
+    shares: Tensor | None  # (T - 1, B, I): gradient of Z
+
+    @classmethod
+    def of(cls, source: Source, steps: int, grid: list[int]) -> Trail:
+        (b, i, j, _), stored = source.sizes, source.u is None
+        kept, device = (steps if stored else 1), source.by_parent.device
+        rows = (HEAD.value + 4 * source.dim) // source.run
+        table, score = (torch.empty(kept, b, *x, device=device) for x in ((rows, j, source.run), (j,)))
+        gates, shares = (torch.empty(n, b, i, device=device) if stored and grid else None for n in (kept, kept - 1))
+        return cls(table, score, torch.empty(kept, b, i, device=device), gates, shares)
+
+    def pointers(self, x: Inputs, normalisers: Tensor) -> tuple[Tensor, ...]:
+        """Arguments of the kernels that take all iterations at once."""
+        first, beta, shares = (self.table if y is None else y for y in (x.first, x.beta, self.shares))
+        gate = x.gate if self.gates is None else self.gates
+        return self.table, first, normalisers, gate, beta, self.score, self.sums, shares
+
+    def options(self, x: Inputs) -> dict[str, Any]:
+        known = {"FIRST": x.first is not None, "SCORE": x.beta is not None, "SHARED": self.gates is not None}
+        return {"T": len(self.table), **known}
+
+
+class Step(NamedTuple):
+    """What every backward kernel of an iteration reads, and where it adds what it finds."""
+
+    source: Source
+    x: Inputs
+    below: Parents | None  # the parents it began with; None the first time
+    z: Tensor | None  # (B, I)
+    gate: Tensor  # (B, I): child's weight times its share
+    table: Tensor  # (B, (4 + 4 D) / RUN, J, RUN)
+    score: Tensor  # (B, J): gradient of logits
+    s: Tensor  # (B, I)
+    sums: Sums
+    g_z: Tensor | None = None  # (B, I): gradient of Z, with a softmax over positions
+
+    @property
+    def first(self) -> Tensor | None:
+        return self.x.first if self.below is None else None
+
+    def pointers(self) -> tuple[Tensor, ...]:
+        first, z, beta = (self.table if y is None else y for y in (self.first, self.z, self.x.beta))
+        return self.table, first, z, self.gate, beta, self.score
+
+    def sum_pointers(self) -> tuple[Tensor, ...]:
+        return *self.pointers(), self.s, self.s if self.g_z is None else self.g_z
+
+    def options(self) -> dict[str, Any]:
+        known = {"DENSITY": self.below is not None, "FIRST": self.first is not None, "SCORE": self.x.beta is not None}
+        return {**self.source.options, **known}
+
+
+def gradients_of(x: Inputs, o: Options, given: Given) -> list[Tensor | None]:
+    """In the order of `Inputs`, None where there is no such tensor."""
+    window = o.window_of(x.u)
+    if window is not None:
+        return _of_image(x, o, given, window)
+    if in_parts(x, o):
+        return _of_wide_votes(x, o, given)
+    source, sums = source_of(x.u, x.weight, x.bias), Sums()
+    trail = walk_back(source, x, o, given, sums)
+    if source.u is None:
+        own = source.shift is None
+        del source
+        g_u, g_weight, g_bias = _of_stored_votes(x, o, given, trail, own)
+    else:
+        assert sums.u is not None
+        assert sums.weight is not None
+        g_u, g_weight = sums.u.view(x.u.shape), summed(sums.weight).view(x.weight.shape).to(x.weight.dtype)
+        g_bias = None if sums.own is None else summed(sums.own)
+    if sums.shift is not None:
+        g_bias = sums.shift.sum(0).t()
+    first, beta = (None if y is None else summed(y) for y in (sums.first, sums.beta))
+    g_slope = None if sums.slope is None else sums.slope.sum(0)
+    g_gate = sums.gate if o.gated else x.gate.new_empty(0)
+    return [g_u, g_weight, _like(x.bias, g_bias), g_gate, sums.first_z, first, beta, sums.offset, g_slope]
+
+
+def summed(parts: Tensor) -> Tensor:
+    """Over chunks; one is itself the sum."""
+    return parts[0] if parts.shape[0] == 1 else parts.sum(0)
+
+
+def added(x: Tensor | None, y: Tensor | None) -> Tensor | None:
+    """x + y; None: zero."""
+    return y if x is None else x if y is None else x + y
+
+
+def _like(tensor: Tensor | None, gradient: Tensor | None) -> Tensor | None:
+    if tensor is None or gradient is None:
+        return None
+    return gradient.reshape(tensor.shape).to(tensor.dtype).contiguous()
+
+
+def _of_image(x: Inputs, o: Options, given: Given, window: Window) -> list[Tensor | None]:
+    """A few examples at a time, whose patches' gradients fold back into those of the image."""
+    g_u, g_gate = torch.empty_like(x.u), x.gate.new_empty(x.gate.shape if o.gated else 0)
+    g_offset = None if x.offset is None else torch.empty_like(x.offset)
+    g_slope, weight, source = None, None, source_of(x.u, x.weight, None, window)
+    some = plan.examples_at_once(x, len(o.scales), window.places)
+    for examples, rows in window.spans(x.u.shape[0], some):
+        offset = None if x.offset is None else x.offset[rows]
+        part = x._replace(u=x.u[examples], gate=o.gate_of(x.gate[examples]), offset=offset)
+        sums = Sums(weight=weight)
+        walk_back(source._replace(u=part.u, whole=x.u.numel()), part, o, given.rows(rows), sums)
+        assert sums.u is not None
+        fold(sums.u, g_u[examples], window)
+        if sums.gate is not None:
+            fold(sums.gate, g_gate[examples, ..., None], window)
+        if g_offset is not None and sums.offset is not None:
+            g_offset[rows] = sums.offset
+        g_slope = added(g_slope, None if sums.slope is None else sums.slope.sum(0))
+        weight = sums.weight
+        del sums, part
+    assert weight is not None
+    g_weight = summed(weight).view(x.weight.shape).to(x.weight.dtype)
+    return [g_u, g_weight, None, g_gate, None, None, None, g_offset, g_slope]
+
+
+def _of_stored_votes(
+    x: Inputs, o: Options, given: Given, trail: Trail, own: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of u, weight and, if groups have their own, bias."""
+    (b, g, r, c, k), (j, _, _, h) = x.u.shape, x.weight.shape
+    matrices = by_group(x.weight.float()).view(g, k, j * h)
+    g_u, g_weight, g_bias = torch.empty_like(x.u), torch.zeros_like(matrices), None
+    some, i, d, parents = plan.votes_at_once(x), g * r, c * h, plan.parent_lanes(j)
+    rows, run = 4 * plan.LANES // parents, 1 if d % 4 else 4
+    for lo in range(0, b, some):
+        u = x.u[lo : lo + some]
+        v = votes_of(u, x.weight, x.bias if own else None)
+        kernels.vote_gradients[(len(u), triton.cdiv(i, rows), triton.cdiv(j, parents))](
+            v, *trail.pointers(x, given.outputs.normalisers), lo, b, i, J=j, D=d, RUN=run, **trail.options(x),
+            ROWS=rows, PARENTS=parents, num_warps=4,
+        )  # fmt: skip
+        v = v.view(-1, g, r, j, c, h)
+        by_row = v.permute(1, 0, 2, 4, 3, 5).reshape(g, -1, j * h)  # no copy where votes had none
+        g_u[lo : lo + some] = (by_row @ matrices.mT).view(g, -1, r, c, k).transpose(0, 1)
+        g_weight.baddbmm_(by_rows(u).mT, by_row)
+        if own and x.bias is not None:
+            g_bias = added(g_bias, v.sum((0, 2)).permute(1, 2, 0, 3))
+        del v, by_row
+    return g_u, _weight_like(g_weight, x.weight), g_bias
+
+
+def _of_wide_votes(x: Inputs, o: Options, given: Given) -> list[Tensor | None]:
+    """Each part goes forward as votes and comes back as their gradients."""
+    matrices = by_group(x.weight.float())
+    (g, k, j, h), total = matrices.shape, Sums()
+    g_weight = torch.zeros(g, k, j * h, device=matrices.device)
+    g_u, g_first_z, g_offset = (None if y is None else torch.empty_like(y) for y in (x.u, x.first_z, x.offset))
+    g_gate = x.gate.new_empty(x.gate.shape if o.gated else 0)
+    of_rows = (g_first_z, g_offset, g_gate if o.gated else None)
+    for rows, part, source in wide_parts(x, o, matrices):
+        sums, past = Sums(beta=total.beta), given.rows(rows)
+        trail, (b, i, _, r) = walk_back(source, part, o, past, sums), source.sizes
+        votes = source.by_parent
+        wide.wide_vote_gradients[(b * i, source.tiles)](
+            votes, *trail.pointers(part, past.outputs.normalisers.contiguous()), b, i, r, **source.options,
+            **trail.options(part),
+        )  # fmt: skip
+        by_row = votes.view(g, -1, j * h)
+        assert g_u is not None
+        g_u[rows] = (by_row @ matrices.view(g, k, j * h).mT).view(g, b, r, -1, k).transpose(0, 1)
+        g_weight.baddbmm_(by_rows(part.u).mT, by_row)
+        for whole, found in zip(of_rows, (sums.first_z, sums.offset, sums.gate), strict=True):
+            if whole is not None and found is not None:
+                whole[rows] = found
+        total.beta, total.first = sums.beta, added(total.first, sums.first)
+        total.slope = added(total.slope, None if sums.slope is None else sums.slope.sum(0))
+        total.shift = added(total.shift, None if sums.shift is None else sums.shift.sum(0))
+        if x.bias is not None and source.shift is None:
+            total.own = added(total.own, votes.sum((1, 2)))  # (G, C, J, H)
+        del source, part, sums, past, trail, votes, by_row
+    first, beta = (None if y is None else summed(y) for y in (total.first, total.beta))
+    g_bias = None if total.own is None else total.own.permute(2, 1, 0, 3)
+    g_bias = _like(x.bias, g_bias if total.shift is None else total.shift.t())
+    return [g_u, _weight_like(g_weight, x.weight), g_bias, g_gate, g_first_z, first, beta, g_offset, total.slope]
+
+
+def _weight_like(g_weight: Tensor, weight: Tensor) -> Tensor:
+    """(G, K, J H) -> (J, K, G, H)"""
+    j, k, g, h = weight.shape
+    return g_weight.view(g, k, j, h).permute(2, 1, 0, 3).to(weight.dtype).contiguous()
+
+
+def walk_back(source: Source, x: Inputs, o: Options, given: Given, sums: Sums) -> Trail:
+    """All iterations; what they share is added to `sums`."""
+    (found, normalisers), wanted, g_prior = given.outputs, list(given.gradients), None
+    trail = Trail.of(source, len(o.scales), o.grid)
+    for t in reversed(range(len(o.scales))):
+        below, z = (found[t - 1], normalisers[t - 1]) if t else (None, x.first_z)
+        gate, at = share_gate(x.gate, z, o.grid), t if source.u is None else 0
+        step = Step(source, x, below, z, gate, trail.table[at], trail.score[at], trail.sums[at], sums)
+        slopes(step, o, o.scales[t], found[t], wanted.pop(), g_prior)
+        over_positions = bool(o.grid) and z is not None
+        alone = source.u is None or over_positions  # s is needed before, or without, the gradient of poses
+        needed = t > 0 or o.gated or over_positions
+        if alone and needed:
+            child_gradients(step, poses=False, sums=True)
+        if over_positions and z is not None:
+            g_z, sums.gate = normaliser_gradient(z, x.gate, step.s, o.grid, o.gated, sums.gate)
+            step = step._replace(g_z=g_z)
+        if source.u is not None:
+            child_gradients(step, poses=True, sums=needed and not alone)
+        if o.gated and not over_positions:
+            sums.gate = _add_gate(step.s, sums.gate, o.grid)
+        below_them = parent_gradients(step)
+        if source.u is None or source.one or source.sizes[3] > 1:
+            pair_gradients(step)
+        if source.u is not None and not source.one:
+            weight_gradients(step)
+        if trail.gates is not None and trail.shares is not None:
+            trail.gates[t].copy_(gate)
+            if t and step.g_z is not None:
+                trail.shares[t - 1].copy_(step.g_z)
+        if t == 0 and x.first_z is not None:
+            sums.first_z = step.g_z
+        del step, gate
+        if below_them is not None:
+            g_prior, g_mean, g_variance = below_them
+            mean, variance, logit = wanted[-1]
+            wanted[-1] = ParentGradients(added(mean, g_mean), added(variance, g_variance), logit)
+            del below_them, g_mean, g_variance
+    return trail
+
+
+def _add_gate(s: Tensor, total: Tensor | None, grid: list[int]) -> Tensor:
+    """The gate's gradient where each place of a grid has the same share of a child, or all of it."""
+    if grid:
+        return share_gate(s, None, grid, total)
+    return s.clone() if total is None else total.add_(s)
+
+
+def slopes(x: Step, o: Options, scale: float, above: Parents, given: ParentGradients, g_prior: Tensor | None) -> None:
+    """An iteration's table, from the gradients of the parents it found and of the prior they are to the next."""
+    source, sums, table, below = x.source, x.sums, x.table, x.below or above
+    b, d, j = above.mean.shape
+    given = ParentGradients(*(None if y is None else y.contiguous() for y in given))
+    again = g_prior is not None
+    if not again:
+        make = lambda like, *shape: None if like is None else torch.empty(*shape, device=table.device)  # noqa: E731
+        sums.offset, sums.slope = make(x.x.offset, b, j), make(x.x.slope, b, j)
+        sums.shift = make(source.shift, b, d, j)
+    optional = (x.x.slope, source.shift, given.logit, g_prior, given.mean, given.variance)
+    out = (x.score, sums.offset, sums.slope, sums.shift)
+    tensors = (
+        above.logit, above.weight, above.mean, above.variance, below.logit, below.mean, below.variance,
+        *(table if y is None else y for y in (*optional, *out)), table, scale, o.eps,
+    )  # fmt: skip
+    known = {
+        "DENSITY": x.below is not None, **logit_options(x.x, o), "SHIFT": source.shift is not None,
+        "GIVEN": given.logit is not None, "PRIOR": again, "MEAN": given.mean is not None,
+        "VARIANCE": given.variance is not None, "AGAIN": again,
+    }  # fmt: skip
+    if source.tiled:
+        wide.wide_slopes[(b, source.tiles)](*tensors, **source.options, **known)
+    else:
+        size = {"J": j, "D": d, "RUN": source.run, "BLOCK": 64, "num_warps": 2}
+        kernels.slopes[(triton.cdiv(b * j, 64),)](*tensors, b * j, **size, **known)
+
+
+def child_gradients(x: Step, poses: bool, sums: bool) -> None:
+    """Gradient of the poses, like u, and s_i = sum_j p_ij dL/dw_ij, (B, I); without `sums` s is read."""
+    b, i, _, r = x.source.sizes
+    if x.source.tiled:
+        wide.wide_child_sums[(b * i,)](x.source.by_parent, *x.pointers(), x.s, b, i, r, **x.options())
+        return
+    lanes = plan.child_lanes(x.source)
+    again = poses and x.sums.u is not None
+    if poses and x.source.u is not None and x.sums.u is None:
+        c, k, _ = x.source.pose
+        x.sums.u = torch.empty(b, i, c * k, dtype=x.source.u.dtype, device=x.s.device)
+    kernels.child_gradients[(b, triton.cdiv(i, lanes))](
+        *x.source.by_children, *x.sum_pointers(), x.s if x.sums.u is None else x.sums.u, i, r, G=x.source.groups,
+        SHARED=x.g_z is not None, SUM=sums, POSES=poses, AGAIN=again, BLOCK=lanes, **x.options(), **x.source.where,
+        num_warps=1,
+    )  # fmt: skip
+
+
+def parent_gradients(x: Step) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Gradients of the prior (B, J), mean and variance (B, D, J) it began with; of the one transform there may be."""
+    b, i, j, r = x.source.sizes
+    _, k, h = x.source.pose
+    d, device, one = x.source.dim, x.s.device, x.source.one
+    if x.below is None and not one:
+        return None
+    walk, bound = plan.parents_walk(x.source)
+    grid = walk.grid(b, j, i)
+    parts = torch.empty(grid[2], b, 2 * d + 1, j, device=device) if x.below is not None else x.s
+    again = x.sums.weight is not None
+    if one and x.sums.weight is None:
+        x.sums.weight = torch.empty(grid[2] * b, j, k, h, device=device)
+    known = {"SHARED": x.g_z is not None, **x.options()}
+    if x.source.tiled:
+        wide.wide_parent_gradients[grid](x.source.by_parent, *x.sum_pointers(), parts, b, i, r, walk.steps, **known)
+    else:
+        kernels.parent_gradients[grid](
+            *x.source.by_parents, *x.sum_pointers(), parts, x.s if x.sums.weight is None else x.sums.weight, b, i, r,
+            walk.steps, ONE=one, AGAIN=again, **walk.options, **known, **x.source.where, **bound,
+        )  # fmt: skip
+    if x.below is None:
+        return None
+    g_prior = torch.empty(b, j, device=device)
+    g_mean, g_variance = torch.empty(b, d, j, device=device), torch.empty(b, d, j, device=device)
+    kernels.finish_parents[(triton.cdiv(b * d * j, 64),)](
+        parts, x.below.variance, g_prior, g_mean, g_variance, parts if x.sums.shift is None else x.sums.shift,
+        b * d * j, grid[2], J=j, D=d, SHIFT=x.sums.shift is not None, BLOCK=64, num_warps=2,
+    )  # fmt: skip
+    return g_prior, g_mean, g_variance
+
+
+def weight_gradients(x: Step) -> None:
+    """Gradient of W, and of the bias there may be; where every child has its own, of betas and first couplings."""
+    b, i, j, r = x.source.sizes
+    c, k, h = x.source.pose
+    g, sums, device = i // r, x.sums, x.s.device
+    again = sums.weight is not None
+    walk = plan.weights_walk(x.source, plan.weight_chunks(x.source) if sums.weight is None else len(sums.weight))
+    grid = walk.grid(g, j, b * r)
+    if sums.weight is None:
+        sums.weight = torch.empty(grid[2], j, k, g, h, device=device)
+        sums.own = None if x.source.own_by_parent is None else torch.empty(grid[2], j, c, g, h, device=device)
+        if x.x.beta is not None and r == 1:
+            sums.beta = torch.empty(grid[2], i, j, device=device)
+    if x.first is not None and r == 1:
+        sums.first = torch.empty(grid[2], i, j, device=device)
+    out = [x.s if y is None else y for y in (sums.own, sums.beta, sums.first)]
+    kernels.weight_gradients[grid](
+        *x.source.by_parents, *x.sum_pointers(), sums.weight, *out, b, i, r, walk.steps, SHARED=x.g_z is not None,
+        PAIR=r == 1, AGAIN=again, **walk.options, **x.options(), **x.source.where,
+    )  # fmt: skip
+
+
+def pair_gradients(x: Step) -> None:
+    """Gradients of beta and of the first coupling, (I, J) each, where `weight_gradients` does not sum them."""
+    b, i, j, r = x.source.sizes
+    sums, device = x.sums, x.table.device
+    if x.x.beta is None and x.first is None:
+        return
+    again = sums.beta is not None
+    if x.x.beta is not None and sums.beta is None:
+        sums.beta = torch.empty(1, i, j, device=device)
+    if x.first is not None:
+        sums.first = torch.empty(1, i, j, device=device)
+    given = (*x.pointers(), *(x.table if y is None else y for y in (sums.beta, sums.first)), b, i, r)
+    if x.source.tiled:
+        wide.wide_pair_gradients[(i, x.source.tiles)](x.source.by_parent, *given, AGAIN=again, **x.options())
+        return
+    parents = plan.parent_lanes(j)
+    kernels.pair_gradients[(i, triton.cdiv(j, parents))](
+        *x.source.by_parents, *given, PARENTS=parents, AGAIN=again, **x.options(), num_warps=1
+    )

@@ -1,11 +1,11 @@
-r"""`Fit`'s step on a CPU: couplings and moments of one block of votes after the other.
+r"""`matrix.Fit`'s step on a CPU: E-step and M-step of one block of votes after the other.
 
     a_ij = p_j - (1/2) sum_d [x_ij^2 / sigma_j^2 + log sigma_j^2],  x = v - mu,  r = softmax_j(a),  w = gate_i r_ij
     n_j = sum_i w_ij,  m_j = sum_i w_ij v_ij / (n_j + eps),  S_j = sum_i w_ij (v_ij - m_j)^2
 
-Blocks merge by Chan's rule, as deviations from the parents' last mean, or at first from one child's vote: where votes
-agree, so that variances are small and gradients large, deviations are then exact. Backward forms the votes again; with
-y = v - m, whose weighted sum is eps m:
+The reference is `routing.math.log_density` and `weighted_moments`. Blocks merge by Chan's rule, as deviations from the
+parents' last mean, or at first from one child's vote: where votes agree, so that variances are small and gradients
+large, deviations are then exact. Backward forms the votes again; with y = v - m, whose weighted sum is eps m:
 
     gT = (gm - 2 eps gS m) / (n + eps),   gw = gn + y (gT + gS y),   gv = w (gT + 2 gS y) - ga x / sigma^2,
     ga = softmax'(gate gw)
@@ -25,7 +25,7 @@ from ..common.cpu import Block, Gradients, Source, Workspace, children_blocks, c
 
 
 class Inputs(NamedTuple):
-    """Of a step. Parents (log prior, mean, variance) are None in the first; start and betas where there are none."""
+    """Tensors of a step. Parents (log prior, mean, variance) are None the first time; start and betas may be None."""
 
     u: Tensor  # (G, R, B, C, d)
     weight: Tensor  # (G, d, h, J)
@@ -38,12 +38,12 @@ class Inputs(NamedTuple):
     variance: Tensor | None  # (B, D, J)
 
     def of(self, x: Tensor, block: Block) -> Tensor:
-        """What belongs to a block's children."""
+        """The part of x, (I or 1, ...), that belongs to a block's children."""
         return x[block.children] if len(x) > 1 else x
 
 
 class Parents(NamedTuple):
-    """What an E-step needs of the parents, computed once."""
+    """What an E-step reads of the parents, computed once."""
 
     mean: Tensor  # (B, D, J)
     scale: Tensor  # 1 / sigma
@@ -69,12 +69,12 @@ def mean_of(n: Tensor, total: Tensor) -> Tensor:
 
 
 def reference_of(space: Workspace, blocks: list[Block], parents: Parents | None) -> Tensor:
-    """What deviations are from, (B, D, J)."""
+    """The point that deviations are from, (B, D, J)."""
     return space.votes(blocks[0])[0].clone() if parents is None else parents.mean
 
 
 class Moments:
-    """Weight, weighted sum and spread about the mean so far, of deviations from one reference."""
+    """Weight, weighted sum and spread about the mean of the blocks so far, of deviations from one reference."""
 
     def __init__(self, source: Source) -> None:
         b, _, j = source.block
@@ -125,7 +125,7 @@ class FitStep(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, n, mean, centre = ctx.saved_tensors
         inputs = Inputs(*tensors)
-        if torch.is_grad_enabled():  # somebody will differentiate the gradient
+        if torch.is_grad_enabled():  # the gradient will be differentiated again
             return twice(ctx, inputs, gradients)
         gn, gm, gs, g_score = gradients
         gt = (gm - 2 * ctx.eps * gs * mean) / (n + ctx.eps)[:, None]
@@ -144,7 +144,7 @@ class Backward:
         self.parents = Parents.of(inputs)
         self.source = Source(inputs.u, inputs.weight)
         self.sums = Gradients(self.source, (wanted[0], wanted[1]))
-        self.found = [None if x is None else torch.zeros_like(x) for x in inputs]
+        self.found = {name: torch.zeros_like(x) for name, x in inputs._asdict().items() if x is not None}
         self.squares = torch.zeros_like(centre)  # sum_i ga x^2
 
     def run(self) -> list[Tensor | None]:
@@ -153,15 +153,12 @@ class Backward:
         self.reference = reference_of(space, blocks, self.parents)
         for block in blocks:
             self.add(block, space)
-        found = Inputs(*self.found)  # type: ignore[arg-type]
-        found = found._replace(u=self.sums.poses(), weight=self.sums.weight)  # type: ignore[arg-type]
-        if self.parents is None:
-            return list(found)
-        assert found.mean is not None
-        assert found.prior is not None
-        precision = self.parents.scale.square()
-        variance = 0.5 * (precision.square() * self.squares - precision * found.prior[:, None])
-        return list(found._replace(mean=precision * found.mean, variance=variance))
+        found = {**self.found, "u": self.sums.poses(), "weight": self.sums.weight}
+        if self.parents is not None:
+            precision = self.parents.scale.square()
+            found["mean"] = precision * self.found["mean"]
+            found["variance"] = 0.5 * (precision.square() * self.squares - precision * self.found["prior"][:, None])
+        return [found.get(name) for name in Inputs._fields]
 
     def add(self, block: Block, space: Workspace) -> None:
         """One block's part of every gradient."""
@@ -175,8 +172,7 @@ class Backward:
         y = torch.sub(x, self.centre, out=scratch)
         gw = self.gn + torch.addcmul(self.gt, self.gs, y, out=gv).mul_(y).sum(2)
         gw = self.add_score(block, gate, w, gw)
-        assert self.found[2] is not None
-        self.found[2][block.children] += (gw * r).sum(-1)
+        self.found["gate"][block.children] += (gw * r).sum(-1)
         torch.addcmul(self.gt, self.gs, y, value=2, out=gv).mul_(w[:, :, None])
         if parents is not None or inputs.start is not None:
             ga = couple_backward(self.softmax, a, r, gate * gw)
@@ -189,34 +185,28 @@ class Backward:
         if inputs.use is None or inputs.ignore is None:
             return gw
         use, ignore = inputs.of(inputs.use, block), inputs.of(inputs.ignore, block)
-        for found, g in ((self.found[4], self.g_score * w), (self.found[5], self.g_score * (w - gate))):
-            assert found is not None
+        for found, g in ((self.found["use"], self.g_score * w), (self.found["ignore"], self.g_score * (w - gate))):
             if len(found) > 1:
                 found[block.children] += g.sum(1, keepdim=True)
             else:
                 found += g.sum((0, 1))
-        assert self.found[2] is not None
-        self.found[2][block.children] -= (self.g_score * ignore).sum(-1)
+        self.found["gate"][block.children] -= (self.g_score * ignore).sum(-1)
         return gw + self.g_score * (use + ignore)
 
     def add_logits(self, block: Block, ga: Tensor, x: Tensor, gv: Tensor, scratch: Tensor) -> None:
         """Through the coupling: to votes, mean, variance and prior, or to the first coupling's logits."""
-        start, prior, mean = self.found[3], self.found[6], self.found[7]
         if self.parents is None:
-            assert start is not None
-            start[block.children] += ga.sum(1, keepdim=True)
+            self.found["start"][block.children] += ga.sum(1, keepdim=True)
             return
-        assert prior is not None
-        assert mean is not None
         part = torch.mul(x, ga[:, :, None], out=scratch)
-        prior += ga.sum(0)
-        mean += part.sum(0)
+        self.found["prior"] += ga.sum(0)
+        self.found["mean"] += part.sum(0)
         gv.addcmul_(part, self.parents.scale.square(), value=-1)
         self.squares += part.mul_(x).sum(0)
 
 
 def plain(softmax: Softmax, eps: float, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The same in operations autograd knows, all votes at once."""
+    """`FitStep` in operations that autograd knows, all votes at once, for second derivatives."""
     v = torch.einsum("grbcd,gdhj->grbchj", inputs.u, inputs.weight).flatten(3, 4).flatten(0, 1)  # (I, B, D, J)
     parents = Parents.of(inputs)
     a = v.new_zeros(v.shape[0], v.shape[1], v.shape[3])

@@ -1,11 +1,15 @@
-r"""Forward kernels of `_fit_triton`: fit the parents, describe them, normalise over them.
+r"""The forward pass on a GPU: fit the parents, describe them, normalise over them.
 
-    a_ij = prior_j - 1/2 sum_d [(v - mu)^2 / sigma^2 + log sigma^2],   Z_i = log sum_j exp a_ij
-    w_ij = gate_i exp(a_ij - Z_i),   n_j = sum_i w_ij,   weighted mean and spread by Welford's update
+    a_ij = prior_j - 1/2 sum_d [(v - mu)^2 / sigma^2 + log sigma^2],   Z_i = log sum_j exp a_ij      E-step
+    w_ij = gate_i exp(a_ij - Z_i),   n_j = sum_i w_ij,   weighted mean mu and spread about it        M-step
     logit_j = lambda [offset_j + n_j (slope_j - 1/2 sum_d log sigma^2)] + sum_i beta_ij w_ij,   prior = log sigmoid
 
+The reference is `routing.math.log_density` and `weighted_moments`; em's logit is `routing.em.activation_logit`,
+heinsen's its Eq. 8. Kernels of wide poses are in `wide`.
+
 `_normaliser` has a child per lane and walks over parents, `_moments` a parent per lane and walks over children: each
-reduces along its walk. Walks are shared out and cut as `_fit_source` plans; parts merge by Chan's rule.
+reduces along its walk, and reads poses and transforms once. Walks are shared out and cut as `plan` says. The mean and
+the spread follow Welford's update, and parts merge by Chan's rule, so that no square of a large number is subtracted.
 """
 
 # Kernels grow tuples as their loops unroll.
@@ -19,52 +23,52 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import tiles as tiles
-from .lanes import (
+from . import plan, wide
+from .components import (
     AHEAD,
     HEAD,
-    deviations,
-    distance,
-    less,
+    LOWEST,
+    child_deviations,
     load,
     load_chunks,
+    load_pose,
     load_table,
+    log_sigmoid,
     mahalanobis,
     merged,
     pair_at,
-    pose_at,
+    parent_deviations,
     repeat,
-    save,
     step_at,
+    store,
+    walk_lanes,
 )
-from .source import LANES, Source, walk_children, walk_tiles
-
-CHILDREN = {"normaliser": 1, "child_sums": 1, "child_gradients": 1}  # a lane: they share what is read of a parent
-
-
-class Rule(NamedTuple):
-    """What makes a parent's logit of its fit. spread: whether log sigma^2 has a part in it, as in em."""
-
-    offset: Tensor | None  # (B, J)
-    slope: Tensor | None  # (J,)
-    spread: bool
-
-    def pointers(self, none: Tensor) -> tuple[Tensor, Tensor]:
-        return none if self.offset is None else self.offset, none if self.slope is None else self.slope
-
-    @property
-    def options(self) -> dict[str, bool]:
-        return {"OFFSET": self.offset is not None, "SLOPE": self.slope is not None, "SPREAD": self.spread}
+from .plan import Inputs, Options, Source
+from .positions import share_gate
 
 
-def child_lanes(source: Source, kernel: str) -> int:
-    """Children of a program, a warp."""
-    return min(triton.next_power_of_2(source.sizes[1]), LANES * CHILDREN[kernel])
+class Parents(NamedTuple):
+    """What an iteration found."""
+
+    mean: Tensor  # (B, D, J)
+    variance: Tensor  # (B, D, J)
+    logit: Tensor  # (B, J)
+    weight: Tensor  # (B, J), n
 
 
-@triton.jit
-def log_sigmoid(x):
-    return tl.minimum(x, 0.0) - tl.log(1 + tl.exp(-tl.abs(x)))
+class Outputs(NamedTuple):
+    """The parents after each of T iterations, and each E-step's Z, (T - 1, B, I)."""
+
+    parents: list[Parents]
+    normalisers: Tensor
+
+    @classmethod
+    def of(cls, flat: list[Tensor]) -> Outputs:
+        steps = len(flat) // 4
+        return cls([Parents(*flat[t : 4 * steps : steps]) for t in range(steps)], flat[-1])
+
+    def rows(self, rows: slice) -> Outputs:
+        return Outputs([Parents(*(y[rows] for y in x)) for x in self.parents], self.normalisers[:, rows])
 
 
 @triton.jit
@@ -73,7 +77,7 @@ def _describe(
     RUN: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr, BENEFIT: tl.constexpr,
     SHIFT: tl.constexpr, TABLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Logits, and for another iteration the table that its kernels read."""
+    """Logits of the parents; TABLE: and what the next E-step reads of them."""
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = x < count
     b, j = (x // J).to(tl.int64), x % J
@@ -113,26 +117,22 @@ def _normaliser(
     OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, KERNEL: tl.constexpr,
     ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
+    """Z_i of the E-step, one child per lane."""
     D: tl.constexpr = C * H
     b = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     live = i < I
+    pose = ()
     if K > 0:
-        pose = load(u + pose_at(b, i, I, C * K, OH, OW, SB, PY, PX, KERNEL, ST, SY, SX), 0, live, C * K, C * K)
-    top = tl.full((BLOCK,), -3.0e38, tl.float32)
+        pose = load_pose(u, b, i, I, live, C * K, OH, OW, SB, PY, PX, KERNEL, ST, SY, SX)
+    top = tl.full((BLOCK,), LOWEST, tl.float32)
     total = tl.full((BLOCK,), 0.0, tl.float32)
-    row = table + b * ((HEAD + 2 * D) * J) + tl.arange(0, 1)
+    rows = table + b * ((HEAD + 2 * D) * J) + tl.arange(0, 1)
     for j in tl.range(J, loop_unroll_factor=4 if D <= 4 else 1):
-        centre = load_table(row + j * RUN, HEAD, None, D, J, RUN)
-        if K > 0:
-            uu, ww = pose, load(w + j * (K * G * H) + i // R * H, G * H, live, K * H, H)
-            if OWN:
-                centre = less(centre, load(own + j * (C * G * H) + i // R * H, G * H, live, D, H), D)
-        else:
-            uu, ww = load(w + ((b * I + i) * J + j) * D, 0, live, D, D), ()
-        f = deviations(uu, ww, centre, C, K, H)
-        precision = load_table(row + j * RUN, HEAD + D, None, D, J, RUN)
-        a = tl.load(row + j * RUN) - 0.5 * mahalanobis(f, precision, D)
+        row = rows + j * RUN
+        f, _ = child_deviations(pose, w, own, row, b, i, j, I, R, live, G, J, C, K, H, RUN, OWN)
+        precision = load_table(row, HEAD + D, None, D, J, RUN)
+        a = tl.load(row) - 0.5 * mahalanobis(f, precision, D)
         higher = tl.maximum(top, a)
         total = total * tl.exp(top - higher) + tl.exp(a - higher)
         top = higher
@@ -151,6 +151,16 @@ def scales(mean, precision, D: tl.constexpr):
 
 
 @triton.jit
+def distance(v, root, centre, D: tl.constexpr):
+    """The Mahalanobis distance of a vote from 1 / sigma and mu / sigma: sum_d (v_d / sigma_d - mu_d / sigma_d)^2"""
+    x = 0.0
+    for d in tl.static_range(D):
+        y = v[d] * root[d] - centre[d]
+        x += y * y
+    return x
+
+
+@triton.jit
 def _moments(
     u, w, own, table, first, normaliser, gate, beta, out, B, I, R, steps, J: tl.constexpr,
     C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr,
@@ -159,19 +169,18 @@ def _moments(
     OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, KERNEL: tl.constexpr,
     ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
+    """Weight, score, mean and spread of a chunk of children: the M-step of one parent per lane."""
     D: tl.constexpr = C * H
-    x = tl.arange(0, ROWS * SPLIT)[:, None]
-    b = (tl.program_id(0) * ROWS + x // SPLIT).to(tl.int64)
-    j = (tl.program_id(1) * PARENTS + tl.arange(0, PARENTS))[None, :]
+    x, b, j, zero = walk_lanes(ROWS, SPLIT, PARENTS)
+    b = b.to(tl.int64)
     there = j < J
-    zero = tl.full((ROWS * SPLIT, PARENTS), 0.0, tl.float32)
     row = table + b * ((HEAD + 2 * D) * J) + j * RUN
     if DENSITY:
         live = (b < B) & there
         constant = tl.load(row, mask=live, other=0.0)
         root, centre = scales(load_table(row, HEAD, live, D, J, RUN), load_table(row, HEAD + D, live, D, J, RUN), D)
     n, score, mean, spread = zero, zero, repeat(zero, D), repeat(zero, D)
-    none = repeat(0.0, D)
+    none, transform = repeat(0.0, D), ()
     if ONE:
         transform = load(w + j * H, J * H, there, K * H, H)
     lo = tl.program_id(2) * steps * SPLIT
@@ -179,22 +188,15 @@ def _moments(
         i = step_at(lo, t, x, ROWS, SPLIT)
         here, known = (b < B) & (i < I), there & (i < I)
         live = here & there
-        shift = none
-        if K == 0:
-            uu, ww = load(w + ((b * I + i) * J + j) * D, 0, live, D, D), ()
-        elif ONE:
-            uu, ww = load(u + (b * I + i) * (C * K), 0, here, C * K, C * K), transform
-        else:
-            uu = load(u + pose_at(b, i, I, C * K, OH, OW, SB, PY, PX, KERNEL, ST, SY, SX), 0, here, C * K, C * K)
-            ww = load(w + i // R * (K * J * H) + j * H, J * H, known, K * H, H)
-            if OWN:
-                shift = less(none, load(own + i // R * (C * J * H) + j * H, J * H, known, D, H), D)
-        v = deviations(uu, ww, shift, C, K, H)
+        v, _ = parent_deviations(
+            u, w, own, transform, none, b, i, j, I, R, here, known, live, J, C, K, H, OWN, ONE,
+            OH, OW, SB, PY, PX, KERNEL, ST, SY, SX,
+        )  # fmt: skip
         use = tl.load(gate + b * I + i, mask=here, other=0.0)
         if DENSITY:
             a = constant - 0.5 * distance(v, root, centre, D)
             z = tl.load(normaliser + b * I + i, mask=here, other=0.0)
-            use = use * tl.exp(tl.where(live, a - z, -3.0e38))
+            use = use * tl.exp(tl.where(live, a - z, LOWEST))
         elif FIRST:
             use = use * tl.load(first + pair_at(i, j, J), mask=known, other=0.0)
         else:
@@ -210,7 +212,7 @@ def _moments(
             m = m + (mean[d] + step * delta,)
             s = s + (spread[d] + keep * delta * delta,)
         n, mean, spread = total, m, s
-    if SPLIT > 1:  # Chan's rule
+    if SPLIT > 1:  # Chan's rule merges what the parts of a row found
         total = tl.expand_dims(merged((n,), 1, ROWS, SPLIT)[0], 1)
         share = tl.reshape(n, (ROWS, SPLIT, PARENTS)) / tl.where(total > 0, total, 1.0)
         m, s = (), ()
@@ -227,8 +229,8 @@ def _moments(
     p = out + ((tl.program_id(2) * B + b) * (2 * D + 2)) * J + j
     tl.store(p, n, mask=live)
     tl.store(p + J, score, mask=live)
-    save(p + 2 * J, J, live, mean, D)
-    save(p + (2 + D) * J, J, live, spread, D)
+    store(p + 2 * J, J, live, mean, D)
+    store(p + (2 + D) * J, J, live, spread, D)
 
 
 @triton.jit
@@ -236,6 +238,7 @@ def _finish(
     parts, shift, weight, score, mean, variance, eps, count, chunks,
     J: tl.constexpr, D: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Moments of all children from those of chunks, by Chan's rule; eps as in `routing.math.weighted_moments`."""
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (b, d, j)
     live = x < count
     b, d, j = x // (D * J), x // J % D, x % J
@@ -268,65 +271,71 @@ def _finish(
     tl.store(variance + x, spread / divisor + eps, mask=live)
 
 
-class Found(NamedTuple):
-    """What an iteration finds, where it is kept."""
-
-    mean: Tensor  # (B, D, J)
-    variance: Tensor  # (B, D, J)
-    logit: Tensor  # (B, J)
-    weight: Tensor  # (B, J)
+def route(source: Source, x: Inputs, o: Options, out: Outputs) -> None:
+    """All iterations; each writes its parents, and each but the last the next E-step's Z, to `out`."""
+    gate, table, z = o.gate_of(x.gate), None, x.first_z
+    for t, parents in enumerate(out.parents):
+        benefit = moments(source, x, o, table, z, share_gate(gate, z, o.grid), parents)
+        del table
+        last = t == len(out.parents) - 1
+        table = describe(source, x, o, parents, benefit, o.scales[t], last)
+        if table is not None:
+            z = normaliser(source, table, out.normalisers[t])
 
 
 def moments(
-    source: Source, parents: tuple[Tensor | None, ...], gate: Tensor, beta: Tensor | None, eps: float, out: Found
+    source: Source, x: Inputs, o: Options, table: Tensor | None, z: Tensor | None, gate: Tensor, out: Parents
 ) -> Tensor | None:
-    """Weight, mean and variance; sum_i beta w (B, J). parents: table, normaliser, first coupling."""
+    """Weight, mean and variance; sum_i beta w (B, J). table: of the parents before; None in the first iteration."""
     b, i, j, r = source.sizes
     d = source.dim
-    table, z, first = parents
-    registers = 32 + (6 if source.own_by_parent is None else 8) * d
-    walk = walk_tiles(source, 6) if source.tiled else walk_children(source, registers)
+    first = x.first if table is None else None
+    walk = plan.moments_walk(source)
     grid = walk.grid(b, j, i)
     parts = torch.empty(grid[2], b, 2 * d + 2, j, device=gate.device)
-    none = gate
-    given = (*(_or(x, none) for x in (table, first, z, gate, beta)), parts, b, i, r, walk.steps)
-    known = {"DENSITY": table is not None, "FIRST": first is not None, "SCORE": beta is not None}
+    given = (*(_or(y, gate) for y in (table, first, z, gate, x.beta)), parts, b, i, r, walk.steps)
+    known = {"DENSITY": table is not None, "FIRST": first is not None, "SCORE": x.beta is not None}
     if source.tiled:
-        tiles.wide_moments[grid](source.by_parent, *given, **source.options, **known)
+        wide.wide_moments[grid](source.by_parent, *given, **source.options, **known)
     else:
         _moments[grid](
             *source.by_parents, *given, **walk.options, **source.options, **source.where, **known, ONE=source.one
         )
     score = torch.empty(b, j, device=gate.device)
     _finish[(triton.cdiv(b * d * j, 64),)](
-        parts, _or(source.shift, parts), out.weight, score, out.mean, out.variance, eps, b * d * j, grid[2], J=j, D=d,
+        parts, _or(source.shift, parts), out.weight, score, out.mean, out.variance, o.eps, b * d * j, grid[2], J=j, D=d,
         SHIFT=source.shift is not None, BLOCK=64, num_warps=2,
     )  # fmt: skip
-    return None if beta is None else score
+    return None if x.beta is None else score
 
 
 def describe(
-    source: Source, rule: Rule, out: Found, benefit: Tensor | None, scale: float, last: bool
+    source: Source, x: Inputs, o: Options, out: Parents, benefit: Tensor | None, scale: float, last: bool
 ) -> Tensor | None:
     """Logits; and unless these parents are the last, the forward table (B, (4 + 2 D) / RUN, J, RUN)."""
     b, d, j = out.mean.shape
     run, none = source.run, out.logit
     table = None if last else torch.empty(b, (HEAD.value + 2 * d) // run, j, run, device=none.device)
     _describe[(triton.cdiv(b * j, 64),)](
-        out.weight, _or(benefit, none), out.mean, out.variance, *rule.pointers(none), _or(source.shift, none),
-        out.logit, _or(table, none), scale, b * j, J=j, D=d, RUN=run, **rule.options, BENEFIT=benefit is not None,
-        SHIFT=source.shift is not None, TABLE=not last, BLOCK=64, num_warps=2,
+        out.weight, _or(benefit, none), out.mean, out.variance, _or(x.offset, none), _or(x.slope, none),
+        _or(source.shift, none), out.logit, _or(table, none), scale, b * j, J=j, D=d, RUN=run, **logit_options(x, o),
+        BENEFIT=benefit is not None, SHIFT=source.shift is not None, TABLE=not last, BLOCK=64, num_warps=2,
     )  # fmt: skip
     return table
+
+
+def logit_options(x: Inputs, o: Options) -> dict[str, bool]:
+    """Which terms a logit has."""
+    return {"OFFSET": x.offset is not None, "SLOPE": x.slope is not None, "SPREAD": o.spread}
 
 
 def normaliser(source: Source, table: Tensor, out: Tensor) -> Tensor:
     """Z_i = log sum_j exp a_ij, (B, I)."""
     b, i, _, r = source.sizes
     if source.tiled:
-        tiles.wide_normaliser[(b * i,)](source.by_parent, table, out, b, i, r, **source.options)
+        wide.wide_normaliser[(b * i,)](source.by_parent, table, out, b, i, r, **source.options)
         return out
-    lanes = child_lanes(source, "normaliser")
+    lanes = plan.child_lanes(source)
     _normaliser[(b, triton.cdiv(i, lanes))](
         *source.by_children, table, out, i, r, G=source.groups, BLOCK=lanes, **source.options, **source.where,
         num_warps=1,

@@ -1,4 +1,7 @@
-r"""The step em and heinsen share: parents fit a Gaussian to the votes assigned to them.
+r"""The step em and heinsen share, by matrix products: parents fit a Gaussian to the votes assigned to them.
+
+    E-step   r_ij = softmax_j (log prior_j + log N(v_ij; mu_j, sigma^2_j))        `routing.math.log_density`
+    M-step   w_ij = gate_i r_ij;  mu_j, sigma^2_j: mean and variance of votes weighted by w      `weighted_moments`
 
 Votes of one block of children are formed, used and dropped. A block gives its weight n, weighted sum and spread
 about its own mean; blocks merge by Chan's rule, sum_k [M2_k + n_k (m_k - mu)^2], so every square is of a deviation:
@@ -48,7 +51,8 @@ def merge(parts: list[tuple[Tensor, ...]], eps: float) -> tuple[Tensor, Tensor, 
 class Rule(NamedTuple):
     r"""How a parent's logit follows from its fit: scale [offset - n (cost + 1/2 sum_d log sigma^2)] + score.
 
-    scales: one for each iteration. spread: whether the logarithm is there. heinsen's logit is its score alone.
+    scales: one for each iteration. spread: whether the logarithm is there. em: `routing.em.activation_logit`, where
+    score is 0; heinsen: its Eq. 8, score alone.
     """
 
     scales: tuple[float, ...]
@@ -64,7 +68,7 @@ class Rule(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """Parents after an iteration."""
+    """The parents after an iteration."""
 
     mean: Tensor  # (B, J, D)
     variance: Tensor  # (B, J, D)
@@ -99,9 +103,7 @@ class Fit:
         self.blocks = votes.split(children_per_block(votes, b * j * d, softmax))
         self.gates = split_children(gate, self.blocks, 1)
         self.starts = split_children(start, self.blocks, 0)
-        self.betas = [
-            split_children(x if x.ndim == 2 else x[None], self.blocks, 0) for x in betas or ()
-        ]
+        self.betas = [split_children(x if x.ndim == 2 else x[None], self.blocks, 0) for x in betas or ()]
 
     def assign(self, u: Tensor, weight: Tensor, start: Tensor | None, *parents: Tensor) -> tuple[Tensor, Tensor]:
         """r (B, I, J) from the parents' (log prior, mean, variance), or the first time from `start`; and the votes."""
@@ -142,7 +144,7 @@ class Fit:
         return steps
 
     def _on_cpu(self, eps: float, *parents: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same, in the layout and the memory of `_cpu`."""
+        """`__call__` in the layout and the memory of `common.cpu`."""
         gate, start, betas = self.given
         rows = [source.batch for source in self.sources]
         gates = [x.T.contiguous() for x in gate.split(rows)]
@@ -164,7 +166,7 @@ class Fit:
         return n, mean.transpose(1, 2), variance.transpose(1, 2), score
 
     def couplings(self, *parents: Tensor) -> Tensor:
-        """r (B, I, J), for those who ask."""
+        """r (B, I, J)"""
         return torch.cat(
             [self.assign(*block, start, *parents)[0] for block, start in zip(self.blocks, self.starts, strict=True)], 1
         )

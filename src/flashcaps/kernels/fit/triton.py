@@ -1,12 +1,8 @@
-r"""The fit em and heinsen share, on a GPU: the Triton twin of `_fit`, same interface, same numbers.
+r"""The fit em and heinsen share, on a GPU: the Triton twin of `matrix.Fit`, same interface, same numbers.
 
-A routing is one operator (`_fit_ops`). It stores Z_i = log sum_j exp a_ij (B, I) and the parents (B, J, D), never a
-vote nor a coupling. A softmax over positions is one over parents times the share of the child that its row of parents
-gets, which depends on Z alone:  r_ij = exp(a_ij - Z_i) q_i,  q = softmax of Z over the rows that see the child.
-
-Poses much wider than all the votes made of them (J h <= 4 d) are transformed by a matrix product, and their votes
-stored while they are needed: less to read at every iteration, and of the size of the poses. So are wide poses, whose
-transforms would take many multiply-adds, a few examples at a time (`_fit_parts`).
+A routing is one operator (`op`). It stores Z_i = log sum_j exp a_ij (B, I) and the parents (B, J, D), never a coupling.
+A softmax over positions is one over parents times the share of the child that a place gets, which depends on Z alone
+(`positions`). Votes are made in registers; `plan` says which are stored instead, while they are needed.
 """
 
 from __future__ import annotations
@@ -20,9 +16,8 @@ from ...routing.math import OverPositions, Softmax, over_parents
 from ...routing.votes import Votes, Windows, add_bias
 from ..common.patches import windowed
 from .matrix import Fit, Fitted, Rule
-from .ops import fit_routing
-from .share import listed, share_of
-from .source import stored, wide
+from .op import fit_routing
+from .plan import is_stored, is_wide
 
 WIDEST = 64  # pose elements that kernels hold, or walk over, unrolled
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -42,7 +37,7 @@ def supported(votes: Votes | Windows, softmax: Softmax = over_parents) -> str | 
         return "empty votes"
     if dim > WIDEST:
         return f"votes of {dim} elements: at most {WIDEST} fit the registers"
-    if isinstance(votes, Windows) and (stored(votes.weight) or wide(votes.weight, dim)):
+    if isinstance(votes, Windows) and (is_stored(votes.weight) or is_wide(votes.weight, dim)):
         return "an image: votes this few or this wide are stored, of patches"
     return None
 
@@ -73,11 +68,11 @@ class TritonFit:
     def route(self, rule: Rule, eps: float) -> list[Fitted]:
         """The parents after each iteration."""
         b, i, _, _ = self.votes.shape
-        first = share = None
-        grid = listed(self.softmax.grid) if isinstance(self.softmax, OverPositions) else []
+        first = first_z = None
+        grid = list(self.softmax.grid or ()) if isinstance(self.softmax, OverPositions) else []
         if self.start is not None:
             first = self.start.float().softmax(-1).contiguous()
-            share = share_of(self.start.float().logsumexp(-1).expand(b, i), grid) if grid else None
+            first_z = self.start.float().logsumexp(-1).expand(b, i).contiguous() if grid else None
         beta, offset, slope = self._logits(rule)
         bias = None if self.bias is None else self.bias.contiguous()
         if isinstance(self.votes, Windows):
@@ -86,7 +81,7 @@ class TritonFit:
         else:
             u, window = self.votes.u.contiguous(), []
         out = fit_routing(
-            u, self.votes.weight.contiguous(), bias, self.gate, share, first, beta, offset, slope, list(rule.scales),
+            u, self.votes.weight.contiguous(), bias, self.gate, first_z, first, beta, offset, slope, list(rule.scales),
             rule.spread, grid, window, eps,
         )  # fmt: skip
         n = len(rule.scales)

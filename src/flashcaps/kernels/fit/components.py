@@ -1,11 +1,14 @@
-"""What the kernels of `_fit_triton` share: poses, votes and parents as tuples of components.
+"""Device functions the kernels share: poses, votes and parents as tuples of components.
 
 A component is a tensor over lanes (children, or rows and parents); a pose of C x K numbers is C * K of them. So the
 small products of poses and transforms unroll into multiply-adds in registers, and nothing is summed across lanes.
 
 A parent is described by a table, (B, rows / RUN, J, RUN), RUN = 4 where that divides D, else 1:
-    head       log of its prior and scale, and backward K
-    rows       centre (D), 1 / sigma^2 (D), and backward A (D), Q (D) of `_fit_backward`
+    head       log prior - 1/2 sum_d log sigma^2, and backward K
+    rows       centre mu (D), precision 1 / sigma^2 (D), and backward A (D), Q (D), all of `backward_kernels`
+
+Kernels take the constants OH, ..., SX of `common.patches.Window`, which say where children lie in an image; all are 0
+where poses are (B, I, C K).
 """
 
 # Kernels grow tuples as their loops unroll.
@@ -19,6 +22,12 @@ from ..common.patches_triton import child_at, place_at
 
 AHEAD = tl.constexpr(8)  # chunks read ahead of their sum
 HEAD = tl.constexpr(4)  # rows before a table's first
+LOWEST = tl.constexpr(-3.0e38)  # not -inf: a difference of two would be NaN
+
+
+@triton.jit
+def log_sigmoid(x):
+    return tl.minimum(x, 0.0) - tl.log(1 + tl.exp(-tl.abs(x)))
 
 
 @triton.jit
@@ -78,16 +87,24 @@ def load_chunks(p, step, k, chunks, mask, N: tl.constexpr):
 
 
 @triton.jit
-def pose_at(
-    b, i, I, WIDTH: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr,
+def load_pose(
+    u, b, i, I, mask, WIDTH: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr,
     PX: tl.constexpr, KERNEL: tl.constexpr, ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
-    """Address of the pose of child i of row b: where it lies in the image, or, OH = 0, in (B, I, WIDTH)."""
+    """The pose of child i of row b, from the image where it lies, or, OH = 0, from (B, I, WIDTH)."""
     if OH == 0:
         at = (b * I + i) * WIDTH
     else:
         at = place_at(b, OH, OW, SB, PY, PX) + child_at(i, KERNEL, ST, SY, SX)
-    return at
+    return load(u + at, 0, mask, WIDTH, WIDTH)
+
+
+@triton.jit
+def walk_lanes(ROWS: tl.constexpr, SPLIT: tl.constexpr, PARENTS: tl.constexpr):
+    """Lanes (ROWS * SPLIT, PARENTS) of a program that walks: their number, row and parent, and a zero for each."""
+    x = tl.arange(0, ROWS * SPLIT)[:, None]
+    j = (tl.program_id(1) * PARENTS + tl.arange(0, PARENTS))[None, :]
+    return x, tl.program_id(0) * ROWS + x // SPLIT, j, tl.full((ROWS * SPLIT, PARENTS), 0.0, tl.float32)
 
 
 @triton.jit
@@ -108,14 +125,14 @@ def pair_at(i, j, J: tl.constexpr):
 
 
 @triton.jit
-def save(p, step, mask, x, N: tl.constexpr):
+def store(p, step, mask, x, N: tl.constexpr):
     for n in tl.static_range(N):
         tl.store(p + n * step, x[n].to(p.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def gather(p, step, mask, x, N: tl.constexpr, RUN: tl.constexpr, AGAIN: tl.constexpr):
-    """Save N components, runs of RUN, `step` elements from run to run; AGAIN: add them to what is there."""
+def accumulate(p, step, mask, x, N: tl.constexpr, RUN: tl.constexpr, AGAIN: tl.constexpr):
+    """Stores N components, runs of RUN, `step` elements from run to run; AGAIN: adds them to what is there."""
     y = x
     if AGAIN:  # all are read before any is written, which would have each read wait for the last
         y = ()
@@ -131,15 +148,6 @@ def repeat(x, N: tl.constexpr):
     for _ in tl.static_range(N):
         y = y + (x,)
     return y
-
-
-@triton.jit
-def scaled(factor, x, y, N: tl.constexpr):
-    """factor x y"""
-    z = ()
-    for n in tl.static_range(N):
-        z = z + (factor * x[n] * y[n],)
-    return z
 
 
 @triton.jit
@@ -174,7 +182,7 @@ def merged(x, N: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr):
 
 @triton.jit
 def deviations(u, w, centre, C: tl.constexpr, K: tl.constexpr, H: tl.constexpr):
-    """u W - centre: u (C, K), W (K, H), centre (C, H). K = 0: u is the vote itself."""
+    """f = u W - centre: u (C, K), W (K, H), centre (C, H). K = 0: u is the vote itself."""
     f = ()
     for c in tl.static_range(C):
         for h in tl.static_range(H):
@@ -189,6 +197,47 @@ def deviations(u, w, centre, C: tl.constexpr, K: tl.constexpr, H: tl.constexpr):
 
 
 @triton.jit
+def child_deviations(
+    pose, w, own, row, b, i, j, I, R, live, G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, K: tl.constexpr,
+    H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr,
+):  # fmt: skip
+    """A child per lane: f of children i and one parent j, and their transforms (J, K, G, H); stored votes have none."""
+    D: tl.constexpr = C * H
+    if K > 0:
+        uu, ww = pose, load(w + j * (K * G * H) + i // R * H, G * H, live, K * H, H)
+    else:
+        uu, ww = load(w + ((b * I + i) * J + j) * D, 0, live, D, D), ()
+    centre = load_table(row, HEAD, None, D, J, RUN)
+    if OWN:
+        centre = less(centre, load(own + j * (C * G * H) + i // R * H, G * H, live, D, H), D)
+    return deviations(uu, ww, centre, C, K, H), ww
+
+
+@triton.jit
+def parent_deviations(
+    u, w, own, transform, centre, b, i, j, I, R, here, known, live, J: tl.constexpr, C: tl.constexpr,
+    K: tl.constexpr, H: tl.constexpr, OWN: tl.constexpr, ONE: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, KERNEL: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+):  # fmt: skip
+    """A parent per lane: f of child i of row b, and its pose. here, known, live: where there is the child, where the
+    transform (G, K, J, H), of which ONE serves all children, and where both."""
+    D: tl.constexpr = C * H
+    middle = centre
+    if K == 0:
+        uu, ww = load(w + ((b * I + i) * J + j) * D, 0, live, D, D), ()
+    else:
+        uu = load_pose(u, b, i, I, here, C * K, OH, OW, SB, PY, PX, KERNEL, ST, SY, SX)
+        if ONE:
+            ww = transform
+        else:
+            ww = load(w + i // R * (K * J * H) + j * H, J * H, known, K * H, H)
+        if OWN:
+            middle = less(centre, load(own + i // R * (C * J * H) + j * H, J * H, known, D, H), D)
+    return deviations(uu, ww, middle, C, K, H), uu
+
+
+@triton.jit
 def mahalanobis(f, precision, D: tl.constexpr):
     """sum_d f_d^2 / sigma_d^2"""
     x = precision[0] * f[0] * f[0]
@@ -198,57 +247,25 @@ def mahalanobis(f, precision, D: tl.constexpr):
 
 
 @triton.jit
-def distance(v, root, centre, D: tl.constexpr):
-    """The same of a vote itself, from 1 / sigma and mu / sigma: sum_d (v_d / sigma_d - mu_d / sigma_d)^2"""
-    x = 0.0
-    for d in tl.static_range(D):
-        y = v[d] * root[d] - centre[d]
-        x += y * y
-    return x
+def logit_slopes(
+    x, j, live, weight, logit, slope, g_logit, g_prior, g_score, g_offset, g_slope, scale, OFFSET: tl.constexpr,
+    SLOPE: tl.constexpr, GIVEN: tl.constexpr, PRIOR: tl.constexpr, AGAIN: tl.constexpr,
+):  # fmt: skip
+    """Of parents j, at x in (B, J): weight n, the gradient g of logits and its part scale g slope of K.
 
-
-@triton.jit
-def benefit(constant, f, a, q, D: tl.constexpr):
-    """dL / dw_ij = K + sum_d f (A + Q f)"""
-    x = constant
-    for d in tl.static_range(D):
-        x += f[d] * (a[d] + q[d] * f[d])
-    return x
-
-
-@triton.jit
-def vote_gradient(w, ga, f, precision, a, q, D: tl.constexpr, DENSITY: tl.constexpr):
-    """dL / dv = w (A + 2 Q f) - dL/da f / sigma^2"""
-    g = ()
-    for d in tl.static_range(D):
-        slope = 2 * w * q[d]
-        if DENSITY:
-            slope -= ga * precision[d]
-        g = g + (w * a[d] + slope * f[d],)
-    return g
-
-
-@triton.jit
-def add_pose_gradient(total, g, w, C: tl.constexpr, K: tl.constexpr, H: tl.constexpr):
-    """total (C, K) + g (C, H) W (K, H)^T"""
-    out = ()
-    for c in tl.static_range(C):
-        for k in tl.static_range(K):
-            x = total[c * K + k]
-            for h in tl.static_range(H):
-                x += g[c * H + h] * w[k * H + h]
-            out = out + (x,)
-    return out
-
-
-@triton.jit
-def add_weight_gradient(total, u, g, C: tl.constexpr, K: tl.constexpr, H: tl.constexpr):
-    """total (K, H) + u (C, K)^T g (C, H)"""
-    out = ()
-    for k in tl.static_range(K):
-        for h in tl.static_range(H):
-            x = total[k * H + h]
-            for c in tl.static_range(C):
-                x += u[c * K + k] * g[c * H + h]
-            out = out + (x,)
-    return out
+    The gradient of a logit is GIVEN, or that of the PRIOR it makes, or both; g_score takes it.
+    """
+    n = tl.load(weight + x, mask=live, other=0.0)
+    g = tl.full(x.shape, 0.0, tl.float32)
+    k = g
+    if GIVEN:
+        g += tl.load(g_logit + x, mask=live, other=0.0)
+    if PRIOR:
+        g += tl.load(g_prior + x, mask=live, other=0.0) * tl.sigmoid(-tl.load(logit + x, mask=live, other=0.0))
+    tl.store(g_score + x, g, mask=live)
+    if OFFSET:
+        accumulate(g_offset + x, 0, live, (scale * g,), 1, 1, AGAIN)
+    if SLOPE:
+        k += scale * g * tl.load(slope + j, mask=live, other=0.0)
+        accumulate(g_slope + x, 0, live, (scale * g * n,), 1, 1, AGAIN)
+    return n, g, k

@@ -1,0 +1,150 @@
+r"""Normalisation over types and positions: the share of a child that each place of the output gets.
+
+    r_ij = exp(a_ij - Z_i) q_i,   q = exp(Z) / sum of exp(Z) over the places that see the child
+    dL/dZ = q (g - sum of q g over them),   g = gate dL/d(gate q)
+
+so a softmax over parents and positions (`routing.math.OverPositions`, the reference) is one over parents times q, and
+kernels that know parents alone are given gate q as their gate.
+
+A program takes one place of the input and gathers what belongs to it, so nothing is scattered and the sums have one
+order. Z, q (B H' W', T k k): a row for each place of the output, in it a child for each type and kernel offset. Bytes:
+Z and the gate are read, the product is written, once each, but for what overlapping kernels read from the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .components import LOWEST
+
+
+@triton.jit
+def _entry(b, y, x, t, OH, OW, T, ky, kx, KERNEL: tl.constexpr, STRIDE: tl.constexpr):
+    """Where the child at place (y, x) lies under offset (ky, kx) of an output, and whether there is such an output."""
+    oy, ox = y - ky, x - kx
+    there = (oy >= 0) & (ox >= 0) & (oy % STRIDE == 0) & (ox % STRIDE == 0)
+    oy, ox = oy // STRIDE, ox // STRIDE
+    row = (b * OH + oy) * OW + ox
+    return (row * T + t) * (KERNEL * KERNEL) + ky * KERNEL + kx, there & (oy < OH) & (ox < OW) & (t < T)
+
+
+@triton.jit
+def _logit(z, at, there, FLAT: tl.constexpr):
+    """Z, or 0 if FLAT; LOWEST where there is no such output."""
+    if FLAT:
+        a = tl.where(there, 0.0, LOWEST)
+    else:
+        a = tl.load(z + at, mask=there, other=LOWEST)
+    return a
+
+
+@triton.jit
+def _normal(
+    z, b, y, x, t, T, OH, OW, KERNEL: tl.constexpr, STRIDE: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The largest Z of a child, and 1 / sum of exp(Z - that)."""
+    top = tl.full((BLOCK,), LOWEST, tl.float32)
+    total = tl.full((BLOCK,), 0.0, tl.float32)
+    for ky in tl.static_range(KERNEL):
+        for kx in tl.static_range(KERNEL):
+            at, there = _entry(b, y, x, t, OH, OW, T, ky, kx, KERNEL, STRIDE)
+            top = tl.maximum(top, _logit(z, at, there, FLAT))
+    for ky in tl.static_range(KERNEL):
+        for kx in tl.static_range(KERNEL):
+            at, there = _entry(b, y, x, t, OH, OW, T, ky, kx, KERNEL, STRIDE)
+            total += tl.where(there, tl.exp(_logit(z, at, there, FLAT) - top), 0.0)
+    return top, 1 / tl.where(total > 0, total, 1.0)
+
+
+@triton.jit
+def _child(H, W, BLOCK: tl.constexpr):
+    """The children of a program: example, place of the input, types."""
+    place = tl.program_id(0)
+    t = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    return (place // (H * W)).to(tl.int64), place // W % H, place % W, t
+
+
+@triton.jit
+def _share(
+    z, factor, out, T, H, W, OH, OW, KERNEL: tl.constexpr, STRIDE: tl.constexpr, FLAT: tl.constexpr,
+    AGAIN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """q times a factor; AGAIN: added to what is there."""
+    b, y, x, t = _child(H, W, BLOCK)
+    top, scale = _normal(z, b, y, x, t, T, OH, OW, KERNEL, STRIDE, FLAT, BLOCK)
+    for ky in tl.static_range(KERNEL):
+        for kx in tl.static_range(KERNEL):
+            at, there = _entry(b, y, x, t, OH, OW, T, ky, kx, KERNEL, STRIDE)
+            own = tl.exp(_logit(z, at, there, FLAT) - top) * scale
+            own *= tl.load(factor + at, mask=there, other=0.0)
+            if AGAIN:
+                own += tl.load(out + at, mask=there, other=0.0)
+            tl.store(out + at, own, mask=there)
+
+
+@triton.jit
+def _normaliser_gradient(
+    z, gate, s, out, g_gate, T, H, W, OH, OW, KERNEL: tl.constexpr, STRIDE: tl.constexpr, GATE: tl.constexpr,
+    AGAIN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """dL/dZ from Z, the gate and s = dL/d(gate q); GATE: dL/dgate = q s too; AGAIN: added to what is there."""
+    b, y, x, t = _child(H, W, BLOCK)
+    top, scale = _normal(z, b, y, x, t, T, OH, OW, KERNEL, STRIDE, False, BLOCK)
+    total = tl.full((BLOCK,), 0.0, tl.float32)
+    for ky in tl.static_range(KERNEL):
+        for kx in tl.static_range(KERNEL):
+            at, there = _entry(b, y, x, t, OH, OW, T, ky, kx, KERNEL, STRIDE)
+            q = tl.exp(_logit(z, at, there, False) - top) * scale
+            g = tl.load(gate + at, mask=there, other=0.0) * tl.load(s + at, mask=there, other=0.0)
+            total += tl.where(there, q * g, 0.0)
+    for ky in tl.static_range(KERNEL):
+        for kx in tl.static_range(KERNEL):
+            at, there = _entry(b, y, x, t, OH, OW, T, ky, kx, KERNEL, STRIDE)
+            q = tl.exp(_logit(z, at, there, False) - top) * scale
+            own = tl.load(s + at, mask=there, other=0.0)
+            tl.store(out + at, q * (tl.load(gate + at, mask=there, other=0.0) * own - total), mask=there)
+            if GATE:
+                own *= q
+                if AGAIN:
+                    own += tl.load(g_gate + at, mask=there, other=0.0)
+                tl.store(g_gate + at, own, mask=there)
+
+
+def _launch(kernel: Any, tensors: tuple[Tensor, ...], grid: list[int], **options: bool) -> None:
+    """Runs a kernel over the places of the input; tensors (B H' W', T k k)."""
+    h, w, k, stride = grid
+    oh, ow = (h - k) // stride + 1, (w - k) // stride + 1
+    n, i = tensors[0].shape
+    t = i // (k * k)
+    block = min(triton.next_power_of_2(t), 32)
+    kernel[(n // (oh * ow) * h * w, triton.cdiv(t, block))](
+        *tensors, t, h, w, oh, ow, KERNEL=k, STRIDE=stride, BLOCK=block, **options, num_warps=1
+    )
+
+
+def share_gate(gate: Tensor, z: Tensor | None, grid: list[int], total: Tensor | None = None) -> Tensor:
+    """gate q, added to `total` if there is one; z None: equal shares. Without a grid it is the gate itself.
+
+    grid: height and width of the input, kernel and stride; empty where couplings are normalised over parents alone.
+    """
+    if not grid:
+        return gate
+    out = torch.empty_like(gate) if total is None else total
+    _launch(_share, (gate if z is None else z, gate, out), grid, FLAT=z is None, AGAIN=total is not None)
+    return out
+
+
+def normaliser_gradient(
+    z: Tensor, gate: Tensor, s: Tensor, grid: list[int], gated: bool, total: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """dL/dZ, where s is dL/d(gate q); and, if `gated`, the gate's gradient q s, added to `total`."""
+    out = torch.empty_like(z)
+    g_gate = total if total is not None or not gated else torch.empty_like(z)
+    tensors = (z, gate, s, out, out if g_gate is None else g_gate)
+    _launch(_normaliser_gradient, tensors, grid, GATE=gated, AGAIN=total is not None)
+    return out, g_gate
