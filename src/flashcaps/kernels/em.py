@@ -40,7 +40,8 @@ def em_routing(
     cost = votes.shape[3] * beta_u if beta_u.ndim == 1 else beta_u.sum(-1)  # (J,): sum_h beta_u, summed first
     scales = per_iteration("inverse_temperature", inverse_temperature, iterations)
     taus = per_iteration("sharpness", sharpness, iterations)
-    steps = fit.route(Rule(scales, beta_a, cost, spread=True, sharpness=taus), eps)
-    c, history = couplings(fit, steps, record, coupling)
+    rule = Rule(scales, beta_a, cost, spread=True, sharpness=taus)
+    steps = fit.route(rule, eps)
+    c, history = couplings(fit, steps, rule, record, coupling)
     a = steps[-1].logit if logits else steps[-1].logit.sigmoid()
     return Routed(steps[-1].mean, a, c, steps[-1].variance, history)

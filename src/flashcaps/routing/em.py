@@ -6,8 +6,8 @@ r"""Matrix Capsules with EM Routing (Hinton, Sabour, Frosst, 2018), as in the sl
              a_j = sigmoid(lambda (beta_a - sum_h cost_jh))
     E-step   r_ij = a_j p_ij / sum_k a_k p_ik               p_ij = N(V_ij; mu_j, sigma^2_j)
 
-Two options of `EM` put these sums on a scale that suits layers of any size. With n_j = sum_i r'_ij, n_0 what it would be
-if children shared themselves out evenly, and tau the sharpness:
+Two options of `EM` put these sums on a scale that suits layers of any size. With n_j = sum_i r'_ij, n_0 what it would
+be if children shared themselves out evenly, and tau the sharpness:
 
     relative    a_j = sigmoid(lambda (beta_a - n_j / n_0 mean_h(beta_u + log sigma_jh)))
     sharpness   r_ij = a_j p_ij^tau / sum_k a_k p_ik^tau
@@ -60,6 +60,11 @@ def per_iteration(name: str, value: float | Sequence[float], iterations: int) ->
     for x in value:
         check_number(name, x)
     return tuple(float(x) for x in value)
+
+
+def rising_sharpness(iterations: int, dim: int) -> tuple[float, ...]:
+    """tau_t = (t + 1) / ((T - 1) D): evidence by element of a pose, and all of it only at the last E-step."""
+    return tuple((t + 1) / (max(iterations - 1, 1) * dim) for t in range(iterations))
 
 
 def even_share(shape: Sequence[int], softmax: Softmax) -> float:
@@ -136,10 +141,10 @@ class EM(Routing):
     """inverse_temperature (lambda): None is 0.01 (1 - 0.95^(t+1)), and 1 where `relative`. eps: see `em_routing`.
 
     relative: the cost by share and pose element, see above, so that one lambda near 1 serves layers of 2 and of 50
-    effective children, and beta_a learns as fast as other weights. sharpness (tau): None is 1, and 1 / D where
-    `relative`: a log density is a sum over the D elements of a pose, which makes assignments hard before votes mean
-    anything. norm_activation: batch normalisation of the last logit, which gives every type a lambda and beta_a of its
-    own. beta_u, beta_a: their initial values.
+    effective children, and beta_a learns as fast as other weights. sharpness (tau): None is 1, and `rising_sharpness`
+    where `relative`: a log density is a sum over the D elements of a pose, which makes assignments hard before votes
+    mean anything, the more so the more iterations there are. norm_activation: batch normalisation of the last logit,
+    which gives every type a lambda and beta_a of its own. beta_u, beta_a: their initial values.
     """
 
     title = "EM routing"
@@ -194,7 +199,9 @@ class EM(Routing):
         dim = votes.shape[3]
         if schedule is None:
             schedule = 1.0 if self.relative else inverse_temperature(self.iterations)
-        tau = self.sharpness if self.sharpness is not None else 1 / dim if self.relative else 1.0
+        tau: float | Sequence[float] | None = self.sharpness
+        if tau is None:
+            tau = rising_sharpness(self.iterations, dim) if self.relative else 1.0
         if self.relative:  # lambda (beta_a - cost / (n_0 D)) is lambda / (n_0 D) (n_0 D beta_a - cost)
             whole = even_share(votes.shape, common.get("softmax", over_parents)) * dim
             schedule = tuple(x / whole for x in per_iteration("inverse_temperature", schedule, self.iterations))

@@ -82,7 +82,7 @@ class TritonFit:
             u, window = self.votes.u.contiguous(), []
         out = fit_routing(
             u, self.votes.weight.contiguous(), bias, self.gate, first_z, first, beta, offset, slope, list(rule.scales),
-            rule.spread, grid, window, eps,
+            rule.spread, grid, window, eps, list(rule.sharpness),
         )  # fmt: skip
         n = len(rule.scales)
         return [Fitted(out[t].transpose(1, 2), out[n + t].transpose(1, 2), out[2 * n + t]) for t in range(n)]
