@@ -2,22 +2,28 @@
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help test lint test-gpu test-slow test-data test-browser faults train demo bench docs fuzz lock audit clean
+.PHONY: help test types units lint test-gpu test-slow test-data test-browser faults train demo bench results docs fuzz lock audit clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */|/' | column -t -s '|'
 
 .venv/ready: pyproject.toml constraints.txt
 	python3 -m venv .venv
-	$(PY) -m pip install -q -c constraints.txt -e ".[dev]"
+	$(PY) -m pip install -q --no-compile -c constraints.txt -e ".[dev]"  # modules are compiled when they are imported
 	@touch $@
 
-test: .venv/ready lint  ## lint, types and every test that needs no GPU, browser or full data
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
-
-lint: .venv/ready    ## ruff and mypy
+test: .venv/ready       ## lint, types and every test that needs no GPU, browser or full data
 	$(PY) -m ruff check .
+	@$(MAKE) --no-print-directory -j 2 types units
+
+types: .venv/ready
 	$(PY) -m mypy
+
+units: .venv/ready
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
+
+lint: .venv/ready types ## ruff and mypy
+	$(PY) -m ruff check .
 
 test-gpu: .venv/ready   ## the kernels on a CUDA device, with a report in results/gpu_tests.json
 	$(PY) -m tests.on_gpu
@@ -36,6 +42,10 @@ test-browser: .venv/ready  ## the explainer and the report in a real browser (ne
 faults: .venv/ready     ## ten kinds of faults survived, counted (about 20 minutes)
 	$(PY) -m tests.faults
 
+results: .venv/ready    ## the tables of results/, and of the pages that quote them; RUNS="runs/a runs/b" adds runs first
+	$(PY) -m tools.results $(RUNS)
+	$(PY) -m docs
+
 docs: .venv/ready       ## the pages and tables that are made from code and results
 	$(PY) -m docs
 	$(PY) -m docs.scaling
@@ -45,7 +55,7 @@ fuzz: .venv/ready       ## 100,000 hostile calls of the public surface, recorded
 	$(PY) -m tests.fuzz --cases 100000 --save results/fuzz.json
 
 lock: .venv/ready       ## the versions of the development environment
-	$(PY) -m tests.lock
+	$(PY) -m tools.lock
 
 audit: .venv/ready      ## known vulnerabilities of those versions (asks the network)
 	$(PY) -m pip install -q pip-audit

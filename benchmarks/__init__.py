@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from flashcaps.kernels.common.tiles import with_tiles
 from flashcaps.training.results import commit, hardware
 
 SEED = 0  # of weights; inputs take the numbers after it
@@ -41,6 +40,6 @@ def provenance(device: str = "cpu") -> dict[str, Any]:
         "hardware": hardware(torch.device(device)),
         "versions": versions(),
         "commit": commit(),
-        "command": with_tiles(command_line()),
+        "command": command_line(),
         "seed": SEED,
     }

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from flashcaps.kernels.attend import launch as _attend_launch
-from flashcaps.kernels.attend import plan as plan
+from flashcaps.kernels.attend import launch, plan
 from flashcaps.kernels.attend.matrix import Attend
 from flashcaps.kernels.attend.triton import TritonAttend, dynamic_poses
 from flashcaps.routing.math import squash
@@ -63,7 +62,7 @@ VARIANTS: list[dict[str, plan.Block]] = [
 def set_precision(precision: str) -> None:
     torch.set_float32_matmul_precision("highest" if precision in EXACT else "high")
     if precision in EXACT:
-        _attend_launch.EXACT = precision
+        launch.EXACT = precision
 
 
 def draw(n: plan.Sizes, dtype: torch.dtype) -> list[Tensor]:

@@ -13,7 +13,7 @@ import torch
 from . import cpu, provenance
 from .measure import explain
 from .record import file_for, merge, read, write
-from .runner import Task, Tell, large_rows, rows, run, sweep_rows, warm
+from .runner import Log, Task, large_rows, rows, run, sweep_rows, warm
 from .sweeps import points
 from .table import write_tables
 from .training import profile
@@ -78,12 +78,12 @@ class Plan:
         return tasks
 
 
-def bench(plan: Plan, tell: Tell = print) -> Path:
+def bench(plan: Plan, log: Log = print) -> Path:
     """Measure, and write results/bench/HARDWARE.json and the tables and plots made from it."""
     if list(plan.workloads) == ["demo"]:  # no layer: the explainer over HTTP
         from . import demo
 
-        return demo.bench(plan.folder.parent / "demo.json", tell)
+        return demo.bench(plan.folder.parent / "demo.json", log)
     device = plan.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -94,8 +94,8 @@ def bench(plan: Plan, tell: Tell = print) -> Path:
     layers = device == "cpu" and all(name in cpu.WORKLOADS for name in plan.workloads)
     if layers and not (plan.sweep or plan.whole or plan.profile or plan.toy):
         path = plan.folder / "cpu.json"
-        cpu.bench(list(plan.workloads) or list(cpu.WORKLOADS), path, tell)
-        write_tables(plan.folder, tell)
+        cpu.bench(list(plan.workloads) or list(cpu.WORKLOADS), path, log)
+        write_tables(plan.folder, log)
         return path
     plan.check()
     origin = provenance(device)
@@ -106,34 +106,34 @@ def bench(plan: Plan, tell: Tell = print) -> Path:
     if plan.kernels == "only":
         needed = [task for task in plan.tasks() if task.needs_compiler]
         warm(needed, device, plan.toy, plan.seconds)
-        tell(f"kernels of {len(needed)} rows: {time.monotonic() - start:.0f} s")
+        log(f"kernels of {len(needed)} rows: {time.monotonic() - start:.0f} s")
         return path
     if plan.profile:
-        write_profiles(plan, device, tell)
+        write_profiles(plan, device, log)
     left = max(plan.seconds - (time.monotonic() - start), 1.0)
     tasks = plan.tasks()
     before, found = read(path), []
-    for row in run(tasks, device, left, timed(tell, start), plan.toy, plan.kernels == "ready"):
+    for row in run(tasks, device, left, timed(log, start), plan.toy, plan.kernels == "ready"):
         found.append(row)
         write(path, merge(before, found, origin, plan.toy))  # what there is survives whatever ends the process
-    write_tables(plan.folder, tell)
-    tell(f"{time.monotonic() - start:.0f} s in all")
+    write_tables(plan.folder, log)
+    log(f"{time.monotonic() - start:.0f} s in all")
     return path
 
 
-def timed(tell: Tell, start: float) -> Tell:
-    """`tell`, with the seconds since the start before each line."""
-    return lambda line: tell(f"{time.monotonic() - start:6.1f}  {line}")
+def timed(log: Log, start: float) -> Log:
+    """`log`, with the seconds since the start before each line."""
+    return lambda line: log(f"{time.monotonic() - start:6.1f}  {line}")
 
 
-def write_profiles(plan: Plan, device: str, tell: Tell) -> None:
+def write_profiles(plan: Plan, device: str, log: Log) -> None:
     """profile.txt: the kernels of the three whole steps."""
     texts = []
     backends = plan.backends or (("triton",) if device == "cuda" else ("matrix",))
     for workload in profiled(plan.toy):
         for backend in backends:
             for precision in plan.precisions or ("bf16",):
-                tell(f"profile of {workload.name}, {backend}, {precision}")
+                log(f"profile of {workload.name}, {backend}, {precision}")
                 texts.append(_profile(workload, backend, precision, device))
     o = provenance(device)
     head = f"{o['hardware']}, torch {o['versions']['torch']}, commit {o['commit']}, made by {o['command']}\n"

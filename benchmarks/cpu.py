@@ -113,18 +113,18 @@ def shown(routing: str, rows: list[dict[str, Any]]) -> str:
 
 
 def bench(
-    names: Sequence[str], save: Path | None, tell: Callable[[str], None] = print, repeats: int = REPEATS
+    names: Sequence[str], save: Path | None, log: Callable[[str], None] = print, repeats: int = REPEATS
 ) -> list[dict[str, Any]]:
     """Rows of the named algorithms, written to a file if they are all: its numbers are one run's."""
-    tell(f"forward + backward, fp32, {torch.get_num_threads()} threads, median of {repeats}")
+    log(f"forward + backward, fp32, {torch.get_num_threads()} threads, median of {repeats}")
     rows = []
     for routing in names:
         rows += run(routing, repeats)
-        tell(shown(routing, rows[-len(VARIANTS) :]))
+        log(shown(routing, rows[-len(VARIANTS) :]))
     if save is None:
         return rows
     if set(names) != set(WORKLOADS):
-        tell(f"\n{save} stays as it is: it holds one run of all algorithms")
+        log(f"\n{save} stays as it is: it holds one run of all algorithms")
         return rows
     workloads = {name: {"batch": batch, "layer": options} for name, (batch, options) in WORKLOADS.items()}
     write(save, {"workloads": workloads, "rows": rows, **provenance()})

@@ -22,8 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flashcaps.demo.serve import take_port
-from flashcaps.deploy.shipped import DEMO
+from flashcaps.demo.serve import DEMO, take_port
 from flashcaps.training.checkpoint import write_atomic
 
 from . import provenance
@@ -114,17 +113,17 @@ def measure(connection: http.client.HTTPConnection, repeats: int = REPEATS) -> l
     return rows
 
 
-def bench(path: Path, tell: Callable[[str], None] = print, repeats: int = REPEATS) -> Path:
+def bench(path: Path, log: Callable[[str], None] = print, repeats: int = REPEATS) -> Path:
     """Measure, print a line for each request and model, and write `path`."""
     with served() as (connection, start_s):
         rows = measure(connection, repeats)
-    tell(f"start to first answer {start_s:.1f} s")
+    log(f"start to first answer {start_s:.1f} s")
     for row in rows:
-        tell(f"{row['request']:<32} {row['model']:<20} {row['median_ms']:7.1f} ms "
+        log(f"{row['request']:<32} {row['model']:<20} {row['median_ms']:7.1f} ms "
              f"({row['p5_ms']:.1f} to {row['p95_ms']:.1f})")  # fmt: skip
     slides = [row["median_ms"] for row in rows if row["request"] == "slider to picture"]
     word = "within" if max(slides) <= GOAL_MS else "MORE than"
-    tell(f"slider to picture: {max(slides):.1f} ms at the median of the slowest, {word} the {GOAL_MS:g} ms wanted")
+    log(f"slider to picture: {max(slides):.1f} ms at the median of the slowest, {word} the {GOAL_MS:g} ms wanted")
     record = provenance() | {"cores": os.cpu_count(), "start_s": round(start_s, 2), "goal_ms": GOAL_MS, "rows": rows}
     write_atomic(path, json.dumps(record, indent=2) + "\n")
     return path

@@ -15,8 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +23,6 @@ import torch
 from torch import Tensor, nn
 
 import flashcaps
-from flashcaps.kernels.fit import forward as _fit_forward
-from flashcaps.kernels.fit import gradients as _fit_gradients
 from flashcaps.routing import Routed
 
 from . import provenance
@@ -194,25 +191,6 @@ def warm(names: list[str]) -> None:
         job.wait()
 
 
-VARIANTS: dict[str, dict[str, int]] = {  # children or groups that a lane takes, by kernel
-    "two children": {"normaliser": 2, "child_sums": 2, "child_gradients": 2},
-    "two children in sums": {"normaliser": 2, "child_sums": 2},
-    "two groups": {"weight_gradients": 2},
-}
-
-
-@contextmanager
-def variant(name: str) -> Iterator[None]:
-    """With other tiles than the kernels' own."""
-    children, groups = dict(_fit_forward.CHILDREN), _fit_gradients.GROUPS
-    chosen = VARIANTS[name]
-    _fit_forward.CHILDREN.update({key: chosen.get(key, n) for key, n in children.items()})
-    _fit_gradients.GROUPS = chosen.get("weight_gradients", groups)
-    yield
-    _fit_forward.CHILDREN.update(children)
-    _fit_gradients.GROUPS = groups
-
-
 def show_kernels(title: str, rows: list[tuple[str, int, float]]) -> None:
     for kernel, calls, us in rows:
         print(f"  {title:<8}{kernel:<62}{calls:>4} x {us / max(calls, 1):>8.1f} us = {us:>9.1f}", flush=True)
@@ -223,7 +201,6 @@ def main() -> None:
     parser.add_argument("--out", default=os.environ.get("OUT"), help="write the results as JSON here")
     parser.add_argument("--only", nargs="*", default=list(WORKLOADS), choices=list(WORKLOADS))
     parser.add_argument("--profile", type=int, default=8, help="kernels to list per workload")
-    parser.add_argument("--variants", nargs="*", default=[], choices=list(VARIANTS), help="time these tiles too")
     parser.add_argument("--no-check", action="store_true", help="only times, no comparison with float64")
     parser.add_argument("--matrix", action="store_true", help="time the matrix backend too")
     args = parser.parse_args()
@@ -245,11 +222,6 @@ def main() -> None:
         if args.out:
             Path(args.out, "fit_gpu.json").write_text(json.dumps(results, indent=1))
         show_kernels(name, row["triton"]["kernels"][: args.profile])
-        for title in args.variants:
-            with variant(title):
-                found = measure(workload, "triton")
-            print(f"  {name}, {title}: {found['ms']:.3f} ms")
-            show_kernels(name, found["kernels"][:7])
         for dtype, e in row["errors"].items():
             print(f"  {name:<8}{dtype:<9} out {e['output']:.1e} gradient {e['gradient']:.1e} same {e['same_bits']}")
     print(f"{'workload':<10}{'ms':>8}{'eager':>8}{'MiB':>8}{'floor':>8}{'goal':>8}{'public':>8}")

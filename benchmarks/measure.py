@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flashcaps.training.graphs import record, warm_up
 from flashcaps.training.loop import convolutions_last
+from flashcaps.training.step import record, warm_up
 
 from .workloads import BACKENDS, NO_CAPSULES, Workload
 

@@ -1,10 +1,10 @@
-"""Tiles of the products of equal couplings (`kernels._attend_plain`), side by side on a CUDA device. One command:
+"""Tiles of the products of equal couplings (`kernels.attend.uniform`), side by side on a CUDA device. One command:
 
     python -m benchmarks.attend_gpu --plain
 
 Round k gives each of the three kernels its k-th candidate; all rounds are compiled at once, each in a process. A row is
 a kernel's time under the profiler, its error against fp64 as ||x - y|| / ||y||, and what else ran (copies of weights,
-sums of partial sums). What is best here belongs in `kernels/_attend_plan.py`: FEW and MANY.
+sums of partial sums). What is best here belongs in `kernels/attend/plan.py`: FEW_ROWS and MANY_ROWS.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashcaps.kernels.attend import plan as plan
-from flashcaps.kernels.attend.launch import Step, added_up, mend
+from flashcaps.kernels.attend import plan
+from flashcaps.kernels.attend.launch import Launch, sum_parts, tf32_gain
 
-KERNELS = ("plain_sum", "plain_pose_gradient", "plain_weight_gradient")
+KERNELS = ("uniform_sum", "uniform_pose_gradient", "uniform_weight_gradient")
 RUNS = 10
 
 
 class Shape(NamedTuple):
     name: str
     sizes: plan.Sizes
-    candidates: dict[str, list[plan.Plain]]
+    candidates: dict[str, list[plan.UniformTile]]
     copied: bool  # weights, first
 
 
-def _tiles(*rows: tuple[int, ...]) -> list[plan.Plain]:
-    return [plan.Plain(*row) for row in rows]
+def _tiles(*rows: tuple[int, ...]) -> list[plan.UniformTile]:
+    return [plan.UniformTile(*row) for row in rows]
 
 
 # rows, columns, parents' columns, warps, stages, programs of a multiprocessor
 MANY = {
-    "plain_sum": _tiles(
+    "uniform_sum": _tiles(
         (128, 32, 128, 8, 3, 2), (128, 32, 128, 4, 3, 2), (64, 32, 128, 4, 3, 3), (64, 32, 128, 4, 4, 2),
         (128, 64, 128, 8, 2, 1), (128, 32, 128, 8, 4, 1), (64, 64, 128, 4, 2, 2), (256, 32, 128, 8, 3, 1),
     ),
-    "plain_pose_gradient": _tiles(
+    "uniform_pose_gradient": _tiles(
         (128, 64, 32, 4, 3, 2), (128, 64, 64, 4, 2, 2), (128, 32, 32, 4, 3, 3), (128, 64, 32, 8, 3, 2),
         (64, 64, 32, 4, 3, 4), (128, 128, 32, 8, 3, 1), (64, 128, 32, 4, 3, 2), (64, 64, 64, 4, 2, 3),
     ),
-    "plain_weight_gradient": _tiles(
+    "uniform_weight_gradient": _tiles(
         (32, 64, 128, 4, 3, 3), (32, 128, 128, 8, 3, 2), (64, 64, 128, 4, 2, 2), (32, 64, 128, 4, 4, 2),
         (64, 128, 128, 8, 2, 1), (32, 64, 64, 4, 3, 4), (32, 128, 64, 4, 3, 2), (32, 64, 128, 8, 3, 2),
     ),
@@ -69,17 +69,17 @@ def draw(n: plan.Sizes) -> tuple[Tensor, Tensor, Tensor]:
 
 def use(shape: Shape, k: int) -> None:
     """Candidate k of each kernel from here on."""
-    plan.plain = lambda kernel, n: shape.candidates[kernel][k]
-    plan.many = lambda n: shape.copied
+    plan.uniform = lambda kernel, n: shape.candidates[kernel][k]
+    plan.ROWS = 1 if shape.copied else 1 << 60
 
 
 def products(u: Tensor, weight: Tensor, gs: Tensor) -> list[Tensor]:
     """s, gu and gW."""
-    step = Step(u, weight, None, None, False)
-    s = added_up(step.forward(u.new_empty(0)), torch.float32)
+    step = Launch(u, weight, None)
+    s = sum_parts(step.forward(u.new_empty(0)), torch.float32)
     into = step.gradients(torch.float32, alone=True)
     step.backward(gs, u.new_empty(0), into, again=False)
-    return [s, into[0], added_up(into[1], torch.float32)]
+    return [s, into[0], sum_parts(into[1], torch.float32)]
 
 
 def expected(u: Tensor, weight: Tensor, gs: Tensor) -> list[Tensor]:
@@ -108,8 +108,8 @@ def times(inputs: tuple[Tensor, Tensor, Tensor]) -> dict[str, float]:
 def measure(shape: Shape) -> None:
     inputs = draw(shape.sizes)
     exact = expected(*inputs)
-    found: dict[str, list[tuple[float, plan.Plain]]] = {kernel: [] for kernel in KERNELS}
-    print(f"\n{shape.name}, tf32 (mended by {mend(inputs[0]) - 1:.1e})")
+    found: dict[str, list[tuple[float, plan.UniformTile]]] = {kernel: [] for kernel in KERNELS}
+    print(f"\n{shape.name}, tf32 (corrected by {tf32_gain(inputs[0]) - 1:.1e})")
     for k in range(ROUNDS):
         use(shape, k)
         try:

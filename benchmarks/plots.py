@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flashcaps.analysis.style import ALGORITHM, FAINT, GREEN, INK, MUTED, RC, figure, grid
+from flashcaps.analysis.style import FAINT, GREEN, INK, MUTED, RC, colour_of, figure, grid
 
 LABELS = {
     "I": "children I", "J": "parents J", "D": "pose D", "iterations": "iterations", "batch": "batch B",
@@ -15,12 +15,12 @@ LABELS = {
 LINES = {"triton": "-", "matrix": "--"}
 
 
-def draw(record: dict[str, Any], folder: Path, stem: str, tell: Callable[[str], None]) -> list[str]:
+def draw(record: dict[str, Any], folder: Path, stem: str, log: Callable[[str], None]) -> list[str]:
     """Write STEM-time, STEM-sweep and STEM-memory as PNG and SVG; the names of those there are numbers for."""
     try:
         import matplotlib
     except ImportError:
-        tell("no plots: matplotlib is not installed; python -m benchmarks.table draws them where it is")
+        log("no plots: matplotlib is not installed; python -m benchmarks.table draws them where it is")
         return []
     drawn = []
     with matplotlib.rc_context({**RC, "svg.fonttype": "none"}):
@@ -59,7 +59,7 @@ def panels(lines: dict[str, Any], title: str, label: str) -> tuple[Any, list[Any
     for panel, axis in zip(axes, measured, strict=False):
         for (routing, backend), found in lines.get(axis, {}).items():
             x, y = zip(*found, strict=True)
-            panel.plot(x, y, LINES.get(backend, ":"), color=ALGORITHM.get(routing, INK), marker="o", markersize=3.5,
+            panel.plot(x, y, LINES.get(backend, ":"), color=colour_of(routing), marker="o", markersize=3.5,
                        linewidth=1.6, label=f"{routing}, {backend}")  # fmt: skip
         panel.set_xscale("log", base=2)
         ticks = sorted({x for found in lines.get(axis, {}).values() for x, _ in found})
@@ -129,5 +129,5 @@ def times(record: dict[str, Any]) -> Any:
     axis.invert_yaxis()
     axis.set_xlabel(f"ms of forward + backward, {record['hardware']}")
     axis.legend(fontsize=9, ncols=5, loc="upper center", bbox_to_anchor=(0.3, 1.1))
-    grid(axis, "x")
+    grid(axis, along="x")
     return picture

@@ -70,10 +70,14 @@ class PublicCapsules(nn.Module):
     def learn(self, layer: Any) -> None:
         """Take over what the algorithm learns."""
 
-    def forward(self, u: Tensor, activation: Tensor | None = None, **_: Any) -> Routed:
+    def forward(self, u: Tensor | Routed, activation: Tensor | None = None, **_: Any) -> Routed:
         return self.step(u, None, activation)
 
-    def step(self, u: Tensor, pose: Tensor | None = None, activation: Tensor | None = None, **_: Any) -> Routed:
+    def step(
+        self, u: Tensor | Routed, pose: Tensor | None = None, activation: Tensor | None = None, **_: Any
+    ) -> Routed:
+        if isinstance(u, Routed):
+            u, activation = u.pose, u.activation
         if self.window is None:
             yx = centres(u.shape[2], u.shape[3], u.device) if self.coordinates else None
             u, activation = u.flatten(1, -2), None if activation is None else activation.flatten(1)

@@ -24,7 +24,7 @@ ROW_S = {"compiled": 150.0, "": 60.0}  # seconds a row may take before its proce
 WARM_S = {"compiled": 120.0, "": 90.0}
 COMPILERS = min(os.cpu_count() or 1, 14)
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class Task(NamedTuple):
@@ -186,7 +186,7 @@ def warm(tasks: list[Task], device: str, toy: bool, seconds: float) -> None:
 
 
 def run(
-    tasks: list[Task], device: str, seconds: float, tell: Tell, toy: bool = False, prepared: bool = False
+    tasks: list[Task], device: str, seconds: float, log: Log, toy: bool = False, prepared: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Rows of the tasks there is time for, as they come. Those that need torch.compile are last.
 
@@ -201,7 +201,7 @@ def run(
             first = [task for task in chosen if task.needs_compiler]
             left = deadline - time.monotonic()
             if device == "cuda" and first and left > 0 and not prepared:
-                tell(f"compiling for {len(first)} rows")
+                log(f"compiling for {len(first)} rows")
                 warm(first, device, toy, min(WARM_S[compiled], left))
             for task in chosen:
                 left = deadline - time.monotonic()
@@ -209,15 +209,15 @@ def run(
                     late.append(task)
                     continue
                 row = worker.ask(task, min(ROW_S[compiled], left + 20))
-                tell(f"{task}: {told(row)}")
+                log(f"{task}: {describe(row)}")
                 yield {**task._asdict(), **row}
     finally:
         worker.close()
     if late:
-        tell(f"no time left for {len(late)} rows, from {late[0]} on")
+        log(f"no time left for {len(late)} rows, from {late[0]} on")
 
 
-def told(row: dict[str, Any]) -> str:
+def describe(row: dict[str, Any]) -> str:
     """A row in a few words."""
     if "failed" in row:
         return row["failed"]

@@ -1,21 +1,18 @@
-"""Tables and plots from the files of results/bench: python -m benchmarks.table
+"""Tables and plots from the files of results/bench, for its README.md: python -m benchmarks.table
 
-README.md has the CPU's between its markers, and a GPU's between others; results/bench/README.md has everything.
+`python -m docs` puts some of them into other pages.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .plots import draw
 
-ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "results" / "bench"
-SOURCE = FOLDER / "cpu.json"
+FOLDER = Path(__file__).parents[1] / "results" / "bench"
 HEADER = """# Benchmarks
 
 Made by `flashcaps bench` from the JSON files in this folder; nothing here is typed by hand.
@@ -98,11 +95,9 @@ def summary(record: dict[str, Any]) -> str:
         if not rows:
             continue
         goal = work["goal"]
-        public, best = rows.get(("public", "tf32")), fastest(rows)
-        ours = rows.get(("triton", "tf32")) or {}
-        ours = ours if "time_ms" in ours else rows.get(("matrix", "tf32"), {})
-        others = [x for x in (goal["public_ms"], goal["compiled_ms"], (public or {}).get("eager_ms")) if x is not None]
-        faster = f"{min(others) / best:,.0f} x" if best and others else ""
+        public, best, theirs = rows.get(("public", "tf32")), fastest(rows), fastest_public(rows, goal)
+        faster = f"{theirs / best:,.0f} x" if best and theirs else ""
+        peak = peak_mib(rows)
         floors = [rows[k]["floor_ms"] for k in rows if k[1] == "tf32" and "floor_ms" in rows[k]]
         table.append([
             work["title"],
@@ -116,12 +111,50 @@ def summary(record: dict[str, Any]) -> str:
             number(floors[0]) if floors else "",
             "" if goal["ms"] is None else f"<= {goal['ms']:g}",
             faster,
-            "" if ours.get("peak_mib") is None else f"{ours['peak_mib']:,.0f}",
+            "" if peak is None else f"{peak:,.0f}",
             "" if goal["mb"] is None else f"< {goal['mb']:,.0f}",
         ])  # fmt: skip
     measured = [k for k in range(len(table[0])) if any(cells[k] for cells in table[1:])]
     head, *body = ([cells[k] for k in measured] for cells in table)
     return "\n".join([f"{origin(record)}:", "", *map(line, (head, ["---"] * len(head), *body))])
+
+
+class Headline(NamedTuple):
+    """A workload in short: public code's fastest time and published memory, and ours in fp32."""
+
+    title: str
+    public_ms: float
+    ours_ms: float
+    public_gb: float | None
+    ours_mib: float | None
+
+    @property
+    def faster(self) -> float:
+        return self.public_ms / self.ours_ms
+
+
+def headlines(record: dict[str, Any]) -> dict[str, Headline]:
+    """The workloads of a GPU that public code was measured on, too."""
+    found = {}
+    for name, work in record["workloads"].items():
+        rows = {(r["backend"], r["dtype"]): r for r in record["rows"] if r["workload"] == name}
+        theirs, ours = fastest_public(rows, work["goal"]), fastest(rows)
+        if theirs is not None and ours is not None:
+            found[name] = Headline(work["title"], theirs, ours, work["goal"]["public_gb"], peak_mib(rows))
+    return found
+
+
+def short(record: dict[str, Any]) -> str:
+    """One row per algorithm for the project's README: the slowest workload whose public memory is known, too."""
+    slowest: dict[str, Headline] = {}
+    for name, headline in headlines(record).items():
+        kind = name.split("_")[0]
+        if headline.public_gb and (kind not in slowest or headline.public_ms > slowest[kind].public_ms):
+            slowest[kind] = headline
+    rows = [line([h.title, f"{number(h.public_ms)} ms", f"{number(h.ours_ms)} ms", f"{h.faster:,.0f} x",
+                  f"{h.public_gb:g} GB", f"{h.ours_mib or 0:,.0f} MiB"]) for h in slowest.values()]  # fmt: skip
+    head = ["workload", "public code", "ours", "faster", "its memory", "ours"]
+    return "\n".join([line(head), line(["---"] * len(head)), *rows])
 
 
 def cheaper(record: dict[str, Any]) -> str:
@@ -147,6 +180,18 @@ def fastest(rows: dict[tuple[str, str], dict[str, Any]]) -> float | None:
     ours = ("triton", "matrix", "matrix compiled", "triton compiled")
     found = [r["time_ms"] for (b, p), r in rows.items() if b in ours and p == "tf32" and "time_ms" in r]
     return min(found, default=None)
+
+
+def fastest_public(rows: dict[tuple[str, str], dict[str, Any]], goal: dict[str, Any]) -> float | None:
+    """ms of public code, published, compiled or written afresh."""
+    measured = rows.get(("public", "tf32"), {}).get("eager_ms")
+    return min((x for x in (goal["public_ms"], goal["compiled_ms"], measured) if x is not None), default=None)
+
+
+def peak_mib(rows: dict[tuple[str, str], dict[str, Any]]) -> float | None:
+    """Of our kernels, or of the matrix form where they did not run."""
+    ours = rows.get(("triton", "tf32"), {})
+    return (ours if "time_ms" in ours else rows.get(("matrix", "tf32"), {})).get("peak_mib")
 
 
 def published(goal: dict[str, Any]) -> str:
@@ -201,13 +246,7 @@ def page(record: dict[str, Any], pictures: list[str]) -> str:
     return "\n\n".join(parts)
 
 
-def put(text: str, marker: str, section: str) -> str:
-    """`text` with what is between <!-- marker --> and <!-- /marker --> replaced, if it has them."""
-    pattern = rf"<!-- {marker} -->.*<!-- /{marker} -->"
-    return re.sub(pattern, lambda _: f"<!-- {marker} -->\n{section}\n<!-- /{marker} -->", text, flags=re.S)
-
-
-def write_tables(folder: Path = FOLDER, tell: Callable[[str], None] = print) -> None:
+def write_tables(folder: Path = FOLDER, log: Callable[[str], None] = print) -> None:
     """README.md of the folder and its plots."""
     parts = [HEADER.rstrip()]
     for path in sorted(folder.glob("*.json")):
@@ -215,25 +254,10 @@ def write_tables(folder: Path = FOLDER, tell: Callable[[str], None] = print) -> 
         if path.name == "cpu.json":
             parts.append(f"## {record['hardware']}\n\n{table(record)}")
         elif "workloads" in record:
-            parts.append(page(record, draw(record, folder, path.stem, tell)))
+            parts.append(page(record, draw(record, folder, path.stem, log)))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "README.md").write_text("\n\n".join(parts) + "\n")
 
 
-def write_readme(readme: Path, folder: Path = FOLDER) -> None:
-    """The sections of README.md between the markers bench and bench-gpu."""
-    text = put(readme.read_text(), "bench", table(json.loads((folder / "cpu.json").read_text())))
-    gpus = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if not path.name.startswith("cpu")]
-    gpus = [record for record in gpus if record.get("rows")]
-    if gpus:
-        text = put(text, "bench-gpu", on_gpu(gpus[:1]))
-    readme.write_text(text)
-
-
-def main() -> None:
-    write_tables()
-    write_readme(ROOT / "README.md")
-
-
 if __name__ == "__main__":
-    main()
+    write_tables()

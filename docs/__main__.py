@@ -1,4 +1,4 @@
-"""Make what is made: docs/api.md from the docstrings, tables from recipes and results. python -m docs"""
+"""Make docs/api.md from the docstrings, and the tables of other pages from recipes and results: python -m docs"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from . import api, numbers
 def main() -> None:
     api.PAGE.write_text(api.page())
     for name in numbers.SECTIONS:
-        (numbers.DOCS / name).write_text(numbers.filled(name))
+        (numbers.ROOT / name).write_text(numbers.filled(name))
 
 
 if __name__ == "__main__":

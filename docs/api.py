@@ -18,15 +18,14 @@ MODULES: dict[str, tuple[str, ...] | None] = {  # module -> names, None for all 
     "flashcaps.training.loop": ("train", "RunOptions", "Outcome", "Progress"),
     "flashcaps.training.evaluate": ("evaluate", "Evaluation", "wilson"),
     "flashcaps.training.checkpoint": ("load", "save_weights", "read_weights"),
-    "flashcaps.deploy.predict": ("predict", "looks", "find_pictures", "prepare", "Prediction", "Score"),
-    "flashcaps.deploy.predict_text": ("predict_texts", "find_texts", "open_transformer"),
-    "flashcaps.training.autosize": ("size_model", "own_recipe", "Sized"),
-    "flashcaps.training.autosize_text": ("own_text_recipe",),
+    "flashcaps.deploy.predict": ("predict", "predict_batches", "find_pictures", "prepare", "Prediction", "Score",
+                                 "predict_texts", "find_texts", "open_transformer"),
+    "flashcaps.training.autosize": ("size_model", "own_recipe", "own_text_recipe", "Sized"),
     "flashcaps.training.memory": ("memory_needed", "memory_free", "memory_warning", "batch_that_fits"),
     "flashcaps.deploy.export": ("export_model", "open_exported", "quantise", "Report", "Quantised"),
     "flashcaps.deploy.hub": ("save_pretrained", "from_pretrained", "push_to_hub"),
     "flashcaps.analysis": ("open_run", "write_figures", "compare", "Run", "Drawn"),
-    "flashcaps.training.environment": ("versions", "devices", "extras", "active_backends", "compare_backends"),
+    "flashcaps.training.environment": ("devices", "extras", "active_backends", "compare_backends"),
 }
 HEAD = """# API reference
 
@@ -65,11 +64,14 @@ def fields_of(thing: Any) -> str:
 
 
 def methods_of(thing: Any) -> str:
-    """Public methods and properties that a class defines itself and documents."""
+    """Public methods and properties that a class, or a base of it in flashcaps, defines and documents."""
     if not inspect.isclass(thing):
         return ""
+    members: dict[str, Any] = {}
+    for base in reversed([base for base in thing.__mro__ if base.__module__.startswith("flashcaps")]):
+        members |= vars(base)
     lines = []
-    for name, member in vars(thing).items():
+    for name, member in members.items():
         function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if name.startswith("_") or not inspect.isfunction(function) or not function.__doc__:
             continue

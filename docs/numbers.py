@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from flashcaps.training.recipe import list_recipes, read_recipe
-from flashcaps.training.results import PAPERS, mean, read_results
+from flashcaps.training.results import read_results
+from tools.results import RESULTS, make_summary, paper_order
+from tools.runs import mean
 
 DOCS = Path(__file__).parent
-RESULTS = DOCS.parent / "results"
+ROOT = DOCS.parent
 BENCH = RESULTS / "bench"
 ATTACKED = {"mnist": "MNIST", "cifar10": "CIFAR-10"}  # data sets whose networks were attacked
 NOTHING = "Not measured yet: `flashcaps bench` writes its file under `results/bench`, and `python -m docs` this table."
@@ -21,7 +23,7 @@ def claims() -> str:
     """One row per recipe that a paper's number belongs to, papers in order."""
     rows = ["| paper | recipe | what it is | the paper's |", "| --- | --- | --- | --- |"]
     recipes = [recipe for recipe in map(read_recipe, list_recipes()) if recipe.claim.value is not None]
-    for recipe in sorted(recipes, key=lambda r: (_place(r.claim.paper), r.claim.paper, r.name)):
+    for recipe in sorted(recipes, key=lambda r: (paper_order(r), r.name)):
         rows.append(f"| {recipe.claim.paper} | `{recipe.name}` | {recipe.about} | {recipe.claim} |")
     return "\n".join(rows)
 
@@ -77,37 +79,70 @@ def _size(epsilon: float, data: str) -> str:
     return f"{epsilon:g}" if data == "mnist" or not epsilon else f"{round(255 * epsilon)}/255"
 
 
-def _place(paper: str) -> int:
-    first = paper.split(",")[0]
-    return PAPERS.index(first) if first in PAPERS else len(PAPERS)
-
-
 def cpu() -> str:
     from benchmarks.table import table
 
     return table(json.loads((BENCH / "cpu.json").read_text()))
 
 
+def _gpus() -> list[dict[str, Any]]:
+    """What was measured on GPUs, one record for each kind."""
+    records = [json.loads(path.read_text()) for path in sorted(BENCH.glob("*.json")) if not path.name.startswith("cpu")]
+    return [record for record in records if record.get("rows") and "workloads" in record]
+
+
 def gpu() -> str:
     from benchmarks.table import on_gpu
 
-    records = [json.loads(path.read_text()) for path in sorted(BENCH.glob("*.json")) if not path.name.startswith("cpu")]
-    records = [record for record in records if record.get("rows") and "workloads" in record]
-    return on_gpu(records) if records else NOTHING
+    return on_gpu(_gpus()) if _gpus() else NOTHING
 
 
-SECTIONS: dict[str, Any] = {
-    "reproduce.md": {"claims": claims, "table 1": table_1, "attacks": attacks},
-    "performance.md": {"cpu": cpu, "gpu": gpu},
+def short() -> str:
+    """Four workloads of the first GPU."""
+    from benchmarks.table import short
+
+    return short(_gpus()[0])
+
+
+def headline() -> str:
+    """Speed, memory and accuracy, one number each, with the page that has all of them."""
+    from benchmarks.table import headlines
+
+    record = _gpus()[0]
+    fast, slow = read_recipe("attention_resnet_cifar10_fast"), read_recipe("attention_resnet_cifar10")
+    workloads = list(headlines(record).values())
+    faster = [h.faster for h in workloads]
+    largest = max(workloads, key=lambda h: h.public_gb or 0)
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for run in read_results(RESULTS):
+        if run["recipe"] == fast.name:
+            runs.setdefault(run["variant"], []).append(run)
+    lines = [
+        f"**Speed**: {min(faster):.0f} to {max(faster):.0f} times as fast as the fastest public code, on one "
+        f"{record['hardware']} ([Performance](docs/performance.md)).",
+        f"**Memory**: {largest.ours_mib:.0f} MiB where public code takes {largest.public_gb:g} GB, for "
+        f"{largest.title.split()[0]} routing ([Scaling](docs/scaling.md)).",
+        f"**Accuracy**: {max(map(mean, runs.values())):.2f} % on CIFAR-10 by attention routing in "
+        f"{fast.train.epochs:g} epochs; the paper has {slow.claim.value:g} % in {slow.train.epochs:g} "
+        f"([Results](results/README.md)).",
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+SECTIONS: dict[str, dict[str, Callable[[], str]]] = {  # page -> marker -> what makes the text between
+    "README.md": {"headline": headline, "bench": short, "results": lambda: make_summary(RESULTS)},
+    "docs/reproduce.md": {"claims": claims, "table 1": table_1, "attacks": attacks},
+    "docs/performance.md": {"cpu": cpu, "gpu": gpu},
 }
 
 
 def filled(name: str) -> str:
     """A page with every section between its markers made anew."""
-    text = (DOCS / name).read_text()
+    text = (ROOT / name).read_text()
     for marker, make in SECTIONS[name].items():
         start, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
         if text.count(start) != 1 or text.count(end) != 1:
             raise ValueError(f"{name}: expected one {start} and one {end}")
-        text = re.sub(f"{start}.*{end}", lambda _, m=make: f"{start}\n{m()}\n{end}", text, flags=re.S)  # noqa: B023
+        before, _, rest = text.partition(start)
+        text = f"{before}{start}\n{make()}\n{end}{rest.partition(end)[2]}"
     return text

@@ -9,7 +9,11 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
+from PIL import Image
 
+from flashcaps.data.random import draws
+from flashcaps.data.synthetic_norb.render import Views, render
+from flashcaps.data.synthetic_norb.toys import CATEGORIES, assemble
 from flashcaps.functional import dynamic_routing
 
 IMAGES = Path(__file__).parent / "images"
@@ -80,7 +84,25 @@ def votes_picture() -> None:
     figure.savefig(IMAGES / "votes.png", dpi=110, facecolor="white")
 
 
+def toys_picture(size: int = 88) -> None:
+    """All toys of synthetic-NORB, a row per category and a column per instance, each from another side and in another
+    light."""
+    rows = []
+    for c, category in enumerate(CATEGORIES):
+        row = []
+        for instance in range(10):
+            view = (instance % 5) * 108 + instance * 30 + instance % 6  # lighting changes fastest, elevation slowest
+            elevation, azimuth, lighting = view // 108, view // 6 % 18, view % 6
+            key = draws(0, torch.tensor([(10 * c + instance) * 9 * 108 + view]), 1)[:, 0]
+            angles = torch.tensor([20.0 * azimuth]), torch.tensor([30 + 5.0 * elevation])
+            toy = assemble(category, instance, seed=0)
+            row.append(render(toy, Views(*angles, torch.tensor([lighting]), key), size)[0, 0])
+        rows.append(torch.cat(row, dim=1))
+    Image.fromarray(torch.cat(rows).numpy()).save(IMAGES / "synthetic_norb.png", optimize=True)
+
+
 if __name__ == "__main__":
     IMAGES.mkdir(exist_ok=True)
     routing_picture()
     votes_picture()
+    toys_picture()

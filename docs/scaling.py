@@ -1,20 +1,11 @@
-"""The numbers of docs/scaling.md, from results/bench/*.json and results/shards.json. python -m docs.scaling
-
-    python -m docs.scaling --measure      # first times the reading of shards on this machine
-"""
+"""The numbers of docs/scaling.md, from results/bench/*.json: python -m docs.scaling"""
 
 from __future__ import annotations
 
-import argparse
-import io
 import json
 import math
-import os
-import platform
 import re
 import statistics
-import tempfile
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -192,23 +183,23 @@ def fits() -> str:
             f"{there:,} would if votes were stored.")
 
 
-def imagenet(found: list[Rate], decoded: dict[str, Any] | None) -> str:
+def imagenet(found: list[Rate]) -> str:
     gpus = [rate for rate in found if rate.gpu]
     if not gpus:
         return ("No GPU has been measured yet: `flashcaps bench --sweep` on one writes `results/bench`, and "
                 "`python -m docs.scaling` the table that belongs here.")
-    return "\n\n".join(cluster_table(rate, decoded) for rate in gpus)
+    return "\n\n".join(cluster_table(rate) for rate in gpus)
 
 
-def cluster_table(rate: Rate, decoded: dict[str, Any] | None) -> str:
+def cluster_table(rate: Rate) -> str:
     votes = sum(layer.votes for layer in IMAGENET) * ITERATIONS
     capsules = votes * rate.nanoseconds / 1e6  # ms an image
     backbone = 1e3 * BACKBONE_FLOP / (USED * rate.flops) if rate.flops else float("nan")
     gradient = 4 * (BACKBONE_PARAMETERS + sum(layer.weights for layer in IMAGENET))
     lines = [f"{rate.hardware}: capsules {capsules:.3f} ms an image (measured rate), backbone {backbone:.3f} ms "
              f"({USED:.0%} of the measured bf16 rate).", "",
-             "| GPUs | batch | compute, ms a step | all-reduce, ms | most of it | images/s | 90 epochs | read, GB/s "
-             "| cores that decode |", "| --- |" + " --- |" * 8]
+             "| GPUs | batch | compute, ms a step | all-reduce, ms | most of it | images/s | 90 epochs | read, GB/s |",
+             "| --- |" + " --- |" * 7]
     for count, each in CLUSTERS:
         compute = each * (capsules + backbone)
         wire = NVLINK if count <= 8 else NETWORK
@@ -217,9 +208,8 @@ def cluster_table(rate: Rate, decoded: dict[str, Any] | None) -> str:
         minutes = IMAGES * EPOCHS / speed / 60
         shares = {"backbone": each * backbone, "capsules": each * capsules, "all-reduce": reduce}
         most = max(shares, key=lambda name: shares[name])
-        cores = f"{math.ceil(speed / decoded['images_s']):,}" if decoded else ""
         lines.append(f"| {count} | {count * each:,} | {compute:.1f} | {reduce:.2f} | {most} "
-                     f"| {speed:,.0f} | {minutes:.0f} min | {speed * KILOBYTES / 1e6:.1f} | {cores} |")
+                     f"| {speed:,.0f} | {minutes:.0f} min | {speed * KILOBYTES / 1e6:.1f} |")
     return "\n".join(lines)
 
 
@@ -229,51 +219,14 @@ def costs(found: list[Rate]) -> str:
     return "\n".join(lines) if found else "Not measured yet: `flashcaps bench`."
 
 
-def reading(decoded: dict[str, Any] | None) -> str:
-    if decoded is None:
-        return "Not measured yet: `python -m docs.scaling --measure`."
-    return (f"{decoded['hardware']}, commit `{decoded['commit']}`: one process reads and decodes "
-            f"{decoded['images_s']:.0f} images a second ({decoded['kind']}).")
-
-
 # ---- the page
 
 
-def measure(count: int = 200) -> dict[str, Any]:
-    """Images a second out of a .tar shard: photographs of ImageNet's usual size, decoded at 224 x 224."""
-    import numpy as np
-    import torch
-    from PIL import Image
-
-    from flashcaps.data.shards import Source, decode, open_shards, write_shards
-    from flashcaps.training.results import commit, hardware
-
-    with tempfile.TemporaryDirectory() as folder:
-        rng = np.random.default_rng(0)
-        smooth = Image.fromarray(rng.integers(0, 256, (47, 63, 3), dtype=np.uint8)).resize((500, 375))
-        file = io.BytesIO()
-        smooth.save(file, "JPEG", quality=90)
-        path = Path(folder) / "photo.jpg"
-        path.write_bytes(file.getvalue())
-        write_shards([Source(path, 0)] * count, Path(folder) / "out", (3, 224, 224), ("photo",))
-        shards = open_shards(Path(folder) / "out")
-        began = time.process_time()  # of the processor: other programs do not count
-        for _, sample in shards.stream():
-            decode(sample.picture, (3, 224, 224))
-        seconds = time.process_time() - began
-    kind = f"500 x 375 .jpg of {len(file.getvalue()) // 1000} kB to 224 px"
-    return {"images_s": round(count / seconds, 1), "kind": kind,
-            "images": count, "seed": 0, "hardware": hardware(torch.device("cpu")), "commit": commit(),
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
-            "command": "python -m docs.scaling --measure"}  # fmt: skip
-
-
 def sections() -> dict[str, Callable[[], str]]:
-    found, file = records(), RESULTS / "shards.json"
+    found = records()
     known = rates(found)
-    decoded = json.loads(file.read_text()) if file.is_file() else None
     return {"growth": lambda: growth(found), "costs": lambda: costs(known), "counts": counts, "fits": fits,
-            "reading": lambda: reading(decoded), "imagenet": lambda: imagenet(known, decoded)}
+            "imagenet": lambda: imagenet(known)}
 
 
 def filled(text: str) -> str:
@@ -287,14 +240,5 @@ def filled(text: str) -> str:
     return text
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measure", action="store_true", help="time the reading of shards on this machine first")
-    if parser.parse_args().measure:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        (RESULTS / "shards.json").write_text(json.dumps(measure(), indent=2) + "\n")
-    PAGE.write_text(filled(PAGE.read_text()))
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(filled(PAGE.read_text()))

@@ -14,18 +14,21 @@ from flashcaps import functional as F
 from flashcaps.routing import Routed
 
 from .conftest import assert_near
-from .oracles import Result
+from .routing import oracles
+from .routing.oracles import Result
 
-SHAPES = [(2, 4, 3, 2), (1, 3, 2, 4), (2, 1, 3, 2), (2, 3, 1, 2), (2, 3, 2, 1), (1, 1, 1, 1)]  # B, I, J, D
+# B, I, J, D. In the second a table (J,) could be read as (I,).
+SHAPES = [(2, 4, 3, 2), (1, 3, 3, 4), (2, 1, 3, 2), (2, 3, 1, 2), (2, 3, 2, 1), (1, 1, 1, 1)]
 
 Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A routing function: the axes of its tensors, a string of "b", "i", "j", "d" each, and its other options."""
+    """A routing function, its oracle, the axes of its tensors ("b", "i", "j", "d" each), and its other options."""
 
     function: Callable[..., Routed]
+    oracle: Callable[..., Result]
     axes: dict[str, str]
     options: dict[str, Any] = field(default_factory=dict)
     distribution: bool = True  # couplings sum to one over parents
@@ -63,35 +66,45 @@ _em = _votes | {"activation": "bi", "beta_u": "j", "beta_a": "j"}
 _heinsen = _votes | {"score": "bi"}
 _pose = {"pose": "bjd", "weight": "d", "bias": "d"}
 
+
+def _dynamic(axes: dict[str, str], distribution: bool = True, **options: Any) -> Case:
+    return Case(F.dynamic_routing, oracles.dynamic, _votes | axes, options, distribution)
+
+
+def _gaussian(axes: dict[str, str], distribution: bool = True, **options: Any) -> Case:
+    return Case(F.em_routing, oracles.em, _em | axes, options, distribution)
+
+
+def _attention(axes: dict[str, str], outputs: tuple[str, ...] = ("pose",), **options: Any) -> Case:
+    return Case(F.attention_routing, oracles.attention, _votes | axes, options, outputs=outputs)
+
+
+def _scored(axes: dict[str, str]) -> Case:
+    return Case(F.heinsen_routing, oracles.heinsen, _heinsen | axes, {"eps": 0.05})
+
+
 CASES = {
-    "dynamic": Case(F.dynamic_routing, _votes),
-    "dynamic, once": Case(F.dynamic_routing, _votes, {"iterations": 1}),
-    "dynamic, priors and bias": Case(F.dynamic_routing, _votes | {"logits": "ij", "bias": "jd"}),
-    "dynamic, shared priors": Case(F.dynamic_routing, _votes | {"logits": "j"}),
-    "dynamic, leaky": Case(F.dynamic_routing, _votes | {"logits": "ij"}, {"leaky": True}, distribution=False),
-    "dynamic, detach": Case(F.dynamic_routing, _votes | {"logits": "ij"}, {"detach": True}),
-    "em": Case(F.em_routing, _em, {"inverse_temperature": (0.3, 0.6, 1.0), "eps": 0.05}),
-    "em, once": Case(F.em_routing, _em, {"inverse_temperature": 1.0, "iterations": 1, "eps": 1e-8}),
-    "em, beta per element": Case(F.em_routing, _em | {"beta_u": "jd"}, {"inverse_temperature": 0.7, "eps": 0.05}),
-    "em, mask": Case(F.em_routing, _em | {"mask": "ij"}, {"inverse_temperature": 0.7, "eps": 0.05}, distribution=False),
-    "attention": Case(F.attention_routing, _votes | _pose, outputs=("pose",)),
-    "attention, first": Case(F.attention_routing, _votes, outputs=("pose",)),
-    "attention, no norm": Case(
-        F.attention_routing, _votes | {"pose": "bjd"}, {"norm": False, "scale": 0.5}, outputs=("pose",)
+    "dynamic": _dynamic({}),
+    "dynamic, once": _dynamic({}, iterations=1),
+    "dynamic, priors and bias": _dynamic({"logits": "ij", "bias": "jd"}),
+    "dynamic, shared priors": _dynamic({"logits": "j"}),
+    "dynamic, leaky": _dynamic({"logits": "ij"}, distribution=False, leaky=True),
+    "dynamic, detach": _dynamic({"logits": "ij"}, detach=True),
+    "em": _gaussian({}, inverse_temperature=(0.3, 0.6, 1.0), eps=0.05),
+    "em, once": _gaussian({}, inverse_temperature=1.0, iterations=1, eps=1e-8),
+    "em, beta per element": _gaussian({"beta_u": "jd"}, inverse_temperature=0.7, eps=0.05),
+    "em, mask": _gaussian({"mask": "ij"}, distribution=False, inverse_temperature=0.7, eps=0.05),
+    "attention": _attention(_pose),
+    "attention, first": _attention({}),
+    "attention, no norm": _attention({"pose": "bjd"}, norm=False, scale=0.5),
+    "attention, activations": _attention(_em | _pose, outputs=("pose", "activation"), scale=0.5),
+    "heinsen": _scored({"beta_use": "ij", "beta_ignore": "ij"}),
+    "heinsen, any input": _scored({"beta_use": "j", "beta_ignore": "j"}),
+    "heinsen, start": _scored({"beta_use": "j", "beta_ignore": "ij", "start": "ij"}),
+    "discriminative": Case(
+        F.discriminative_routing, oracles.discriminative, _votes | {"coefficients": "ij"}, distribution=False
     ),
-    "attention, activations": Case(F.attention_routing, _em | _pose, {"scale": 0.5}),
-    "heinsen": Case(F.heinsen_routing, _heinsen | {"beta_use": "ij", "beta_ignore": "ij"}, {"eps": 0.05}),
-    "heinsen, any input": Case(F.heinsen_routing, _heinsen | {"beta_use": "j", "beta_ignore": "j"}, {"eps": 0.05}),
-    "heinsen, start": Case(
-        F.heinsen_routing, _heinsen | {"beta_use": "j", "beta_ignore": "ij", "start": "ij"}, {"eps": 0.05}
-    ),
-    "discriminative": Case(F.discriminative_routing, _votes | {"coefficients": "ij"}, distribution=False),
 }
-
-
-def named(prefix: str) -> list[str]:
-    """The cases of one algorithm."""
-    return [name for name in CASES if name.split(",")[0] == prefix]
 
 
 def lists(tensors: Tensors) -> dict[str, Any]:
@@ -113,6 +126,12 @@ def assert_routed(routed: Routed, expected: Result) -> None:
         for t, step in enumerate(routed.history):
             assert_near(step.coupling, [s[t][0] for s in expected.steps], what=f"coupling at {t}")
             assert_near(step.pose, [s[t][1] for s in expected.steps], what=f"pose at {t}")
+
+
+def assert_oracle(case: Case, tensors: Tensors, **options: Any) -> None:
+    """A routing function and its oracle agree, iteration by iteration."""
+    options = case.options | options
+    assert_routed(case.function(**tensors, **options, record=True), case.oracle(**lists(tensors), **options))
 
 
 def leaves(tensors: Tensors) -> Tensors:

@@ -16,7 +16,7 @@ from flashcaps.models import create_model
 from flashcaps.training.batches import ImageStream, Plan, Share
 from flashcaps.training.distributed import Workers
 from flashcaps.training.recipe import Recipe, make_recipe
-from flashcaps.training.step import Step
+from flashcaps.training.step import TrainStep
 
 SHAPES = {
     "cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "svhn": (3, 32, 32), "smallnorb": (2, 96, 96),
@@ -90,13 +90,13 @@ def small_recipe(*overrides: str) -> Recipe:
     return make_recipe(SMALL, overrides)
 
 
-def small_step(*overrides: str, stream: type[ImageStream] = ImageStream) -> tuple[Step, Plan]:
+def small_step(*overrides: str, stream: type[ImageStream] = ImageStream) -> tuple[TrainStep, Plan]:
     """A training step of the small recipe on a CPU, and the order of its first epoch."""
     recipe = small_recipe(*overrides)
     images = stream(fake_split(64, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
     torch.manual_seed(0)
     model = create_model(recipe.model.name, **recipe.model.overrides)
-    return Step(model, images, recipe, "top1", Workers(torch.device("cpu"))), images.plan(0)
+    return TrainStep(model, images, recipe, "top1", Workers(torch.device("cpu"))), images.plan(0)
 
 
 SMALL_TOML = """

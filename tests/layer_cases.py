@@ -1,4 +1,4 @@
-"""Every capsule layer in every form it takes, as data: tests run over `LAYERS` instead of naming algorithms."""
+"""Every capsule layer in every form it takes, as data: tests run over `cases()` instead of naming algorithms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from flashcaps import ROUTING, ConvCapsules, DenseCapsules, Routed
+from flashcaps import ROUTING, ConvCapsules, DenseCapsules, Routed, Sizes
 from flashcaps.nn.capsules import CapsuleLayer
 from flashcaps.routing.votes import Votes
 
@@ -60,7 +60,7 @@ FORMS = {
 }
 
 # The first of each is the plain algorithm. Large eps and temperatures keep every number well away from a limit.
-OPTIONS: dict[str, list[dict[str, Any]]] = {
+OPTIONS: dict[str, list[dict[str, Any]]] = {name: [{}] for name in ROUTING} | {
     "dynamic": [
         {"iterations": 3},
         {"iterations": 1},
@@ -87,6 +87,15 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "discriminative": [{}, {"vote_bias": True}],
 }
+
+
+def takes_any_number(routing: str) -> bool:
+    """Whether the algorithm keeps no number per child."""
+    try:
+        ROUTING[routing]().learned(Sizes(None, 2, 2))
+    except ValueError:
+        return False
+    return True
 
 
 def transforms(weight: Tensor) -> Tensor:
@@ -139,14 +148,20 @@ class LayerCase(NamedTuple):
 
 
 def cases(*routings: str, forms: tuple[str, ...] = tuple(FORMS), options: bool = True) -> list[LayerCase]:
-    """Every form with every option that exist together."""
+    """Every form with every option, where the algorithm takes the form."""
     return [
         LayerCase(routing, form, k)
-        for routing in routings or tuple(OPTIONS)
+        for routing in routings or tuple(ROUTING)
         for form in forms
         for k in range(len(OPTIONS[routing]) if options else 1)
-        if not (routing == "discriminative" and form.startswith("any"))  # one coefficient per child
+        if takes_any_number(routing) or not form.startswith("any")
     ]
+
+
+def quick(routing: str, form: str) -> LayerCase:
+    """The case with the number of iterations nearest to two: enough for an update, and quick to trace."""
+    iterations = [options.get("iterations", ROUTING[routing].iterations) for options in OPTIONS[routing]]
+    return LayerCase(routing, form, min(range(len(iterations)), key=lambda k: abs(iterations[k] - 2)))
 
 
 def ids(case: Any) -> str | None:

@@ -14,7 +14,6 @@ from typing import Any
 import flashcaps
 from flashcaps import ROUTING, data, functional
 from flashcaps.cli import app
-from flashcaps.data import shards
 
 FILE = Path(__file__).parent / "surface.txt"
 MODULES = {"flashcaps": flashcaps, "flashcaps.functional": functional, "flashcaps.data": data}
@@ -52,7 +51,8 @@ def describe(name: str, value: Any) -> list[str]:
     if inspect.isclass(value):
         if hasattr(value, "_fields"):  # a named tuple: its fields are what it is called with
             return [f"{name}{signature(value.__new__)}"]
-        methods = [m for m in METHODS if m in vars(value)]
+        bases = [base for base in value.__mro__ if base.__module__.startswith("flashcaps")]
+        methods = [m for m in METHODS if any(m in vars(base) for base in bases)]
         return [f"class {name}", *(f"  {name}.{m}{signature(getattr(value, m))}" for m in methods)]
     if callable(value):
         return [f"{name}{signature(value)}"]
@@ -86,9 +86,6 @@ def surface() -> str:
         lines += ["", f"# {module}"]
         for name in sorted(content.__all__):
             lines += describe(name, getattr(content, name))
-    lines += ["", "# flashcaps.data.shards"]
-    for name in ("Sample", "Shards", "Source", "decode", "open_shards", "write_shards"):
-        lines += describe(name, getattr(shards, name))
     lines += ["", "# options of routing algorithms", *(options(n, r) for n, r in ROUTING.items())]
     lines += ["", "# commands", *commands()]
     return "\n".join(lines) + "\n"

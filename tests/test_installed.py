@@ -63,7 +63,7 @@ def test_it_holds_what_is_not_python(wheel: Path) -> None:
     assert "flashcaps/recipes/tiny.toml" in names
     assert "flashcaps/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert not [name for name in names if name.split("/")[0] in ("tests", "docs")]
+    assert not [name for name in names if name.split("/")[0] in ("tests", "docs", "tools")]
 
 
 def test_the_sources_are_not_what_runs(place: Path) -> None:

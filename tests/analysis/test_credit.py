@@ -39,7 +39,7 @@ def test_padding_gets_no_credit_and_words_are_named():
     assert float(data["credit"][1, 2:].sum()) == 0
     assert data["tokens"][1] == ["bad", "."]
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["a", "good", "film", "."]
-    assert "sentence 2 leans most on" in caption
+    assert "sentence 2 uses" in caption
 
 
 def test_images_have_no_tokens(run):

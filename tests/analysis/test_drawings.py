@@ -7,11 +7,19 @@ import pytest
 import torch
 
 from flashcaps.analysis import DoesNotApply, Run
+from flashcaps.analysis.drawings import (
+    OFFSETS,
+    TINTS,
+    absent_class,
+    dimensions,
+    first_of_each,
+    overlay,
+    perturbations,
+    reconstructions,
+    response,
+    segmentation,
+)
 from flashcaps.analysis.measures import MEASURES, measure
-from flashcaps.analysis.perturbations import OFFSETS, dimensions, perturbations, response
-from flashcaps.analysis.reconstructions import first_of_each, reconstructions
-from flashcaps.analysis.segmentation import TINTS, absent_class, overlay, segmentation
-from flashcaps.routing import Routed
 from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run
 
@@ -131,4 +139,3 @@ def test_they_say_when_they_do_not_apply(figure):
 def test_segmentation_needs_two_digits(run):
     with pytest.raises(DoesNotApply, match="two digits"):
         segmentation(run)
-    assert isinstance(run.output.routed, Routed)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flashcaps.analysis import DoesNotApply, Run
-from flashcaps.analysis.comparisons import ablated, ablation, diverse
+from flashcaps.analysis.comparisons import ablated, ablation, diverse, novel_viewpoints
 from flashcaps.analysis.records import accuracy, facts
 from flashcaps.analysis.training import convergence, error_curves, iterations, reroute, training_loss
 from flashcaps.training.recipe import read_recipe
@@ -125,3 +125,38 @@ def test_diverse_bars_beside_the_papers():
     assert diverse(tiny([longer, *short])).data["rows"]["dynamic_diverse"]["values"] == [20.0], "no mean over both"
     with pytest.raises(DoesNotApply, match=r"DiverseMultiMNIST.*not measured yet.*cnn_diverse_fc"):
         diverse(tiny([]))
+
+
+def views(recipe, familiar, novel, *overrides, seed=0):
+    curve = [{"step": 10 * k, "epoch": k, "error": e, "split": "validation"} for k, e in enumerate((50.0, familiar))]
+    return record(recipe, overrides, novel, seed=seed) | {"curve": curve}
+
+
+def of_views(*records):
+    run = small_run(2)
+    run.recipe, run.records = read_recipe("em_views_azimuth"), list(records)
+    return run
+
+
+def test_errors_on_familiar_and_novel_viewpoints_are_means_over_seeds():
+    run = of_views(views("em_views_azimuth", 4.0, 12.0), views("em_views_azimuth", 6.0, 14.0, seed=1),
+                   views("cnn_views_azimuth", 5.0, 20.0), views("cnn_views_elevation", 3.0, 9.0))  # fmt: skip
+    data, figure, caption = novel_viewpoints(run)
+    assert data["azimuth"]["em_views_azimuth"] == {"familiar": 5.0, "novel": 13.0, "seeds": 2, "parameters": 1000}
+    assert data["elevation"] == {"cnn_views_elevation": {"familiar": 3.0, "novel": 9.0, "seeds": 1, "parameters": 1000}}
+    assert caption.index("em 5.0 -> 13.0 %") < caption.index("cnn 5.0 -> 20.0 %")
+    assert "heinsen_views_azimuth" in caption.partition("Not measured yet")[2]
+    assert len(figure.axes) == 2
+
+
+def test_runs_with_other_schedules_data_or_models_are_left_out():
+    run = of_views(views("em_views_azimuth", 4.0, 12.0), views("cnn_views_azimuth", 5.0, 20.0),
+                   views("em_views_azimuth", 40.0, 60.0, "epochs=3"), views("em_synthetic_norb", 1.0, 2.0),
+                   views("em_views_azimuth", 2.0, 6.0, "model.iterations=2"),
+                   views("cnn_views_azimuth", 9.0, 9.0, "data.name=smallnorb"))  # fmt: skip
+    table = novel_viewpoints(run).data["azimuth"]
+    assert {name: row["novel"] for name, row in table.items()} == {"em_views_azimuth": 12.0, "cnn_views_azimuth": 20.0}
+    run.recipe = read_recipe("em_views_azimuth", ["data.name=smallnorb"])
+    assert list(novel_viewpoints(run).data["azimuth"]) == ["cnn_views_azimuth"]
+    with pytest.raises(DoesNotApply, match=r"viewpoints held out are needed.*not measured yet.*em_views_azimuth"):
+        novel_viewpoints(of_views(views("em_synthetic_norb", 1.0, 2.0)))

@@ -119,7 +119,7 @@ def test_darken_swaps_ink_and_paper(run):
 
 
 def test_unknown_names_are_answered_with_the_nearest():
-    with pytest.raises(ValueError, match="did you mean parse_tree"):
+    with pytest.raises(ValueError, match="did you mean 'parse_tree'"):
         choose(["parsetree"])
     assert choose([]) == list(FIGURES)
     assert all(len(title_of(n)) > 20 for n in FIGURES)

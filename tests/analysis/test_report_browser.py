@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +9,11 @@ import pytest
 
 from flashcaps.analysis import compare, write_figures
 from tests.analysis.conftest import small_run
+from tests.demo.page_server import chromium
 
 pytestmark = pytest.mark.browser
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+__all__ = ["chromium"]  # a fixture
 NAMES = ["architecture", "reconstructions", "margin", "parse_tree", "segmentation"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert path, "the browser tests need chromium: apt-get install chromium"
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 def visit(browser: Any, path: Path, scheme: str) -> tuple[list[str], list[str], list[dict[str, Any]]]:
@@ -49,9 +36,9 @@ def visit(browser: Any, path: Path, scheme: str) -> tuple[list[str], list[str], 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_report_opens_without_a_network(browser: Any, tmp_path: Path, scheme: str) -> None:
+def test_the_report_opens_without_a_network(chromium: Any, tmp_path: Path, scheme: str) -> None:
     path = write_figures(small_run(8), tmp_path, NAMES)
-    complaints, requests, pictures = visit(browser, path, scheme)
+    complaints, requests, pictures = visit(chromium, path, scheme)
     assert complaints == []
     assert requests == []
     assert len(pictures) == 4  # segmentation does not apply, and says so in words
@@ -59,8 +46,8 @@ def test_the_report_opens_without_a_network(browser: Any, tmp_path: Path, scheme
     assert all(picture["dark"] == (scheme == "dark") for picture in pictures)
 
 
-def test_two_checkpoints_side_by_side(browser: Any, tmp_path: Path) -> None:
+def test_two_checkpoints_side_by_side(chromium: Any, tmp_path: Path) -> None:
     path = compare(small_run(8), small_run(8, decoder=False), tmp_path, ["margin", "reconstructions"])
-    complaints, requests, pictures = visit(browser, path, "light")
+    complaints, requests, pictures = visit(chromium, path, "light")
     assert complaints == requests == []
     assert len(pictures) == 3

@@ -10,16 +10,13 @@ import torch
 
 import flashcaps
 from flashcaps.analysis import DoesNotApply, Run
-from flashcaps.analysis.agreement import ALGORITHMS, agree, agreement, entropy
+from flashcaps.analysis.agreement import agree, agreement, entropy
 from flashcaps.analysis.architecture import architecture
-from flashcaps.analysis.figure import take
 from flashcaps.analysis.inside import class_votes
 from flashcaps.analysis.margin import margin
-from flashcaps.analysis.routing_logits import applies, logit_change, probe, probe_due, routing_logits
+from flashcaps.analysis.routing_logits import routing_logits
 from flashcaps.analysis.vote_distances import spread_of, vote_distances, weighted_distances
-from flashcaps.functional import squash
 from flashcaps.routing import ROUTING
-from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run
 
 
@@ -43,19 +40,6 @@ def test_vote_distances_show_a_right_and_a_wrong_image(run):
     torch.testing.assert_close(data["right"]["weight"].sum(-1), torch.ones(3, data["right"]["weight"].shape[1]))
 
 
-@torch.no_grad()
-def test_logit_change_is_the_difference_of_summed_agreements(run):
-    votes, _ = class_votes(run, run.batch, 1)
-    b, expected = torch.zeros(votes.shape[:3]), []
-    for _ in range(3):
-        c = b.softmax(-1)
-        v = squash((c[..., None] * votes).sum(1))
-        new = b + (votes * v[:, None]).sum(-1)
-        expected.append(float((new - b).abs().mean()))
-        b = new
-    assert logit_change(run, run.batch, 3).tolist() == pytest.approx(expected, rel=1e-4)
-
-
 def test_routing_logits_belong_to_dynamic_routing(run):
     data, figure, caption = routing_logits(run)
     assert data["change"].shape == (1, 6)
@@ -65,19 +49,7 @@ def test_routing_logits_belong_to_dynamic_routing(run):
         routing_logits(small_run(2, routing="em"))
 
 
-def test_a_run_leaves_points_of_its_routing(run):
-    assert [step for step in range(1, 101) if probe_due(step)] == [1, 2, 5, 10, 20, 50, 100]
-    before = torch.get_rng_state()
-    run.model.train()
-    change = probe(run.model, run.batch)
-    assert run.model.training
-    run.model.eval()
-    assert torch.equal(torch.get_rng_state(), before)
-    rows = torch.arange(16)
-    assert change == pytest.approx(logit_change(run, take(run.batch, rows), 6).tolist(), abs=1e-7)
-    assert applies(run.model)
-    assert not applies(small_run(2, routing="em").model)
-    assert not applies(flashcaps.create_model("cnn_diverse_pool"))
+def test_points_that_a_run_logged_are_drawn(run):
     points = [{"kind": "routing", "step": s, "change": [0.1 / s] * 6} for s in (1, 2, 5, 10, 20, 50)]
     data, figure, caption = routing_logits(dataclasses.replace(run, metrics=points))
     assert data["steps"] == [0, 1, 2, 5, 10, 20, 50]
@@ -113,7 +85,7 @@ def test_votes_that_agree():
 @torch.no_grad()
 def test_agreement_covers_every_algorithm(run):
     data, _, _ = agreement(run, iterations=3)
-    assert set(data) == set(ALGORITHMS) == set(ROUTING)
+    assert set(data) == set(ROUTING)
     for values in data.values():
         assert float(values["entropy"][0]) == pytest.approx(1, abs=1e-4)  # all begin undecided
         assert values["agreement"].shape == (3,)
@@ -140,10 +112,5 @@ def test_architecture_of_other_networks(name):
     overrides = {"layers": 3, "width": 8} if "sst" in name else {}
     with torch.device("cpu"):
         model = flashcaps.create_model(name, **overrides)
-    data, _, _ = architecture(Run(model))
+    data, _, _ = architecture(Run(model))  # without examples
     assert sum(s.parameters for s in data["stages"]) == sum(p.numel() for p in model.parameters())
-
-
-def test_a_batch_is_not_needed_for_the_architecture(run):
-    assert architecture(Run(run.model)).data["parameters"] == run.parameters
-    assert isinstance(run.batch, Batch)

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.public import PUBLIC, public_style
 from torch import Tensor
 
 import flashcaps
+from benchmarks.public import PUBLIC, public_style
 from flashcaps import ConvCapsules, DenseCapsules, Routed
+from flashcaps.nn.capsules import CapsuleLayer
 
 from ..conftest import assert_near
 
@@ -37,42 +38,25 @@ def assert_same(layer: Any, u: Tensor, activation: Tensor | None = None) -> None
     assert_near(*gradients, tolerance=1e-8)
 
 
-@pytest.mark.parametrize("routing", list(PUBLIC))
-@pytest.mark.parametrize("pose", ["vector", "matrix"])
-def test_dense(routing, pose):
-    options = {} if routing == "discriminative" else {"iterations": 3}
-    layer = DenseCapsules(
-        routing, in_capsules=7, in_dim=4, out_capsules=5, out_dim=4, pose=pose, backend="reference", **options
-    )
-    assert_same(layer, torch.randn(3, 7, 4, dtype=torch.float64))
+SIZES: dict[str, Any] = {"in_dim": 4, "out_dim": 4, "backend": "reference"}
+DENSE: dict[str, Any] = {"in_capsules": 7, "out_capsules": 5, **SIZES}
+PLACES: dict[str, Any] = {"in_capsules": 2, "out_capsules": 3, "shared": True, "coordinates": True, **SIZES}
+CONV: dict[str, Any] = {"in_types": 2, "out_types": 3, "kernel": 2, "pose": "matrix", **SIZES}
+LAYERS = [
+    *((DenseCapsules, name, {**DENSE, "pose": pose}, (7,), None) for name in PUBLIC for pose in ("vector", "matrix")),
+    (DenseCapsules, "em", DENSE, (7,), torch.rand),
+    (DenseCapsules, "heinsen", DENSE, (7,), torch.randn),
+    (DenseCapsules, "heinsen", {**DENSE, "in_capsules": None}, (6,), None),
+    *((DenseCapsules, "em", {**PLACES, "pose": pose}, (2, 3, 2), torch.rand) for pose in ("vector", "matrix")),
+    *((ConvCapsules, "em", {**CONV, "over": over}, (2, 3, 4), torch.rand) for over in ("types", "positions")),
+]
 
 
-@pytest.mark.parametrize(("routing", "activation"), [("em", torch.rand), ("heinsen", torch.randn)])
-def test_children_that_are_more_or_less_there(routing, activation):
-    layer = DenseCapsules(routing, in_capsules=7, in_dim=4, out_capsules=5, out_dim=4, backend="reference")
-    assert_same(layer, torch.randn(3, 7, 4, dtype=torch.float64), activation(3, 7, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("pose", ["vector", "matrix"])
-def test_a_class_layer_shared_over_places(pose):
-    layer = DenseCapsules(
-        "em", in_capsules=2, in_dim=4, out_capsules=3, out_dim=4, pose=pose, shared=True, coordinates=True,
-        backend="reference",
-    )
-    assert_same(layer, torch.randn(2, 2, 3, 2, 4, dtype=torch.float64), torch.rand(2, 2, 3, 2, dtype=torch.float64))
-
-
-def test_any_number_of_children():
-    layer = DenseCapsules("heinsen", in_capsules=None, in_dim=4, out_capsules=3, out_dim=4, backend="reference")
-    assert_same(layer, torch.randn(2, 6, 4, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("over", ["types", "positions"])
-def test_convolutional(over):
-    layer = ConvCapsules(
-        "em", in_types=2, in_dim=4, out_types=3, out_dim=4, kernel=2, pose="matrix", over=over, backend="reference"
-    )
-    assert_same(layer, torch.randn(2, 2, 3, 4, 4, dtype=torch.float64), torch.rand(2, 2, 3, 4, dtype=torch.float64))
+@pytest.mark.parametrize(("kind", "routing", "sizes", "children", "activation"), LAYERS)
+def test_a_layer(kind: Any, routing: str, sizes: dict[str, Any], children: tuple[int, ...], activation: Any) -> None:
+    """Children as large as they are, more or less there, at places, or under a kernel."""
+    u = torch.randn(3, *children, 4, dtype=torch.float64)
+    assert_same(kind(routing, **sizes), u, activation and activation(3, *children, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", ["attention_simple_cifar10", "em_cifar10"])
@@ -82,5 +66,5 @@ def test_a_whole_network(name):
     images = torch.randn(2, *model.image, dtype=torch.float64)
     expected = model(images).scores
     public_style(model.capsules.layers)
-    assert not any(isinstance(m, flashcaps.nn.base.CapsuleLayer) for m in model.modules())
+    assert not any(isinstance(m, CapsuleLayer) for m in model.modules())
     assert_near(model.double()(images).scores, expected)

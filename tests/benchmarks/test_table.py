@@ -1,17 +1,8 @@
-"""The table in README.md is what the measurements say."""
+"""Tables of what was measured, from records made by hand."""
 
 from __future__ import annotations
 
-import json
-import re
-
-from benchmarks.table import ROOT, SOURCE, cheaper, origin, table
-
-
-def test_readme_shows_the_stored_measurements():
-    shown = re.search(r"<!-- bench -->\n(.*)\n<!-- /bench -->", (ROOT / "README.md").read_text(), re.S)
-    assert shown is not None
-    assert shown.group(1) == table(json.loads(SOURCE.read_text()))
+from benchmarks.table import cheaper, headlines, origin, short, table
 
 
 def test_a_line_gives_the_ratios_of_its_rows():
@@ -26,6 +17,18 @@ def test_a_line_gives_the_ratios_of_its_rows():
     }
     last = table(record).splitlines()[-1]
     assert last == "| em, 9 -> 3, batch 5 | 8.00 s, 4,000 MiB | 4.00 s, 1,000 MiB | 2.00 s, 400 MiB | 4.0 x | 10% |"
+
+
+def test_the_short_table_has_the_slowest_workload_of_each_algorithm():
+    goal = {"public_ms": 90.0, "compiled_ms": None, "public_gb": 2.0}
+    goals = {"em_small": {**goal, "public_ms": 40.0}, "em_large": {**goal, "compiled_ms": 60.0}, "dynamic": goal,
+             "no_memory": {**goal, "public_gb": None}}  # fmt: skip
+    rows = [{"workload": w, "backend": "triton", "dtype": "tf32", "time_ms": 3.0, "peak_mib": 50.0} for w in goals]
+    record = {"rows": rows, "workloads": {name: {"title": name, "goal": goal} for name, goal in goals.items()}}
+    assert short(record).splitlines()[2:] == [
+        "| em_large | 60 ms | 3 ms | 20 x | 2 GB | 50 MiB |", "| dynamic | 90 ms | 3 ms | 30 x | 2 GB | 50 MiB |",
+    ]  # fmt: skip
+    assert headlines(record)["no_memory"].faster == 30
 
 
 def test_what_discriminative_routing_saves_is_counted_from_its_rows():

@@ -33,7 +33,7 @@ def test_names_of_all_kinds(offered: Callable[..., list[str]]) -> None:
     assert "capsnet_mnist_fast" in offered("train", "capsnet_mn")
     assert offered("train", "zzz") == []
     assert offered("models", "em_resnet") == ["em_resnet_cifar10", "em_resnet_cifar100"]
-    assert offered("data", "get", "fash") == ["fashion_mnist"]
+    assert offered("data", "fash") == ["fashion_mnist"]
     assert offered("figures", "runs/tiny-0", "") == list(FIGURES)
     assert offered("train", "--routing", "he") == ["heinsen"]
     assert set(offered("evaluate", "x", "--weights", "")) == {"ema", "last", "best"}

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import flashcaps
 from flashcaps.cli.export import beside, export
 from flashcaps.deploy.export import open_exported
-from flashcaps.deploy.shipped import FOLDER
+from flashcaps.models.shipped import FOLDER
 from flashcaps.training.autosize import own_recipe
 from flashcaps.training.checkpoint import save_weights
 from tests.own_pictures import write_pictures

@@ -37,7 +37,7 @@ def test_words_that_do_not_belong(tmp_path: Path) -> None:
         fields(images="a", table="b")
     with pytest.raises(ValueError, match="tiny: --images makes the recipe itself"):
         fields("tiny", images="a")
-    with pytest.raises(ValueError, match="--images: expected where your data are, got an empty name"):
+    with pytest.raises(ValueError, match="--images: expected the path of your data, got an empty one"):
         fields(images="")  # not the folder one is in
 
 

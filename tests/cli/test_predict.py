@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import flashcaps
 from flashcaps.cli.predict import predict
-from flashcaps.deploy import predict_text
+from flashcaps.deploy import predict as deployed
 from flashcaps.training.checkpoint import save_weights
 from tests.fake_data import FakeTransformer, small_recipe
 
@@ -83,7 +83,7 @@ def test_names_on_stdin(weights: str, folder: Path) -> None:
 def test_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: str) -> None:
     model = flashcaps.create_model("heinsen_sst2", layers=3, width=6)
     save_weights(tmp_path / "t.safetensors", model, {"recipe": {"data": {"options": {"class_names": ["no", "yes"]}}}})
-    monkeypatch.setattr(predict_text, "open_transformer", lambda *_: FakeTransformer("fake"))
+    monkeypatch.setattr(deployed, "open_transformer", lambda *_: FakeTransformer("fake"))
     lines = tmp_path / "lines.txt"
     lines.write_text("one\ntwo\n")
     told = CliRunner().invoke(app, [str(tmp_path / "t.safetensors"), str(lines), "--text", "three", "--json"])

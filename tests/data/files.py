@@ -5,6 +5,11 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import torch
+
+from flashcaps.data import Dataset
+
+NORB = {"train": "smallnorb-5x46789x9x18x6x2x96x96-training", "test": "smallnorb-5x01235x9x18x6x2x96x96-testing"}
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -25,3 +30,19 @@ def write_digits(folder: Path, train: int = 60, test: int = 30, *, packed: bool 
             (folder / (f"{stem}.gz" if packed else stem)).write_bytes(gzip.compress(raw) if packed else raw)
             written[stem] = array
     return written
+
+
+def norb_bytes(array: np.ndarray) -> bytes:
+    """smallNORB's format: magic, dimensions, at least three sizes, values, little-endian throughout."""
+    magic = {"uint8": 0x1E3D4C55, "int32": 0x1E3D4C54}[str(array.dtype)]
+    sizes = [*array.shape, *[1] * (3 - array.ndim)]
+    return struct.pack(f"<ii{len(sizes)}i", magic, array.ndim, *sizes) + array.tobytes()
+
+
+def write_norb(folder: Path, dataset: Dataset) -> None:
+    """A data set of toys as smallNORB's six files."""
+    folder.mkdir(parents=True)
+    for split, stem in ((dataset.train, NORB["train"]), (dataset.test, NORB["test"])):
+        info = torch.stack([split.info[name] for name in ("instance", "elevation", "azimuth", "lighting")], 1)
+        for kind, column in (("dat", split.images), ("cat", split.labels.int()), ("info", info.int())):
+            (folder / f"{stem}-{kind}.mat").write_bytes(norb_bytes(column.numpy()))

@@ -10,10 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from flashcaps.data import download
+from flashcaps.data import DATA, download
 from flashcaps.data.download import fetch
 from flashcaps.data.files import SUMS
-from flashcaps.data.urls import SOURCES, Member, Remote
+from flashcaps.data.mnist import MNIST
+from flashcaps.data.urls import Member, Remote
 
 CONTENT = random.Random(0).randbytes(3_000_000)
 
@@ -83,7 +84,7 @@ def publish(server, monkeypatch):
         server.files[file] = raw
         options = {"urls": (server.url(file),), "size": len(raw), "checksum": checksum(raw)} | options
         remote = Remote(file, **options)
-        monkeypatch.setitem(SOURCES, "mnist", (remote,))
+        monkeypatch.setattr(MNIST, "files", (remote,))
         return remote
 
     return publish
@@ -136,7 +137,7 @@ def test_server_without_ranges_starts_over(publish, server, tmp_path):
 
 def test_wrong_checksum_is_thrown_away(publish, server, tmp_path):
     publish(CONTENT, checksum=checksum(b"something else"))
-    with pytest.raises(ValueError, match=r"digits.gz from http://127.*: expected sha256:.*, found sha256:.*; thrown"):
+    with pytest.raises(ValueError, match=r"digits.gz from http://127.*: expected sha256:.*, found sha256:.*; deleted"):
         fetch("mnist", tmp_path)
     assert names(tmp_path / "mnist") == []
 
@@ -145,7 +146,7 @@ def test_resumed_onto_something_else_is_thrown_away(publish, server, tmp_path):
     publish(CONTENT)
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / "digits.gz.part").write_bytes(b"x" * 500)
-    with pytest.raises(ValueError, match="thrown away"):
+    with pytest.raises(ValueError, match="; deleted, get it elsewhere"):
         fetch("mnist", tmp_path)
     (path,) = fetch("mnist", tmp_path)
     assert path.read_bytes() == CONTENT
@@ -267,6 +268,18 @@ def test_archive_in_a_folder_packed_or_unpacked(publish, tmp_path):
     assert names(tmp_path / "two" / "mnist") == ["a", "deep/b"]
 
 
+def test_of_several_at_once_one_gets_the_file_and_the_others_wait(publish, server, tmp_path):
+    publish(CONTENT)
+    (tmp_path / ".mnist.lock").write_text("of a process that is gone")
+    threads = [threading.Thread(target=fetch, args=("mnist", tmp_path)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert server.ranges == [None]
+    assert names(tmp_path / "mnist") == ["digits.gz"]
+
+
 def test_unknown_name_is_answered_with_the_nearest(tmp_path):
     with pytest.raises(ValueError, match="no data set 'cifar'; did you mean cifar10"):
         fetch("cifar", tmp_path)
@@ -278,8 +291,10 @@ def test_what_comes_along_needs_nothing(tmp_path):
 
 
 def test_every_published_file_has_an_address_a_size_and_a_checksum():
-    for remotes in SOURCES.values():
-        for remote in remotes:
+    folders = {id(folder): folder for load in DATA.values() for folder in getattr(load, "published", ())}
+    assert len(folders) == 8
+    for folder in folders.values():
+        for remote in folder.files:
             kind, _, value = remote.checksum.partition(":")
             assert len(value) == {"md5": 32, "sha256": 64}[kind]
             assert remote.size > 0
@@ -290,4 +305,5 @@ def test_every_published_file_has_an_address_a_size_and_a_checksum():
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "sst5"])
 def test_published_files_have_the_checksums_stated(real_root, tmp_path, name):
     assert fetch(name, tmp_path, source=real_root)
-    assert download._present(SOURCES[download.NEEDS[name][0]][0], tmp_path / download.NEEDS[name][0])
+    (folder,) = DATA[name].published
+    assert download._present(folder.files[0], tmp_path / folder.folder)

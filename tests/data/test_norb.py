@@ -7,15 +7,7 @@ import torch
 
 from flashcaps.data import load_data
 from flashcaps.data.norb import read_matrix
-
-STEMS = {"train": "smallnorb-5x46789x9x18x6x2x96x96-training", "test": "smallnorb-5x01235x9x18x6x2x96x96-testing"}
-
-
-def matrix(array: np.ndarray) -> bytes:
-    """LeCun's format: magic, dimensions, at least three sizes, values, little-endian throughout."""
-    magic = {"uint8": 0x1E3D4C55, "int32": 0x1E3D4C54}[str(array.dtype)]
-    sizes = [*array.shape, *[1] * (3 - array.ndim)]
-    return struct.pack(f"<ii{len(sizes)}i", magic, array.ndim, *sizes) + array.tobytes()
+from tests.data.files import NORB, norb_bytes
 
 
 def arrays(part: str) -> dict[str, np.ndarray]:
@@ -31,9 +23,9 @@ def arrays(part: str) -> dict[str, np.ndarray]:
 @pytest.fixture
 def root(tmp_path):
     (tmp_path / "smallnorb").mkdir()
-    for part, stem in STEMS.items():
+    for part, stem in NORB.items():
         for kind, array in arrays(part).items():
-            (tmp_path / "smallnorb" / f"{stem}-{kind}.mat.gz").write_bytes(gzip.compress(matrix(array)))
+            (tmp_path / "smallnorb" / f"{stem}-{kind}.mat.gz").write_bytes(gzip.compress(norb_bytes(array)))
     return tmp_path
 
 
@@ -65,7 +57,7 @@ def test_size_scales_once_by_the_mean_of_the_pixels(root):
 
 
 def replace(root, kind, change):
-    path = root / "smallnorb" / f"{STEMS['train']}-{kind}.mat.gz"
+    path = root / "smallnorb" / f"{NORB['train']}-{kind}.mat.gz"
     path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()))))
 
 
@@ -79,7 +71,7 @@ def test_truncated_file_is_refused(root, kind, keep):
 
 def test_wrong_magic_and_dimensions_are_refused(tmp_path):
     path = tmp_path / "m.mat"
-    path.write_bytes(matrix(np.zeros((2, 3), np.int32)))
+    path.write_bytes(norb_bytes(np.zeros((2, 3), np.int32)))
     with pytest.raises(ValueError, match=r"expected magic 0x1e3d4c55 .*, found 0x1e3d4c54"):
         read_matrix(path, "u1", 2)
     with pytest.raises(ValueError, match="expected 1 dimensions, found 2"):
@@ -96,6 +88,6 @@ def test_values_out_of_range_are_refused(root, kind, value, message):
 
 
 def test_missing_labels_are_refused(root):
-    replace(root, "cat", lambda raw: matrix(np.zeros(5, np.int32)))
+    replace(root, "cat", lambda raw: norb_bytes(np.zeros(5, np.int32)))
     with pytest.raises(ValueError, match="expected 6 labels, one per image, found 5"):
         load_data("smallnorb", root)

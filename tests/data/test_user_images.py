@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import struct
+import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,6 @@ from PIL import Image
 
 from flashcaps.data import load_data
 from flashcaps.data.user_images import (
-    held_images,
     list_folder,
     list_hub,
     list_table,
@@ -24,10 +26,10 @@ from flashcaps.data.user_images import (
 )
 from flashcaps.models import create_model
 from flashcaps.training.autosize import own_recipe
-from flashcaps.training.batches import ImageStream, Share
+from flashcaps.training.batches import ImageStream, Share, held_images
 from flashcaps.training.distributed import Workers
 from flashcaps.training.evaluate import evaluate
-from flashcaps.training.step import Step
+from flashcaps.training.step import TrainStep
 from tests.fake_data import small_recipe
 from tests.own_pictures import SHAPES, write_pictures
 
@@ -291,49 +293,75 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         load_data("images", path=str(tmp_path / "p"))
 
 
-class Rows(list):  # type: ignore[type-arg]
-    """What `datasets` gives of one split."""
-
-    features: dict[str, Any]
-
-    def __getitem__(self, key: Any) -> Any:
-        return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
-
-
-class Names:
-    names = ("no", "yes")
+@pytest.fixture
+def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The datasets library, with a cache of its own and without a network."""
+    library = importlib.import_module("datasets")
+    monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(library.config, "HF_HUB_OFFLINE", True)
+    return library
 
 
-def stand_in(parts: dict[str, int], features: dict[str, Any]) -> Any:
-    class Datasets:
-        @staticmethod
-        def load_dataset(path: str) -> dict[str, Rows]:
-            assert path == "someone/pictures"
-            splits = {}
-            for part, count in parts.items():
-                rows = Rows({"image": Image.new("L", (8, 6), k), "label": k % 2} for k in range(count))
-                rows.features = features
-                splits[part] = rows
-            return splits
+def write_parquet(folder: Path, part: str, count: int, labels: Any = None, first: int = 0, **columns: Any) -> Path:
+    """Picture k is of grey k, stored as bytes; class k % 2."""
+    parquet, arrow = (importlib.import_module(name) for name in ("pyarrow.parquet", "pyarrow"))
+    pictures = []
+    for k in range(first, first + count):
+        content = io.BytesIO()
+        Image.new("L", (8, 6), k).save(content, "png")
+        pictures.append(content.getvalue())
+    table = columns or {"image": pictures, "label": [k % 2 for k in range(count)] if labels is None else labels}
+    folder.mkdir(exist_ok=True)
+    parquet.write_table(arrow.table(table), folder / f"{part}-{first:05d}.parquet")
+    return folder
 
-    return Datasets
 
-
-def test_a_data_set_of_the_hub() -> None:
-    features = {"image": None, "label": Names()}
-    listing = list_hub("someone/pictures", datasets=stand_in({"train": 6, "validation": 2, "test": 4}, features))
-    assert listing.class_names == ("no", "yes")
-    data = read_listing(listing, "hub")
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_data_set_of_the_hub(datasets: Any, tmp_path: Path, streaming: bool) -> None:
+    for part, counts in (("train", (4, 2)), ("validation", (2,)), ("test", (3, 1))):
+        for k, count in enumerate(counts):  # a split of several files
+            write_parquet(tmp_path / "hub", part, count, first=4 * k)
+    data = load_data("hub", path=str(tmp_path / "hub"), streaming=streaming)
+    assert data.class_names == ("0", "1")
     assert data.validation is not None
     assert [len(s) for s in (data.train, data.validation, data.test)] == [6, 2, 4]
-    assert data.test.images[:, 0, 0, 0].tolist() == [0, 1, 2, 3]
-    assert data.test.labels.tolist() == [0, 1, 0, 1]
-    alone = list_hub("someone/pictures", datasets=stand_in({"train": 20}, features))
-    assert Counter(alone.parts) == {"": 20}
+    assert data.test.images[:][:, 0, 0, 0].tolist() == [0, 1, 2, 4]
+    assert data.train.labels.tolist() == [0, 1, 0, 1, 0, 1]
+    assert data.train.images[torch.tensor([4, 0])][:, 0, 0, 0].tolist() == [4, 0]
+
+
+def test_folders_and_saved_tables_that_the_hub_library_reads(datasets: Any, tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "pictures" / "train", 30, 8, 8).parent
+    listing = list_hub(str(folder))
+    assert Counter(listing.parts) == {"": 30}  # nothing is held out yet
+    assert listing.class_names == SHAPES
+    data = read_listing(listing, "hub", streaming=True)
+    assert data.validation is not None
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [21, 3, 6]
+    rows = datasets.Dataset.from_dict({"img": [np.zeros((4, 4), np.uint8)] * 4, "label": [0, 1, 1, 0]},
+                                      datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(2)}))
+    datasets.DatasetDict({"train": rows, "test": rows}).save_to_disk(str(tmp_path / "saved"))
+    assert load_data("hub", path=str(tmp_path / "saved")).shape == (1, 4, 4)
+
+
+def test_data_sets_of_the_hub_that_do_not_fit_are_named(datasets: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected columns image and label, got text"):
-        list_hub("someone/pictures", datasets=stand_in({"train": 2}, {"text": None}))
-    with pytest.raises(ValueError, match="no split train"):
-        list_hub("someone/pictures", datasets=stand_in({"other": 2}, features))
+        list_hub(str(write_parquet(tmp_path / "text", "train", 1, text=["a"])))
+    with pytest.raises(ValueError, match="no split train, only test"):
+        list_hub(str(write_parquet(tmp_path / "rest", "test", 2)))
+    classes = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(2)})
+    rows = datasets.Dataset.from_dict({"image": [np.zeros((4, 4), np.uint8)] * 2, "label": [1, -1]}, classes)
+    datasets.DatasetDict({"train": rows}).save_to_disk(str(tmp_path / "unlabelled"))
+    with pytest.raises(ValueError, match="unlabelled: expected labels from 0 to 1, got -1"):
+        list_hub(str(tmp_path / "unlabelled"))
+    cut = write_parquet(tmp_path / "cut", "train", 9) / "train-00000.parquet"
+    write_parquet(tmp_path / "cut", "train", 9, first=9)
+    cut.write_bytes(cut.read_bytes()[:-60])
+    with pytest.raises(ValueError, match=r"--dataset: .*cut/train-00000\.parquet: `datasets` cannot read it"):
+        list_hub(str(tmp_path / "cut"))
+    broken = write_parquet(tmp_path / "broken", "train", 1, image=[b"\x89PNG no"] * 4, label=[0, 1, 0, 1])
+    with pytest.raises(ValueError, match="broken: row 0: not a whole picture"):
+        load_data("hub", path=str(broken))
 
 
 def test_a_picture_stands_as_the_camera_was_held(tmp_path: Path) -> None:
@@ -355,8 +383,15 @@ def test_bytes_that_are_no_picture() -> None:
     content = io.BytesIO()
     Image.new("L", (8, 8)).save(content, "png")
     assert read_picture(content.getvalue()).shape == (1, 8, 8)
-    with pytest.raises(ValueError, match="stdin: not a whole picture"):
-        read_picture(b"\x89PNG nothing")
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0)
+    gigapixels = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100)))
+    for wrong in (b"\x89PNG nothing", b"", content.getvalue()[:40], gigapixels):
+        with pytest.raises(ValueError, match="stdin: not a whole picture"):
+            read_picture(wrong)
 
 
 def write_halves(folder: Path, count: int) -> Path:
@@ -380,7 +415,7 @@ def test_several_labels_train_and_are_counted(tmp_path: Path) -> None:
     held = held_images(data.test, 0, data)
     assert held.rule == "threshold"
     stream = ImageStream(data.train, recipe.augment, Share(28), 2, 0)
-    step = Step(model, stream, recipe, held.rule, Workers(torch.device("cpu")))
+    step = TrainStep(model, stream, recipe, held.rule, Workers(torch.device("cpu")))
     before = evaluate(model, held).error
     for epoch in range(20):
         plan = stream.plan(epoch)

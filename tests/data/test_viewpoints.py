@@ -3,78 +3,55 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from flashcaps.data import Dataset, load_data
-from flashcaps.data.synthetic_norb import split_viewpoints as same_name
-from flashcaps.data.synthetic_norb import synthetic_norb, write_norb_files
-from flashcaps.data.viewpoints import hold_out_views, split_viewpoints
+from flashcaps.data.viewpoints import hold_out_views
 from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.recipe import list_recipes, read_recipe
-
-SUBSET: dict[str, Any] = {"size": 16, "azimuths": [0, 5], "elevations": [0, 8], "lightings": [1, 3]}
-
-
-@pytest.fixture(scope="module")
-def dataset() -> Dataset:
-    return synthetic_norb(seed=3, cache=False, **SUBSET)
+from tests.data.conftest import TOYS
+from tests.data.files import write_norb
 
 
-@pytest.fixture(scope="module")
-def files(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def files(toys: Dataset, tmp_path: Path) -> Path:
     """A data root with the toys as smallNORB's files."""
-    root: Path = tmp_path_factory.mktemp("root")
-    write_norb_files(dataset, root / "smallnorb")
-    return root
-
-
-def test_split_viewpoints(dataset: Dataset) -> None:
-    by_azimuth = split_viewpoints(dataset, held_out_azimuths=[5])
-    assert by_azimuth.train.info["azimuth"].unique().tolist() == [0]
-    assert by_azimuth.familiar.info["azimuth"].unique().tolist() == [0]
-    assert by_azimuth.novel.info["azimuth"].unique().tolist() == [10]
-    assert len(by_azimuth.familiar) + len(by_azimuth.novel) == len(dataset.test)
-    both = split_viewpoints(dataset, held_out_azimuths=[5], held_out_elevations=[8])
-    assert [len(split) for split in both] == [50, 50, 150]
-    assert same_name is split_viewpoints
+    write_norb(tmp_path / "smallnorb", toys)
+    return tmp_path
 
 
 @pytest.mark.parametrize(("held", "message"), [
-    ({}, "expected at least one step to hold out"),
     ({"held_out_elevations": [9]}, "held_out_elevations: expected steps from 0 to 8"),
     ({"held_out_azimuths": [-1]}, "held_out_azimuths: expected steps from 0 to 17"),
+    ({"held_out_azimuths": [0, 5]}, r"held_out_azimuths.* got \[0, 5\], \[\]: no train examples"),
+    ({"held_out_azimuths": [7]}, "no novel examples"),
 ])  # fmt: skip
-def test_wrong_steps_are_named(dataset: Dataset, held: dict[str, list[int]], message: str) -> None:
+def test_wrong_steps_are_named(toys: Dataset, held: dict[str, list[int]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        split_viewpoints(dataset, **held)
+        hold_out_views(toys, **held)
 
 
-def test_held_out_viewpoints_are_the_test_and_familiar_ones_of_the_same_toys_the_validation(dataset: Dataset) -> None:
-    held = hold_out_views(dataset, held_out_elevations=[8])
+def test_held_out_viewpoints_are_the_test_and_familiar_ones_of_the_same_toys_the_validation(toys: Dataset) -> None:
+    held = hold_out_views(toys, held_out_elevations=[8])
     assert held.validation is not None
     assert held.test.info["elevation"].unique().tolist() == [8]
     for split in (held.train, held.validation):
         assert split.info["elevation"].unique().tolist() == [0]
-    toys = [set(split.info["instance"].tolist()) for split in (held.train, held.validation, held.test)]
-    assert toys[1] == toys[2]
-    assert not toys[0] & toys[1]
-    assert (held.classes, held.shape) == (dataset.classes, dataset.shape)
-    assert hold_out_views(dataset) is dataset
+    instances = [set(split.info["instance"].tolist()) for split in (held.train, held.validation, held.test)]
+    assert instances[1] == instances[2]
+    assert not instances[0] & instances[1]
+    assert (held.classes, held.shape) == (toys.classes, toys.shape)
+    assert hold_out_views(toys) is toys
+    both = hold_out_views(toys, held_out_azimuths=[5], held_out_elevations=[8])
+    assert [len(split) for split in (both.train, both.validation, both.test)] == [50, 50, 150]
+    assert both.train.info["azimuth"].unique().tolist() == [0]
 
 
-def test_nothing_left_to_train_or_test_on_is_an_error(dataset: Dataset) -> None:
-    with pytest.raises(ValueError, match=r"held_out_azimuths.* got \[0, 5\], \[\]: no train examples"):
-        hold_out_views(dataset, held_out_azimuths=[0, 5])
-    with pytest.raises(ValueError, match="no novel examples"):
-        hold_out_views(dataset, held_out_azimuths=[7])
-
-
-def test_both_data_sets_take_the_same_options(dataset: Dataset, files: Path, tmp_path: Path) -> None:
+def test_both_data_sets_take_the_same_options(files: Path, toy_root: Path) -> None:
     read = load_data("smallnorb", files, held_out_azimuths=[5])
-    made = load_data("synthetic_norb", tmp_path, held_out_azimuths=[5], seed=3, cache=False, **SUBSET)
+    made = load_data("synthetic_norb", toy_root, held_out_azimuths=[5], **TOYS)
     assert read.validation is not None
     assert made.validation is not None
     for a, b in ((read.train, made.train), (read.validation, made.validation), (read.test, made.test)):
@@ -84,11 +61,11 @@ def test_both_data_sets_take_the_same_options(dataset: Dataset, files: Path, tmp
 
 def test_a_run_has_familiar_viewpoints_in_its_curve_and_novel_ones_as_its_test(files: Path, tmp_path: Path) -> None:
     small = ["data.name=smallnorb", "data.held_out_azimuths=[5]", "data.resize=0", "augment.crop=16",
-             "model.image=[2,16,16]", "epochs=12", "batch=10", "evaluate_every=6", "precision=fp32"]  # fmt: skip
+             "model.image=[2,16,16]", "epochs=6", "batch=10", "evaluate_every=3", "precision=fp32"]  # fmt: skip
     outcome = train(read_recipe("cnn_views_azimuth", small), RunOptions("cpu", str(tmp_path / "run"), str(files)))
     curve, result = outcome.result["curve"], outcome.result
     assert [point["split"] for point in curve] == ["validation", "validation"]
-    assert curve[-1]["step"] == 12 * 10  # the weights that are tested, too
+    assert curve[-1]["step"] == 6 * 10  # the weights that are tested, too
     assert curve[-1]["error"] < 80  # it learned: chance is 80 %
     assert (result["examples"], result["split"]) == (100, "test")
     assert result["metric"] == "test_error_percent"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.demo.started import start_demo, wait_for
+from tests.demo.served import start_demo, wait_for
 
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
              "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from flashcaps import __version__
 from flashcaps.demo.centering import ink_box
-from flashcaps.deploy.shipped import DEMO
+from flashcaps.demo.serve import DEMO
 from tests.demo.served import ALGORITHMS, IMAGES, LABELS, client, image
 from tests.demo.test_inputs import picture, png_header
 

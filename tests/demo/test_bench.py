@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.bench import Plan, bench
 
 from benchmarks import demo
-from flashcaps.deploy.shipped import DEMO
+from benchmarks.bench import Plan, bench
+from flashcaps.demo.serve import DEMO
 
 
 def test_it_measures_every_model_and_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 
 import flashcaps
 from flashcaps.data.augment import center_crop, resize
-from flashcaps.deploy.predict import answer_rule, class_names, draw, find_pictures, looks, predict, prepare
+from flashcaps.deploy.predict import answer_rule, class_names, draw, find_pictures, predict, predict_batches, prepare
 from flashcaps.training.checkpoint import save_weights
 from tests.fake_data import SMALL, small_recipe
 
@@ -141,7 +141,7 @@ def test_names_without_any_in_the_file() -> None:
 
 
 def test_drawn_pictures_show_input_and_reconstruction(model: Any, pictures: Path, tmp_path: Path) -> None:
-    (found,) = looks(model, find_pictures([str(pictures / "a.png")] * 2))
+    (found,) = predict_batches(model, find_pictures([str(pictures / "a.png")] * 2))
     first, second = draw(model, found, tmp_path / "out")
     assert (first.name, second.name) == ("a.png", "a-2.png")
     wide = np.asarray(Image.open(first))
@@ -151,13 +151,13 @@ def test_drawn_pictures_show_input_and_reconstruction(model: Any, pictures: Path
         drawn = model.reconstruct(model(pixels(pictures / "a.png")[None]).routed)[0, 0]
     np.testing.assert_allclose(wide[:, 28:] / 255, drawn.numpy(), atol=0.51 / 255 + 1e-6)
     model.config["recipe"]["data"]["name"] = "multimnist"
-    (found,) = looks(model, find_pictures([str(pictures / "a.png")]))
+    (found,) = predict_batches(model, find_pictures([str(pictures / "a.png")]))
     (both,) = draw(model, found, tmp_path / "two")
     assert np.asarray(Image.open(both)).shape == (28, 84)
 
 
 def test_models_that_cannot_are_answered(model: Any, pictures: Path, tmp_path: Path) -> None:
-    (found,) = looks(model, find_pictures([str(pictures / "a.png")]))
+    (found,) = predict_batches(model, find_pictures([str(pictures / "a.png")]))
     model.decoder = None
     with pytest.raises(ValueError, match="no decoder"):
         draw(model, found, tmp_path)

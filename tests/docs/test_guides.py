@@ -1,10 +1,11 @@
-"""The documentation is true: Python blocks run as printed and in order, links and anchors lead somewhere, commands are
-ones the command line takes, and what is made from files is up to date."""
+"""The documentation is true: Python blocks run as printed and in order, links and anchors lead somewhere, commands can
+be typed as they stand, and what is made from files is up to date."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import typer
 
 from docs import api, numbers
 from flashcaps.cli import app
+from flashcaps.models import list_models
 from flashcaps.routing import ROUTING
 from flashcaps.training.recipe import list_recipes, read_recipe
 
@@ -22,6 +24,7 @@ PAGES = sorted(str(path.relative_to(ROOT)) for path in FILES)
 GUIDES = [page for page in PAGES if page.startswith("docs/")]
 MADE = "docs/api.md"  # its signatures are as long as they are
 WITHOUT_CODE = {"docs/index.md", "docs/gallery.md", "docs/multi_machine.md", "docs/scaling.md", MADE}
+README_LINES = 140
 
 
 def text_of(page: str) -> str:
@@ -44,7 +47,11 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in found}
 
 
-@pytest.mark.parametrize("page", [page for page in GUIDES if blocks(page)])
+def test_guides_show_code() -> None:
+    assert {page for page in GUIDES if not blocks(page)} <= WITHOUT_CODE
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
 def test_every_block_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     known, namespace = dict(ROUTING), {"__name__": "guide"}
@@ -56,9 +63,22 @@ def test_every_block_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         ROUTING.update(known)
 
 
-@pytest.mark.parametrize("page", [page for page in GUIDES if page not in WITHOUT_CODE])
-def test_guides_show_code(page: str) -> None:
-    assert blocks(page)
+def test_readme_is_read_in_one_sitting() -> None:
+    """Short; a picture, the installation and ten lines of code come on its first screen."""
+    lines = text_of("README.md").splitlines()
+    assert len(lines) < README_LINES
+    pictures = [m.group(1) for line in lines[:40] if (m := re.search(r"\((docs/images/\S+)\)", line))]
+    assert pictures
+    assert all((ROOT / picture).stat().st_size > 10_000 for picture in pictures)
+    assert any("pip install" in line for line in lines[:40])
+    assert any(line.startswith("```python") for line in lines[:40])
+    assert len([line for line in blocks("README.md")[0].splitlines() if line.strip()]) <= 11
+
+
+def test_every_network_that_readme_names_was_measured() -> None:
+    named = set(re.findall(r"[a-z]+\w*_\w+", text_of("README.md"))) & {*list_recipes(), *list_models()}
+    assert named
+    assert not [name for name in named if not list((ROOT / "results" / "runs" / name).glob("*.json"))]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -86,9 +106,9 @@ def test_lines_fit_a_screen(page: str) -> None:
 
 
 def commands(page: str) -> list[str]:
-    """The lines of indented blocks that call flashcaps, joined where they go on."""
+    """The lines of indented blocks that call a program of this repository, joined where they go on."""
     text = text_of(page).replace("\\\n", " ")
-    return re.findall(r"^    (flashcaps(?: .*)?)$", text, re.M)
+    return re.findall(r"^    ((?:flashcaps|torchrun|make|python -m)\b.*)$", text, re.M)
 
 
 def parsed(words: list[str]) -> typer.Context:
@@ -99,18 +119,36 @@ def parsed(words: list[str]) -> typer.Context:
         return command.make_context(words[0], list(words[1:]), parent=context)
 
 
+def check_command(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    if words[0] == "make":
+        target = next((word for word in words[1:] if "=" not in word), "help")
+        assert re.search(f"^{target}:", text_of("Makefile"), re.M), line
+        return
+    if words[0] in ("torchrun", "python"):
+        module = words.index("-m") + 1
+        assert find_spec(words[module]), line
+        words = words[module:]
+    if words[0] != "flashcaps" or len(words) == 1:
+        return
+    given = parsed(words[1:]).params
+    recipe = given.get("recipe")
+    if words[1] == "train" and recipe in list_recipes():
+        read_recipe(recipe, given["overrides"] or [])
+    elif words[1] == "train" and recipe is not None:
+        assert recipe.endswith(".toml") or "=" in recipe or recipe == "RECIPE", line
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
 def test_commands_are_ones_there_are(page: str) -> None:
     for line in commands(page):
-        words = shlex.split(line, comments=True)[1:]
-        if not words:
-            continue
-        given = parsed(words).params
-        recipe = given.get("recipe")
-        if words[0] == "train" and recipe in list_recipes():
-            read_recipe(recipe, given["overrides"] or [])
-        elif words[0] == "train" and recipe is not None:
-            assert recipe.endswith(".toml") or "=" in recipe or recipe == "RECIPE", line
+        check_command(line)
+
+
+@pytest.mark.parametrize("line", ["make nothing", "python -m tools.nothing", "torchrun -m flashcaps train no_recipe"])
+def test_a_wrong_command_is_found(line: str) -> None:
+    with pytest.raises(AssertionError):
+        check_command(line)
 
 
 def test_the_reference_is_that_of_these_docstrings() -> None:
@@ -119,11 +157,11 @@ def test_the_reference_is_that_of_these_docstrings() -> None:
 
 @pytest.mark.parametrize("page", numbers.SECTIONS)
 def test_tables_are_those_of_the_files(page: str) -> None:
-    assert (DOCS / page).read_text() == numbers.filled(page), "run python -m docs"
+    assert text_of(page) == numbers.filled(page), "run python -m docs"
 
 
 def test_a_page_without_its_markers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "reproduce.md").write_text("# no markers\n")
-    monkeypatch.setattr(numbers, "DOCS", tmp_path)
-    with pytest.raises(ValueError, match="expected one <!-- claims -->"):
-        numbers.filled("reproduce.md")
+    (tmp_path / "README.md").write_text("# no markers\n")
+    monkeypatch.setattr(numbers, "ROOT", tmp_path)
+    with pytest.raises(ValueError, match="expected one <!-- headline -->"):
+        numbers.filled("README.md")

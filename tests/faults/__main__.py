@@ -6,7 +6,6 @@ import argparse
 import importlib
 import json
 import os
-import platform
 import shlex
 import sys
 import tempfile
@@ -16,10 +15,9 @@ from typing import Any
 
 import torch
 
-import flashcaps
 from flashcaps.training.checkpoint import write_atomic
-from flashcaps.training.results import commit, duration, hardware
-from tests.faults.row import Row
+from flashcaps.training.results import commit, duration, hardware, versions
+from tests.faults.child import Row
 
 FAULTS = ("kill", "disk", "damage", "data_files", "nonfinite", "lost_rank", "malice", "hostile", "long_run", "together")
 RESULTS = Path(__file__).parents[2] / "results" / "faults.json"
@@ -47,8 +45,7 @@ def record(rows: list[tuple[Row, float]], words: list[str]) -> dict[str, Any]:
         "commit": commit(),
         "hardware": hardware(torch.device("cpu")),
         "cores": os.cpu_count(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__,
-                     "flashcaps": flashcaps.__version__},
+        "versions": versions(),
     }  # fmt: skip
 
 

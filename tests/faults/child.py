@@ -1,4 +1,7 @@
-"""Training processes to be hurt: forked from a server that has imported everything, so that one starts at once."""
+"""What all faults share: a row of the table, damaged bytes, and training processes to be hurt.
+
+Processes are forked from a server that has imported everything, so that one starts at once.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ import hashlib
 import json
 import multiprocessing
 import os
+import random
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -27,7 +33,39 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.faults.child"])
 LIMIT_S = 300  # no trial takes this long; one that does hangs, and is lost
 
-Patch = Callable[[], None]
+
+@dataclass
+class Row:
+    """One line of the table: how often a fault was tried, and each time something was lost."""
+
+    number: int
+    fault: str
+    tried: int = 0
+    lost: list[str] = field(default_factory=list)
+    note: str = ""
+
+    def count(self, *wrong: str) -> None:
+        """One trial; what was wrong about it, or nothing."""
+        self.tried += 1
+        faults = [w for w in wrong if w]
+        if faults:
+            self.lost.append("; ".join(faults))
+
+    @property
+    def survived(self) -> int:
+        return self.tried - len(self.lost)
+
+
+def damaged(content: bytes, flips: int) -> Iterator[tuple[str, bytes]]:
+    """Cut at each sixteenth; one flipped bit, at random, `flips` times; and a hundred of them at once."""
+    for k in range(16):
+        yield f"cut at {k}/16", content[: len(content) * k // 16]
+    draw = random.Random(len(content))
+    for count in [1] * flips + [100]:
+        raw = bytearray(content)
+        for _ in range(count):
+            raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
+        yield f"{count} bits flipped", bytes(raw)
 
 
 class Child:
@@ -91,9 +129,9 @@ def plain_runs() -> None:
     """No pictures at the end, and a digest of everything a step changes beside the run's folder."""
     finish = training.finish
 
-    def told(step: Any, sources: Any, run: Any, at: int, watch: Any) -> Any:
+    def told(step: Any, sources: Any, run: Any, at: int, progress: Any) -> Any:
         write_digest(step, run.path)
-        return finish(step, sources, run, at, watch)
+        return finish(step, sources, run, at, progress)
 
     training.finish = told  # type: ignore[assignment]
     training.draw_curve = training.draw_reconstructions = lambda *_: ""  # type: ignore[assignment]
@@ -149,6 +187,29 @@ def train_arguments(folder: Path, out: str, *more: str) -> list[str]:
 
 def start(folder: Path, out: str, *more: str, patch: Any = None, **environment: str) -> Child:
     return Child(train_arguments(folder, out, *more), folder / f"{out}.log", patch, environment)
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def ranks(folder: Path, out: str, *more: str, patch: Any = None, world: int = 2) -> list[Child]:
+    """As many processes of one run, as torchrun would start them."""
+    where = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
+             "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
+    arguments = train_arguments(folder, out, *more)
+    return [Child(arguments, folder / f"{out}-{rank}.log", patch, where | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank in range(world)]  # fmt: skip
+
+
+def finished(row: Row, *processes: Child) -> bool:
+    """Whether the run to compare with ended well; a lost trial where it did not."""
+    failed = [child.output for child in processes if child.wait()]
+    if failed:
+        row.count(f"the uninterrupted run failed: {failed[0]}")
+    return not failed
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from flashcaps.training.checkpoint import load, load_state
-from tests.faults.child import differences, lines_of, prepare, start
-from tests.faults.row import Row
-
-
-def damaged(content: bytes, flips: int) -> Iterator[tuple[str, bytes]]:
-    """Cut at each sixteenth; one flipped bit, at random, `flips` times; and a hundred of them at once."""
-    for k in range(16):
-        yield f"cut at {k}/16", content[: len(content) * k // 16]
-    draw = random.Random(len(content))
-    for count in [1] * flips + [100]:
-        raw = bytearray(content)
-        for _ in range(count):
-            raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
-        yield f"{count} bits flipped", bytes(raw)
+from tests.faults.child import Row, damaged, differences, finished, lines_of, prepare, start
 
 
 def try_all(folder: Path, full: bool) -> Row:
@@ -33,8 +19,7 @@ def try_all(folder: Path, full: bool) -> Row:
     whole, killed = start(folder, "whole", "save_seconds=0"), start(folder, "killed", "save_seconds=0")
     killed.wait_for(lambda: lines_of(folder / "killed") >= 12)
     killed.kill_after(0)
-    if whole.wait():
-        row.count(f"the uninterrupted run failed: {whole.output}")
+    if not finished(row, whole):
         return row
     run = folder / "killed"
     entries = json.loads((run / "states.json").read_text())  # there may be a state that was not entered any more
@@ -89,5 +74,3 @@ def _refused(path: Path) -> str:
     except ValueError as error:
         return "" if str(path) in str(error) else f"no path in {error}"
     return "loaded in silence"
-
-

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,10 @@ from scipy.io import savemat
 
 from flashcaps.data import load_data
 from flashcaps.data.files import SUMS, note_sums
-from tests.data.files import idx_bytes, write_digits
-from tests.data.test_norb import STEMS, arrays, matrix
+from tests.data.files import NORB, idx_bytes, norb_bytes, write_digits
+from tests.data.test_norb import arrays
 from tests.data.test_sst import TREES
-from tests.faults.child import prepare, start
-from tests.faults.row import Row
+from tests.faults.child import Row, damaged, prepare, start
 
 
 @dataclass
@@ -57,9 +55,9 @@ def _write_cifar_python(root: Path) -> None:
 
 def _write_norb(root: Path) -> None:
     (root / "smallnorb").mkdir(parents=True)
-    for part, stem in STEMS.items():
+    for part, stem in NORB.items():
         for kind, array in arrays(part).items():
-            (root / "smallnorb" / f"{stem}-{kind}.mat").write_bytes(matrix(array))
+            (root / "smallnorb" / f"{stem}-{kind}.mat").write_bytes(norb_bytes(array))
 
 
 def _mat(path: Path, content: dict[str, Any]) -> bytes:
@@ -97,13 +95,13 @@ def _write_sst(root: Path) -> None:
 
 def kinds(scratch: Path) -> list[Kind]:
     labels, mat = idx_bytes(np.array([0, 1, 10])), scratch / "scratch.mat"
-    wrong_norb = matrix(np.array([0, 1, 2, 3, 5, 0], np.int32))
+    wrong_norb = norb_bytes(np.array([0, 1, 2, 3, 5, 0], np.int32))
     return [
         Kind("mnist", lambda root: _write(root, True), "mnist/t10k-labels-idx1-ubyte.gz", lambda _: labels),
         Kind("mnist", lambda root: _write(root, False), "mnist/train-images-idx3-ubyte", lambda _: labels),
         Kind("cifar10", _write_cifar, "cifar10/data_batch_3.bin", lambda raw: b"\x0a" + raw[1:], {"per_file": 4}),
         Kind("cifar10", _write_cifar_python, "cifar10/test_batch", lambda _: _pickled(10), {"per_file": 4}),
-        Kind("smallnorb", _write_norb, f"smallnorb/{STEMS['train']}-cat.mat", lambda _: wrong_norb),
+        Kind("smallnorb", _write_norb, f"smallnorb/{NORB['train']}-cat.mat", lambda _: wrong_norb),
         Kind("svhn", _write_svhn, "svhn/test_32x32.mat", lambda _: _svhn(mat, 11)),
         Kind("affnist", _write_affnist, "affnist/test.mat", lambda _: _affnist(mat, 10)),
         Kind("sst5", _write_sst, "sst/trees/dev.txt", lambda raw: raw.replace(b"(4", b"(5"), {"counts": (4, 4, 4)}),
@@ -112,17 +110,6 @@ def kinds(scratch: Path) -> list[Kind]:
 
 def _write(root: Path, packed: bool) -> None:
     write_digits(root / "mnist", packed=packed)
-
-
-def damages(kind: Kind, raw: bytes, flips: int) -> Iterator[tuple[str, bytes]]:
-    yield "wrong label", kind.mislabelled(raw)
-    for k in range(16):
-        yield f"cut at {k}/16", raw[: len(raw) * k // 16]
-    draw = random.Random(1)
-    for _ in range(flips):
-        flipped = bytearray(raw)
-        flipped[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
-        yield "a flipped bit", bytes(flipped)
 
 
 def try_all(folder: Path, full: bool) -> Row:
@@ -135,10 +122,10 @@ def try_all(folder: Path, full: bool) -> Row:
         path = root / kind.file
         place = root / kind.file.split("/")[0]
         raw = path.read_bytes()
-        for what, content in damages(kind, raw, 50 if full else 5):
+        for what, content in [("wrong label", kind.mislabelled(raw)), *damaged(raw, 50 if full else 5)]:
             path.write_bytes(raw)
             (place / SUMS).unlink(missing_ok=True)
-            if what == "a flipped bit":  # a pixel has no other witness than the checksum that fetching noted
+            if "flipped" in what:  # a pixel has no other witness than the checksum that fetching noted
                 note_sums(place, [p for p in place.rglob("*") if p.is_file() and p.name != SUMS])
             path.write_bytes(content)
             fault = _fault(kind, root, path)

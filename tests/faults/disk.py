@@ -14,8 +14,7 @@ from pathlib import Path
 
 from flashcaps.training import loop as training
 from flashcaps.training.checkpoint import load_state
-from tests.faults.child import differences, lines_of, prepare, start
-from tests.faults.row import Row
+from tests.faults.child import Row, differences, finished, lines_of, prepare, start
 
 MESSAGE = re.compile(r"error: .*/(run|disk)\S*: no room for [\d,]+ bytes \(.*[\d,]+ bytes free there\)")
 NEW_USER, NEW_MOUNTS = 0x10000000, 0x00020000
@@ -40,16 +39,16 @@ def small_disk(folder: Path, spare: int) -> None:
         shutil.move(inside, folder)
         os._exit(99)  # not allowed here
     shutil.copytree(inside, folder, dirs_exist_ok=True)
-    attempt = training.attempt
+    train_once = training.train_once
 
     def copied_out(*arguments: object) -> object:
         try:
-            return attempt(*arguments)  # type: ignore[arg-type]
+            return train_once(*arguments)  # type: ignore[arg-type]
         finally:
             shutil.rmtree(inside)
             shutil.copytree(folder, inside)
 
-    training.attempt = copied_out  # type: ignore[assignment]
+    training.train_once = copied_out  # type: ignore[assignment]
 
 
 def _same_user(user: int, group: int) -> bool:
@@ -72,8 +71,7 @@ def try_all(folder: Path, full: bool) -> Row:
     row = Row(2, "disk full while saving")
     prepare(folder)
     whole = start(folder, "whole")
-    if whole.wait():
-        row.count(f"the uninterrupted run failed: {whole.output}")
+    if not finished(row, whole):
         return row
     begun = _stopped(folder, row)
     size = next(begun.glob("state-*.pt")).stat().st_size

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.faults.row import Row
+from tests.faults.child import Row
 
 LIMIT_S = 600
 

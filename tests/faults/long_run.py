@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flashcaps.training import loop as training
-from tests.faults.child import Child, prepare, start
-from tests.faults.row import Row
+from tests.faults.child import Child, Row, prepare, start
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GROWTH = 0.01
@@ -24,7 +23,7 @@ def resident() -> int:
 
 def sample(out: Path) -> None:
     """Write memory, open files and threads whenever the loop says how far it is."""
-    real = training.Step.read
+    real = training.TrainStep.read
 
     def told(self: Any) -> Any:
         now = {"rss": resident(), "files": len(os.listdir("/proc/self/fd")), "threads": threading.active_count(),
@@ -33,7 +32,7 @@ def sample(out: Path) -> None:
             lines.write(json.dumps(now) + "\n")
         return real(self)
 
-    training.Step.read = told  # type: ignore[method-assign]
+    training.TrainStep.read = told  # type: ignore[method-assign]
 
 
 def try_all(folder: Path, full: bool) -> Row:

@@ -10,9 +10,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults.child import LIMIT_S, Child, differences, lines_of, metrics, prepare, start, train_arguments
-from tests.faults.nonfinite import ranks
-from tests.faults.row import Row
+from tests.faults.child import (
+    LIMIT_S,
+    Child,
+    Row,
+    differences,
+    finished,
+    lines_of,
+    metrics,
+    prepare,
+    ranks,
+    start,
+    train_arguments,
+)
 
 ENDS_S = 60
 OPTIONS = ("epochs=6", "save_seconds=0")
@@ -23,8 +33,7 @@ def try_all(folder: Path, full: bool) -> Row:
     row = Row(6, "one of two processes killed; SIGTERM; restart")
     prepare(folder)
     whole = ranks(folder, "whole", *OPTIONS)
-    if any([child.wait() for child in whole]):
-        row.count(f"the uninterrupted run failed: {whole[0].output}")
+    if not finished(row, *whole):
         return row
     for lost in (0, 1) if full else (1,):
         for world in (1, 2) if full else (1,):

@@ -24,7 +24,7 @@ from flashcaps.training.checkpoint import load_state, save_state
 from flashcaps.training.loader import load_splits  # noqa: F401  (adds the data sets "images" and "table")
 from flashcaps.training.recipe import read_recipe
 from tests.fake_data import small_recipe
-from tests.faults.row import Row
+from tests.faults.child import Row
 
 CAP = 1 << 20  # bytes an archive may unpack to in these trials
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.__main__ import FAULTS, line, main
-from tests.faults.row import Row
+from tests.faults.child import Row
 
 QUICK = [name for name in FAULTS if name != "hostile"]  # the fuzzer has tests of its own
 

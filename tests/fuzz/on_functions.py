@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +23,7 @@ PLAIN = 3.0  # votes up to this have results that fp64 must confirm; larger ones
 
 
 def routing(routine: Routine) -> Callable[[Draw], Case]:
-    """A routing function with arguments that fit together, one of them spoiled now and then."""
+    """A routing function with arguments that fit together, one of them sometimes spoiled."""
 
     def make(draw: Draw) -> Case:
         sizes = dict(zip("bijd", (draw.size(4), draw.size(6), draw.size(5), draw.size(6)), strict=True))
@@ -35,8 +36,7 @@ def routing(routine: Routine) -> Callable[[Draw], Case]:
                 x = x.sigmoid()
             tensors[name] = x > -0.7 if name == "mask" else x
         arguments = tensors | routine.options | iterations(routine, draw)
-        if draw.chance(0.25):
-            draw.spoil(arguments)
+        draw.spoil(arguments, 0.25)
         return Case(routine.function, arguments, gradient=draw.chance(0.6), check=agrees(routine, arguments))
 
     return make
@@ -45,12 +45,13 @@ def routing(routine: Routine) -> Callable[[Draw], Case]:
 def iterations(routine: Routine, draw: Draw) -> dict[str, Any]:
     """Another number of iterations, or the default eps, where the function has them."""
     more: dict[str, Any] = {}
-    if routine.function in (F.dynamic_routing, F.em_routing, F.heinsen_routing) and draw.chance(0.5):
+    known = inspect.signature(routine.function).parameters
+    if "iterations" in known and draw.chance(0.5):
         more["iterations"] = draw.random.randint(1, 5)
-        if routine.function is F.em_routing:
+        if "inverse_temperature" in known:
             more["inverse_temperature"] = draw.pick((0.01, 1.0, F.inverse_temperature(more["iterations"])))
-    if "eps" in routine.options and draw.chance(0.5):
-        more["eps"] = 1e-8 if routine.function is F.em_routing else 1e-5
+    if "eps" in known and draw.chance(0.5):
+        more["eps"] = known["eps"].default
     return more
 
 
@@ -71,14 +72,11 @@ def agrees(routine: Routine, arguments: dict[str, Any]) -> Callable[[Any], str]:
             return f"pose {tuple(pose.shape)}, in fp64 {tuple(wanted.shape)}"
         off = (pose.double() - wanted).abs().max().item() if pose.numel() else 0.0
         allowed = 20 * TOLERANCE[pose.dtype].output * max(1.0, wanted.abs().max().item() if pose.numel() else 0.0)
-        return "" if off <= allowed or off_by_norm(routine, wanted) else f"pose off by {off:.3g} from fp64's"
+        # LayerNorm of a pose with hardly any spread magnifies rounding without bound.
+        normed = routine.function is F.attention_routing and routine.options.get("norm", True)
+        return "" if off <= allowed or normed else f"pose off by {off:.3g} from fp64's"
 
     return check
-
-
-def off_by_norm(routine: Routine, wanted: Tensor) -> bool:
-    """LayerNorm of a pose with next to no spread magnifies rounding without bound."""
-    return routine.function is F.attention_routing and routine.options.get("norm", True)
 
 
 def update(draw: Draw) -> Case:
@@ -92,8 +90,7 @@ def update(draw: Draw) -> Case:
         "strength": draw.pick((0.0, 1e-3)),
         "penalty": draw.pick(("l1", "l2")),
     }
-    if draw.chance(0.3):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.3)
     return Case(F.discriminative_update, arguments)
 
 
@@ -102,17 +99,13 @@ def elementwise(function: Callable[..., Any]) -> Callable[[Draw], Case]:
 
     def make(draw: Draw) -> Case:
         shape = [draw.size(5, 0.08) for _ in range(draw.random.randint(0, 5))]
-        name = "s" if function is F.squash else "x"
+        name = next(iter(inspect.signature(function).parameters))
         arguments = {name: draw.tensor(shape), "dim": draw.pick((-1, 0, len(shape) - 1, -len(shape) or -1, 7, "0"))}
-        if draw.chance(0.2):
-            draw.spoil(arguments)
-        return Case(function, arguments, gradient=draw.chance(0.7), check=shorter_than_one if name == "s" else nothing)
+        draw.spoil(arguments, 0.2)
+        more = {"check": shorter_than_one} if function is F.squash else {}
+        return Case(function, arguments, gradient=draw.chance(0.7), **more)
 
     return make
-
-
-def nothing(result: Any) -> str:
-    return ""
 
 
 def shorter_than_one(result: Tensor) -> str:
@@ -120,23 +113,15 @@ def shorter_than_one(result: Tensor) -> str:
     return "" if longest <= 1 + 1e-6 else f"squashed to {longest:.3g}"
 
 
-def loss(function: Callable[..., Tensor]) -> Callable[[Draw], Case]:
-    first, second = {
-        F.margin_loss: ("lengths", "targets"),
-        F.spread_loss: ("activations", "labels"),
-        F.cross_entropy_loss: ("scores", "targets"),
-        F.binary_cross_entropy_loss: ("scores", "targets"),
-    }[function]
+def loss(function: Callable[..., Tensor], **options: tuple[float, ...]) -> Callable[[Draw], Case]:
+    """A loss of scores and targets, its first two arguments; options: numbers to pick from."""
+    first, second, *_ = inspect.signature(function).parameters
 
     def make(draw: Draw) -> Case:
         b, k = draw.size(6), draw.size(6)
         arguments: dict[str, Any] = {first: draw.tensor((b, k)), second: draw.labels(b, k)}
-        if function is F.spread_loss:
-            arguments["margin"] = draw.pick((0.2, 0.9))
-        if function is F.cross_entropy_loss:
-            arguments["label_smoothing"] = draw.pick((0.0, 0.1))
-        if draw.chance(0.3):
-            draw.spoil(arguments)
+        arguments |= {name: draw.pick(values) for name, values in options.items()}
+        draw.spoil(arguments, 0.3)
         return Case(function, arguments, gradient=draw.chance(0.6), check=not_negative)
 
     return make
@@ -151,8 +136,7 @@ def pictures(draw: Draw) -> Case:
     shape = [draw.size(4) for _ in range(4)]
     dtype = draw.dtype()
     arguments: dict[str, Any] = {"output": draw.tensor(shape, dtype), "image": draw.tensor(shape, dtype)}
-    if draw.chance(0.4):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.4)
     return Case(F.reconstruction_loss, arguments, gradient=draw.chance(0.6), check=not_negative)
 
 
@@ -169,21 +153,6 @@ def numbers(result: Any) -> str:
     return "" if all(isinstance(x, float | int) and math.isfinite(x) for x in values) else f"gave {result!r}"
 
 
-TARGETS: dict[str, Callable[[Draw], Case]] = {f"functional: {name}": routing(case) for name, case in CASES.items()} | {
-    "functional: discriminative_update": update,
-    "functional: squash": elementwise(F.squash),
-    "functional: length": elementwise(F.length),
-    "functional: margin_loss": loss(F.margin_loss),
-    "functional: spread_loss": loss(F.spread_loss),
-    "functional: cross_entropy_loss": loss(F.cross_entropy_loss),
-    "functional: binary_cross_entropy_loss": loss(F.binary_cross_entropy_loss),
-    "functional: reconstruction_loss": pictures,
-    "functional: inverse_temperature": schedule(F.inverse_temperature, "iterations"),
-    "functional: spread_margin": schedule(F.spread_margin, "progress"),
-    "functional: spread_margin_by_step": schedule(F.spread_margin_by_step, "step"),
-}
-
-
 def half(draw: Draw) -> Case:
     """Votes up to 1e4 in half precision: finite, forward and backward, whatever the algorithm."""
     name = draw.pick(sorted(CASES))
@@ -196,4 +165,17 @@ def half(draw: Draw) -> Case:
     return Case(routine.function, arguments, gradient=True)
 
 
-TARGETS["functional: votes of 1e4 in half precision"] = half
+TARGETS: dict[str, Callable[[Draw], Case]] = {f"functional: {name}": routing(case) for name, case in CASES.items()} | {
+    "functional: discriminative_update": update,
+    "functional: squash": elementwise(F.squash),
+    "functional: length": elementwise(F.length),
+    "functional: margin_loss": loss(F.margin_loss),
+    "functional: spread_loss": loss(F.spread_loss, margin=(0.2, 0.9)),
+    "functional: cross_entropy_loss": loss(F.cross_entropy_loss, label_smoothing=(0.0, 0.1)),
+    "functional: binary_cross_entropy_loss": loss(F.binary_cross_entropy_loss),
+    "functional: reconstruction_loss": pictures,
+    "functional: inverse_temperature": schedule(F.inverse_temperature, "iterations"),
+    "functional: spread_margin": schedule(F.spread_margin, "progress"),
+    "functional: spread_margin_by_step": schedule(F.spread_margin_by_step, "step"),
+    "functional: votes of 1e4 in half precision": half,
+}

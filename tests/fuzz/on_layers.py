@@ -12,7 +12,7 @@ import flashcaps
 from flashcaps import ROUTING, CapsuleStack, ConvCapsules, Decoder, DenseCapsules, PrimaryCapsules, Routed
 from flashcaps.nn.backbones import Conv, output_shape
 
-from ..layer_cases import OPTIONS
+from ..layer_cases import OPTIONS, takes_any_number
 from .draw import Draw
 from .judge import Case, real
 
@@ -35,8 +35,7 @@ def numbers_for(draw: Draw, training: bool) -> str | None:
 
 
 def finish(draw: Draw, kind: type[nn.Module], arguments: dict[str, Any], training: bool) -> Case:
-    if draw.chance(0.3):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.3)
     function = built_and_called(kind, training, draw.random.getrandbits(30))
     names = ("in_types", "kernel", "image", "votes", "weight", "channel")
     return Case(function, arguments, names=names, gradient=training)
@@ -49,7 +48,7 @@ def dense(routing: str) -> Callable[[Draw], Case]:
         options: dict[str, Any] = dict(draw.pick(OPTIONS[routing]))
         backend = draw.pick(("auto", "auto", "matrix", "reference"))
         sizes: dict[str, Any] = {"routing": routing, "in_capsules": i, "in_dim": d, "out_capsules": j, "out_dim": h}
-        if routing != "discriminative" and draw.chance(0.2):
+        if takes_any_number(routing) and draw.chance(0.2):
             sizes["in_capsules"] = None
         if draw.chance(0.2):
             sizes |= {"in_dim": (2, d), "out_dim": (2, h)}
@@ -98,7 +97,7 @@ def primary(draw: Draw) -> Case:
 def stack(draw: Draw) -> Case:
     """Two layers of any algorithms, one above the other."""
     names = (draw.pick(sorted(ROUTING)), draw.pick(sorted(ROUTING)))
-    concurrent = names == ("attention", "attention") and draw.chance(0.7)
+    concurrent = all(ROUTING[name].stepwise for name in names) and draw.chance(0.7)
     i, d, training = draw.random.randint(1, 5), draw.random.randint(1, 4), draw.chance(0.5)
     kind = numbers_for(draw, training)
     arguments: dict[str, Any] = {
@@ -106,8 +105,7 @@ def stack(draw: Draw) -> Case:
         "iterations": draw.pick((None, 1, 3)),
         "concurrent": concurrent or draw.chance(0.1),
     }
-    if draw.chance(0.3):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.3)
     seed = draw.random.getrandbits(30)
 
     def run(u: Any, iterations: Any, concurrent: Any) -> Routed:
@@ -125,8 +123,7 @@ def head(draw: Draw) -> Case:
     if draw.chance(0.5):
         arguments["activation"] = draw.tensor((b, j), kind="normal")
     which = draw.pick(("lengths", "activations", "linear", "decoder"))
-    if draw.chance(0.3):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.3)
 
     def run(pose: Any, chosen: Any, activation: Any = None) -> Tensor:
         torch.manual_seed(0)
@@ -144,8 +141,7 @@ def ascent(draw: Draw) -> Case:
     """A training step of a discriminative layer."""
     b, i, j = draw.size(4), draw.size(4), draw.size(4)
     arguments = {"u": draw.tensor((b, i, 3), torch.float32, numbers_for(draw, True)), "labels": draw.labels(b, j)}
-    if draw.chance(0.3):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.3)
 
     def run(u: Any, labels: Any) -> Tensor:
         torch.manual_seed(0)
@@ -164,8 +160,7 @@ def backbone(draw: Draw) -> Case:
         "norm": draw.pick((None, "before", "middle")), "pool": draw.pick((None, "max", "global")),
         "image": (draw.size(3), draw.size(8), draw.size(8)),
     }  # fmt: skip
-    if draw.chance(0.3):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.3)
 
     def run(image: Any, **options: Any) -> tuple[int, ...]:
         return output_shape(Conv(**options).build(image[0] if isinstance(image, tuple) and image else 1), image)

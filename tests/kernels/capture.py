@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from flashcaps.training.graphs import record, warm_up
+from flashcaps.training.step import record, warm_up
 
 
 def assert_right_when_replayed(step: Callable[[], Sequence[Tensor]], u: Tensor) -> None:

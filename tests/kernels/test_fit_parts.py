@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from flashcaps.kernels.fit.ops import Outputs, fit_routing, fit_routing_backward
+from flashcaps.kernels.fit.parts import LEAST, grouped, parts_of, rows_at_once
+from flashcaps.kernels.fit.source import Source, Walk, stored, wide
+from flashcaps.kernels.fit.walk_back import Inputs, Options
 
 from flashcaps import ConvCapsules, DenseCapsules
 from flashcaps.kernels.fit import (
@@ -20,10 +24,6 @@ from flashcaps.kernels.fit import (
 from flashcaps.kernels.fit import (
     source as _fit_source,
 )
-from flashcaps.kernels.fit.ops import Outputs, fit_routing, fit_routing_backward
-from flashcaps.kernels.fit.parts import LEAST, grouped, parts_of, rows_at_once
-from flashcaps.kernels.fit.source import Source, Walk, stored, wide
-from flashcaps.kernels.fit.walk_back import Inputs, Options
 
 from ..conftest import TOLERANCE, assert_near
 from ..layer_cases import assert_same, run_layer

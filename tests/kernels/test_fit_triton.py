@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from flashcaps.kernels.fit.ops import fit_routing
+from flashcaps.kernels.fit.share import listed, share_gradient, share_of
+from flashcaps.kernels.fit.source import LANES, Walk, _walk_batch, stored
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -13,9 +16,6 @@ from torch import Tensor
 from flashcaps.kernels import em, heinsen
 from flashcaps.kernels.fit import walk_back as _fit_return
 from flashcaps.kernels.fit.matrix import Fit, Rule
-from flashcaps.kernels.fit.ops import fit_routing
-from flashcaps.kernels.fit.share import listed, share_gradient, share_of
-from flashcaps.kernels.fit.source import LANES, Walk, _walk_batch, stored
 from flashcaps.kernels.fit.triton import TritonFit, supported
 from flashcaps.routing.math import Grid, OverPositions, Softmax, masked, over_parents
 from flashcaps.routing.votes import Votes, Windows, add_bias, covered, patches

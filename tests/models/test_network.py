@@ -35,12 +35,6 @@ def test_none_draws_the_predicted_class(images: torch.Tensor, routing: str) -> N
     assert_near(model.reconstruct(out.routed), model.reconstruct(out.routed, out.scores.argmax(1)))
 
 
-def test_scores_are_the_lengths_of_the_class_capsules(images: torch.Tensor) -> None:
-    out = create_model("capsnet_tiny")(images)
-    assert out.routed.pose.shape == (3, 10, 16)
-    assert_near(out.scores, out.routed.pose.norm(dim=-1))
-
-
 def test_route_shows_coupling_and_history(images: torch.Tensor) -> None:
     model = create_model("capsnet_tiny")
     routed = model.route(images, coupling=True, record=True)

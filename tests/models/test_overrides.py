@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -9,21 +10,23 @@ import torch
 from torch import nn
 
 from flashcaps import ROUTING, Activations, Lengths, SharedLinear, ascend_coefficients
-from flashcaps.models import create_model, list_models
+from flashcaps.models import Capsules, create_model, list_models
+from flashcaps.models.registry import MODELS
 from flashcaps.models.specs import GatedLinear
 
 from ..conftest import assert_near
 from .sizes import SIZES
 
 ODD = {"image": (1, 30, 34), "classes": 5}
-FORMS = {"dynamic": "squash", "em": "sigmoid", "attention": "norm", "heinsen": "score", "discriminative": "squash"}
-HEADS = {
-    "dynamic": Lengths,
-    "em": Activations,
-    "attention": SharedLinear,
-    "heinsen": Activations,
-    "discriminative": Lengths,
+# By what an algorithm's classes are: the form of the primary capsules, and the head.
+FORM_AND_HEAD = {
+    "length": ("squash", Lengths),
+    "probability": ("sigmoid", Activations),
+    "score": ("score", Activations),
+    None: ("norm", SharedLinear),
 }
+CAPSULE_MODELS = [name for name in list_models() if isinstance(MODELS[name](), Capsules)]
+PAIRS = list(zip(CAPSULE_MODELS, itertools.cycle(ROUTING), strict=False))
 SMALL = {"backbone": {"channels": 8}, "primary": {"types": 3}}
 
 
@@ -48,8 +51,7 @@ def check(model: nn.Module) -> None:
 @pytest.mark.parametrize("routing", ROUTING)
 def test_every_algorithm_on_every_backbone(routing: str, backbone: str) -> None:
     model = create_model("capsnet_tiny", routing=routing, backbone=backbone, **ODD)
-    assert model.primary.form == FORMS[routing]
-    assert type(model.head) is HEADS[routing]
+    assert (model.primary.form, type(model.head)) == FORM_AND_HEAD[ROUTING[routing].output_activation]
     check(model)
 
 
@@ -58,13 +60,13 @@ def test_every_algorithm_on_every_backbone(routing: str, backbone: str) -> None:
 def test_every_algorithm_on_every_paper_network(name: str, routing: str) -> None:
     model = create_model(name, routing=routing, image=(1, 48, 44), classes=5, primary={"types": 4})
     rows = {layer.rows for layer in model.capsules.layers}
-    assert rows == ({1} if routing in ("dynamic", "discriminative") else {4})
+    assert rows == ({1} if ROUTING[routing].output_activation == "length" else {4})
     check(model)
 
 
-@pytest.mark.parametrize("name", [n for n in list_models() if not n.startswith(("cnn", "resnet")) and "_sst" not in n])
-@pytest.mark.parametrize("routing", ROUTING)
-def test_every_capsule_model_builds_with_every_algorithm(name: str, routing: str) -> None:
+@pytest.mark.parametrize(("name", "routing"), PAIRS)
+def test_every_capsule_model_builds_with_any_algorithm(name: str, routing: str) -> None:
+    """Algorithms take turns: what they build with depends on their declarations, not on the model."""
     with torch.device("meta"):
         model = create_model(name, routing=routing, hidden=[7, (5, 16)], decoder=True, classes=3)
     assert {layer.name for layer in model.capsules.layers} == {routing}
@@ -79,13 +81,6 @@ def test_another_routing_forgets_the_options_of_the_first_and_keeps_the_backend(
     assert same.capsules.layers[0].routing.leaky
     assert same.capsules.layers[0].routing.bias
     assert same.capsules.layers[0].backend == "reference"
-
-
-def test_backends_give_the_same_scores() -> None:
-    models = {b: create_model("capsnet_tiny", backend=b) for b in ("reference", "matrix")}
-    models["matrix"].load_state_dict(models["reference"].state_dict())
-    x = torch.rand(2, 1, 28, 28)
-    assert_near(models["matrix"](x).scores, models["reference"](x).scores)
 
 
 def test_the_bias_of_the_public_code_is_160_parameters_more() -> None:
@@ -139,23 +134,14 @@ def test_ablations_of_the_attention_paper() -> None:
     assert type(c.head) is GatedLinear
     for model in (a, b, c):
         check(model)
+    out = c(torch.rand(2, 3, 16, 16))
+    assert_near(out.scores, c.head.linear(out.routed.pose * out.routed.activation[..., None])[..., 0])
 
 
-def test_a_gated_head_reads_the_pose_times_the_activation() -> None:
-    small = {"image": (3, 16, 16), "primary": {"types": 4}}
-    model = create_model("attention_simple_cifar10", options={"activation": True}, **small)
-    out = model(torch.rand(2, 3, 16, 16))
-    expected = model.head.linear(out.routed.pose * out.routed.activation[..., None])[..., 0]
-    assert_near(out.scores, expected)
-
-
-def test_over_goes_to_convolutional_layers_alone() -> None:
-    model = create_model("em_smallnorb", options={"over": "types"})
+def test_over_goes_to_convolutional_layers_alone_and_an_option_per_iteration_with_their_number() -> None:
+    options = {"over": "types", "inverse_temperature": [0.1, 0.2]}
+    model = create_model("em_smallnorb", iterations=2, options=options)
     assert [x.over for x in model.capsules.layers[:2]] == ["types", "types"]
-
-
-def test_an_option_per_iteration_goes_with_their_number() -> None:
-    model = create_model("em_smallnorb", iterations=2, options={"inverse_temperature": [0.1, 0.2]})
     for layer in model.capsules.layers:
         assert (layer.routing.iterations, layer.routing.inverse_temperature) == (2, [0.1, 0.2])
 

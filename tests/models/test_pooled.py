@@ -38,14 +38,8 @@ def test_scores_are_a_linear_map_of_the_mean(name: str) -> None:
     assert out.routed is None
     assert_near(out.scores, by_hand(model, states, mask))
     assert_near(model(states).scores, by_hand(model, states, torch.ones(2, 5)))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_padding_changes_nothing(name: str) -> None:
-    model, states = made(name), torch.randn(2, 5, 3, 8)
-    mask = torch.tensor([[1.0, 1, 1, 0, 0]]).expand(2, 5)
-    assert_near(model(states, mask).scores, model(states[:, :3]).scores)
-    assert_near(model(states, mask.bool()).scores, model(states[:, :3]).scores)
+    first = torch.tensor([[True, True, True, False, False]]).expand(2, 5)
+    assert_near(model(states, first).scores, model(states[:, :3]).scores)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,11 +71,3 @@ def test_any_transformer(layers: int, width: int, size: int) -> None:
         model = create_model(name, layers=layers, width=width)
         assert model.reads == (layers, width)
         assert sum(p.numel() for p in model.parameters()) == size + more
-
-
-def test_errors_name_the_argument_and_the_remedy() -> None:
-    model = made("pool_sst5")
-    with pytest.raises(ValueError, match=r"states: expected \(B, tokens, 3, 8\), got \(1, 4, 3, 9\).*layers=, width="):
-        model(torch.zeros(1, 4, 3, 9))
-    with pytest.raises(ValueError, match=r"mask: expected \(1, 4\), one per token, got \(1, 5\)"):
-        model(torch.zeros(1, 4, 3, 8), torch.ones(1, 5))

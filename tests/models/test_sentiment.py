@@ -7,9 +7,11 @@ import math
 import pytest
 import torch
 
+from flashcaps import ROUTING
 from flashcaps.models import create_model
 
 from ..conftest import assert_near
+from ..layer_cases import takes_any_number
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def test_an_example_of_padding_alone_is_finite_both_ways(model: torch.nn.Module)
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("routing", ["dynamic", "em", "attention"])
+@pytest.mark.parametrize("routing", [name for name in ROUTING if takes_any_number(name)])
 def test_other_algorithms_take_the_mask_too(routing: str) -> None:
     model = create_model("heinsen_sst2", layers=3, width=8, routing=routing)
     states = torch.randn(2, 5, 3, 8)
@@ -70,10 +72,15 @@ def test_other_algorithms_take_the_mask_too(routing: str) -> None:
     assert model(states).scores.shape == (2, 2)
 
 
-def test_errors_name_the_argument_and_the_remedy(model: torch.nn.Module) -> None:
+@pytest.mark.parametrize("name", ["heinsen_sst5", "pool_sst5"])
+def test_states_and_masks_are_checked(name: str) -> None:
+    model = create_model(name, layers=3, width=8)
     with pytest.raises(ValueError, match=r"states: expected \(B, tokens, 3, 8\), got \(1, 4, 3, 9\).*layers=, width="):
         model(torch.zeros(1, 4, 3, 9))
     with pytest.raises(ValueError, match=r"mask: expected \(1, 4\), one per token, got \(1, 5\)"):
         model(torch.zeros(1, 4, 3, 8), torch.ones(1, 5))
+
+
+def test_an_algorithm_with_a_number_per_child_is_refused() -> None:
     with pytest.raises(ValueError, match="routing: 'discriminative' keeps a number per child"):
         create_model("heinsen_sst5", routing="discriminative")

@@ -68,18 +68,8 @@ def test_a_chain_passes_channels_on_and_pools() -> None:
     assert output_shape(chain.build(2), (2, 8, 10)) == (6, 1, 1)
 
 
-def test_a_block_whose_body_is_zero_is_its_shortcut() -> None:
-    same, wider = ResidualBlock(4, 4), ResidualBlock(4, 6, stride=2)
-    assert isinstance(same.shortcut, nn.Identity)
-    x = torch.randn(2, 4, 6, 6)
-    for block in (same, wider):
-        nn.init.zeros_(block.body[-1].weight)
-        assert_near(block(x), block.shortcut(x).relu())
-    assert wider(x).shape == (2, 6, 3, 3)
-
-
 def test_layers_are_called_one_by_one_on_a_cpu() -> None:
-    """Numbers and modules as in `nn.Sequential`: whoever hooks one sees it."""
+    """Numbers and modules as in `nn.Sequential`, so that forward hooks see every one."""
     backbone = ResNet(((4, 1, 1), (6, 1, 2))).build(3)
     leaves = [m for m in backbone.modules() if not list(m.children()) and not isinstance(m, nn.Identity)]
     called: list[nn.Module] = []
@@ -96,11 +86,14 @@ def test_layers_are_called_one_by_one_on_a_cpu() -> None:
     assert len(called) == len(leaves)
 
 
-@pytest.mark.parametrize(("width", "stride", "same"), [(4, 1, True), (4, 2, False), (6, 1, False)])
+@pytest.mark.parametrize(("width", "stride", "same"), [(4, 1, True), (4, 2, False), (6, 1, False), (6, 2, False)])
 def test_a_shortcut_is_a_convolution_where_the_shape_changes(width: int, stride: int, same: bool) -> None:
-    block = ResidualBlock(4, width, stride)
+    """A block whose body is zero is its shortcut."""
+    block, x = ResidualBlock(4, width, stride), torch.randn(2, 4, 6, 6)
     assert isinstance(block.shortcut, nn.Identity) == same
-    assert block(torch.rand(2, 4, 6, 6)).shape == (2, width, 6 // stride, 6 // stride)
+    nn.init.zeros_(block.body[-1].weight)
+    assert_near(block(x), block.shortcut(x).relu())
+    assert block(x).shape == (2, width, 6 // stride, 6 // stride)
 
 
 def test_only_the_first_block_of_a_stage_strides() -> None:

@@ -1,4 +1,4 @@
-"""Primary and dense capsules: what goes where."""
+"""What capsule layers compute, primary, dense and convolutional, and how they answer wrong arguments."""
 
 from __future__ import annotations
 
@@ -10,13 +10,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flashcaps import ROUTING, ConvCapsules, DenseCapsules, PrimaryCapsules
-from flashcaps.functional import squash
+from flashcaps import ROUTING, ConvCapsules, DenseCapsules, PrimaryCapsules, Routed
+from flashcaps.functional import dynamic_routing, em_routing, squash
+from flashcaps.nn.capsules import CapsuleLayer
 
 from ..conftest import assert_near
-from ..layer_cases import LayerCase, cases, ids
+from ..layer_cases import LayerCase, cases, ids, transforms
 
 DOUBLE = {"dtype": torch.float64}
+SCALED = [name for name in ROUTING if ROUTING[name].input_activation is None]  # activations multiply their poses
+
+
+def layer(routing: str = "dynamic", **more: Any) -> DenseCapsules:
+    return DenseCapsules(routing, **(dict(in_capsules=4, in_dim=3, out_capsules=2, out_dim=5) | more))
+
+
+def conv(routing: str = "dynamic", **more: Any) -> ConvCapsules:
+    return ConvCapsules(routing, **(dict(in_types=2, in_dim=3, out_types=2, out_dim=5, kernel=2) | more))
 
 
 # ---- primary capsules
@@ -26,54 +36,49 @@ def primary(**more: Any) -> PrimaryCapsules:
     return PrimaryCapsules(**(dict(in_channels=3, types=4, dim=5, kernel=3) | more)).double()
 
 
+def primary_and_raw(**more: Any) -> tuple[PrimaryCapsules, Tensor, Tensor]:
+    """Primary capsules, features, and the convolution's numbers as poses (B, types, H, W, dim)."""
+    made, x = primary(**more), torch.randn(2, 3, 5, 5, **DOUBLE)
+    return made, x, made.pose(x).view(2, 4, 5, 3, 3).permute(0, 1, 3, 4, 2)
+
+
 def test_pose_of_one_capsule_at_one_place() -> None:
     """Numbers of a capsule come from its own channels at its own place; a plain view(B, -1, dim) mixes places."""
-    layer = primary(form="sigmoid", stride=2)
+    made = primary(form="sigmoid", stride=2)
     x = torch.randn(2, 3, 9, 7, **DOUBLE)
-    channels = layer.pose(x)  # (B, types * dim, H, W)
-    pose = layer(x).pose
+    channels = made.pose(x)  # (B, types * dim, H, W)
+    pose = made(x).pose
     assert pose.shape == (2, 4, 4, 3, 5)
     for t in range(4):
         for row in range(4):
             for column in range(3):
                 assert_near(pose[:, t, row, column], channels[:, t * 5 : (t + 1) * 5, row, column], 0.0)
-    assert not torch.equal(pose.reshape(2, -1, 5), channels.reshape(2, -1, 5))
 
 
 def test_flattened_as_types_rows_columns() -> None:
-    layer = DenseCapsules("dynamic", in_capsules=4 * 2 * 3, in_dim=5, out_capsules=2, out_dim=2).double()
+    made = layer(in_capsules=4 * 2 * 3, in_dim=5).double()
     pose = primary()(torch.randn(2, 3, 4, 5, **DOUBLE)).pose
     one_by_one = [pose[:, t, y, x] for t in range(4) for y in range(2) for x in range(3)]
-    assert_near(layer(pose).pose, layer(torch.stack(one_by_one, 1)).pose, 0.0)
+    assert_near(made(pose).pose, made(torch.stack(one_by_one, 1)).pose, 0.0)
 
 
-def test_squash_form() -> None:
-    layer, x = primary(form="squash"), torch.randn(2, 3, 5, 5, **DOUBLE)
-    raw = layer.pose(x).view(2, 4, 5, 3, 3).permute(0, 1, 3, 4, 2)
-    routed = layer(x)
-    assert_near(routed.pose, squash(raw))
-    assert routed.activation is None
-    assert routed.pose.norm(dim=-1).max() < 1
+def test_squash_form_and_its_original() -> None:
+    """The original divides by 32 and adds a tenth before squash."""
+    for original in (False, True):
+        made, x, raw = primary_and_raw(form="squash", original=original)
+        routed = made(x)
+        assert_near(routed.pose, squash(raw / 32 + 0.1 if original else raw))
+        assert routed.activation is None
 
 
-def test_original_form_divides_by_32_and_adds_a_tenth_before_squash() -> None:
-    layer, x = primary(original=True), torch.randn(2, 3, 5, 5, **DOUBLE)
-    raw = layer.pose(x).view(2, 4, 5, 3, 3).permute(0, 1, 3, 4, 2)
-    assert_near(layer(x).pose, squash(raw / 32 + 0.1))
-
-
-def test_sigmoid_form() -> None:
-    layer, x = primary(form="sigmoid"), torch.randn(2, 3, 5, 5, **DOUBLE)
-    routed = layer(x)
-    assert_near(routed.activation, layer.activation(x).sigmoid())
-    assert routed.activation.shape == (2, 4, 3, 3)
-
-
-def test_score_form_gives_logits() -> None:
-    layer, x = primary(form="score"), torch.randn(2, 3, 5, 5, **DOUBLE)
-    routed = layer(x)
-    assert_near(routed.activation, layer.activation(x))
-    assert_near(routed.pose, layer.pose(x).view(2, 4, 5, 3, 3).permute(0, 1, 3, 4, 2))
+def test_sigmoid_and_score_forms() -> None:
+    """A score is a logit."""
+    for form, kind in (("sigmoid", "probability"), ("score", "score")):
+        made, x, raw = primary_and_raw(form=form)
+        routed, logits = made(x), made.activation(x)
+        assert_near(routed.pose, raw)
+        assert_near(routed.activation, logits.sigmoid() if form == "sigmoid" else logits)
+        assert (routed.activation.shape, routed.kind) == ((2, 4, 3, 3), kind)
 
 
 def test_norm_form_normalises_each_pose() -> None:
@@ -84,17 +89,17 @@ def test_norm_form_normalises_each_pose() -> None:
 
 
 def test_batch_norm_before_each_convolution() -> None:
-    layer = primary(form="score", batch_norm=True)
-    for part in (layer.pose, layer.activation):
+    made = primary(form="score", batch_norm=True)
+    for part in (made.pose, made.activation):
         assert [type(m) for m in part] == [nn.BatchNorm2d, nn.Conv2d]
         assert part[0].num_features == 3
 
 
 def test_primary_sizes() -> None:
     """dynamic, MNIST: 256 channels to 32 types of 8, kernel 9, stride 2: 20 x 20 to 6 x 6 and 5,308,672 parameters."""
-    layer = PrimaryCapsules(256, 32, 8, kernel=9, stride=2)
-    assert sum(p.numel() for p in layer.parameters()) == 256 * 256 * 81 + 256
-    assert layer(torch.randn(1, 256, 20, 20)).pose.shape == (1, 32, 6, 6, 8)
+    made = PrimaryCapsules(256, 32, 8, kernel=9, stride=2)
+    assert made(torch.randn(1, 256, 20, 20)).pose.shape == (1, 32, 6, 6, 8)
+    assert sum(p.numel() for p in made.parameters()) == 256 * 256 * 81 + 256
     assert not [name for name, _ in primary(bias=False).named_parameters() if name.endswith("bias")]
     assert primary(padding=1)(torch.randn(2, 3, 5, 5, **DOUBLE)).pose.shape == (2, 4, 5, 5, 5)
 
@@ -102,39 +107,10 @@ def test_primary_sizes() -> None:
 @pytest.mark.parametrize("form", ["squash", "sigmoid", "norm", "score"])
 @pytest.mark.parametrize("batch", [0, 1])
 def test_primary_takes_small_batches_and_channels_last(form: str, batch: int) -> None:
-    layer, x = primary(form=form), torch.randn(batch, 3, 5, 5, **DOUBLE)
-    routed = layer(x)
+    made, x = primary(form=form), torch.randn(batch, 3, 5, 5, **DOUBLE)
+    routed = made(x)
     assert routed.pose.shape == (batch, 4, 3, 3, 5)
-    assert_near(layer(x.contiguous(memory_format=torch.channels_last)).pose, routed.pose)
-
-
-@pytest.mark.parametrize(
-    ("features", "message"),
-    [
-        (torch.randn(3, 5, 5), r"^features: expected \(B, channels, H, W\), got \(3, 5, 5\)"),
-        (torch.zeros(2, 3, 5, 5, dtype=torch.uint8), r"^features: expected a floating-point tensor, got torch.uint8"),
-        (torch.randn(2, 4, 5, 5), r"^features: .*3.*\(2, 4, 5, 5\)"),
-        (torch.randn(2, 3, 2, 5), r"^features: .*kernel"),
-        (torch.randn(2, 3, 5, 5, device="meta"), r"^features: .*meta"),
-    ],
-)
-def test_primary_checks_its_input(features: Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        PrimaryCapsules(3, 4, 5, kernel=3)(features)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (dict(form="sigmod"), r"^form: .*did you mean 'sigmoid'\?"),
-        (dict(types=0), r"^types: expected at least 1, got 0"),
-        (dict(dim=0), r"^dim: expected at least 1, got 0"),
-        (dict(kernel=0), r"^kernel: expected at least 1, got 0"),
-    ],
-)
-def test_primary_checks_its_arguments(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        primary(**arguments)
+    assert_near(made(x.contiguous(memory_format=torch.channels_last)).pose, routed.pose)
 
 
 def test_repr() -> None:
@@ -144,44 +120,20 @@ def test_repr() -> None:
         "  (pose): Conv2d(3, 20, kernel_size=(3, 3), stride=(1, 1))\n"
         ")"
     )
-    dense = DenseCapsules("discriminative", in_capsules=2, in_dim=3, out_capsules=4, out_dim=5, shared=True)
-    assert repr(dense) == (
+    assert repr(layer("discriminative", shared=True)) == (
         "DenseCapsules(\n"
-        "  2 x 3 -> 4 x 5, Discriminative(iterations=1, rate=1e-05, strength=0.001, penalty='l2'), "
+        "  4 x 3 -> 2 x 5, Discriminative(iterations=1, rate=1e-05, strength=0.001, penalty='l2'), "
         "backend='auto', shared\n"
         "  (learned): ParameterDict()\n"
         ")"
     )
-    conv = ConvCapsules(
-        "em", in_types=2, in_dim=4, out_types=3, out_dim=4, kernel=3, pose="matrix", backend="reference"
-    )
-    assert repr(conv).splitlines()[1] == (
-        "  2 x 4 -> 3 x 4, kernel=3, stride=1, padding=0, over='positions', "
+    assert repr(conv("em", in_dim=4, out_dim=4, pose="matrix", backend="reference")).splitlines()[1] == (
+        "  2 x 4 -> 2 x 4, kernel=2, stride=1, padding=0, over='positions', "
         "EM(iterations=3, inverse_temperature=None, eps=1e-08), backend='reference'"
     )
 
 
-# ---- what the algorithms keep in a layer
-
-
-@pytest.mark.parametrize(
-    ("routing", "options", "parameters"),
-    [
-        ("dynamic", {}, 7 * 5 * 3 * 2),
-        ("dynamic", {"bias": True, "prior": True}, 7 * 5 * 3 * 2 + 5 * 2 + 7 * 5),
-        ("em", {}, 7 * 5 * 3 * 2 + 5 + 5),
-        ("attention", {}, 7 * 5 * 3 * 2 + 2 + 2),
-        ("attention", {"norm": False}, 7 * 5 * 3 * 2),
-        ("attention", {"activation": True, "initial": "learned"}, 7 * 5 * 3 * 2 + 4 + 10 + 5 * 2),
-        ("attention", {"initial": "random"}, 7 * 5 * 3 * 2 + 4),
-        ("heinsen", {}, 7 * 5 * 3 * 2 + 7 * 5 * 2 + 2 * 7 * 5),
-        ("heinsen", {"tied": True, "vote_bias": False}, 7 * 5 * 3 * 2 + 7 * 5),
-        ("discriminative", {}, 7 * 5 * 3 * 2),
-    ],
-)
-def test_parameters(routing: str, options: dict[str, Any], parameters: int) -> None:
-    layer = DenseCapsules(routing, in_capsules=7, in_dim=3, out_capsules=5, out_dim=2, **options)
-    assert sum(p.numel() for p in layer.parameters()) == parameters
+# ---- initial transforms
 
 
 def test_start_of_the_transforms() -> None:
@@ -197,77 +149,85 @@ def test_start_of_the_transforms() -> None:
     assert weight("attention", pose="matrix").std().item() == pytest.approx(math.sqrt(10 / (4 * 200)), rel=0.02)
     assert weight("attention", in_capsules=None).std().item() == pytest.approx(math.sqrt(10 / 16), rel=0.2)
     assert weight("heinsen", pose="matrix").std().item() == pytest.approx(1 / 4, rel=0.02)
-    conv = ConvCapsules("attention", in_types=16, in_dim=16, out_types=32, out_dim=16, kernel=3, pose="matrix")
-    assert conv.weight.std().item() == pytest.approx(math.sqrt(32 / (4 * 16 * 9)), rel=0.02)
+    made = ConvCapsules("attention", in_types=16, in_dim=16, out_types=32, out_dim=16, kernel=3, pose="matrix")
+    assert made.weight.std().item() == pytest.approx(math.sqrt(32 / (4 * 16 * 9)), rel=0.02)
     assert weight("em", out_dim=9).std().item() == pytest.approx(1 / 4, rel=0.02)  # no identity from 16 to 9
     turned = weight("em", pose="matrix").detach() - torch.eye(4)[:, None]
     assert turned.mean().item() == pytest.approx(0, abs=0.01)
     assert turned.std().item() == pytest.approx(0.1, rel=0.02)
 
 
-def test_start_of_what_algorithms_learn() -> None:
-    """Of every algorithm, with all it can learn."""
-    options = {"dynamic": {"prior": True, "bias": True}, "attention": {"activation": True, "initial": "learned"}}
-    starts = {"dynamic": {"logits": 0, "bias": 0.1}, "em": {"beta_u": 0, "beta_a": 0},
-              "attention": {"weight": 1, "bias": 0, "beta_u": 0, "beta_a": 0, "initial": 0},
-              "heinsen": {"beta_use": 0, "beta_ignore": 0}, "discriminative": {"coefficients": 0.2}}
-    for routing, expected in starts.items():
-        layer = DenseCapsules(routing, in_capsules=7, in_dim=3, out_capsules=5, out_dim=2, **options.get(routing, {}))
-        found = dict(layer.learned.items()) | dict(layer.named_buffers())
-        assert found.keys() == expected.keys()
-        for name, value in expected.items():
-            assert torch.equal(found[name], torch.full_like(found[name], value)), (routing, name)
+# ---- activations
 
 
-def test_em_passes_on_what_its_children_agree_on_from_the_start() -> None:
-    torch.manual_seed(0)
-    layer = DenseCapsules("em", in_capsules=200, in_dim=16, out_capsules=10, out_dim=16)
-    pose = torch.randn(3, 1, 16)
-    parents = layer(pose.expand(3, 200, 16), torch.ones(3, 200)).pose
-    torch.testing.assert_close(parents, pose.expand_as(parents), rtol=0, atol=0.15)
+@pytest.mark.parametrize("case", cases(forms=("dense", "shared", "conv", "conv, positions"), options=False), ids=ids)
+def test_absent_activation_means_every_capsule_is_present(case: LayerCase) -> None:
+    made, (u, _) = case.build("auto"), case.draw()
+    sure = math.inf if made.routing.input_activation == "score" else 1.0
+    assert_near(made(u).pose, made(u, torch.full(u.shape[:-1], sure, **DOUBLE)).pose)
 
 
-# ---- dense capsules
-
-
-@pytest.mark.parametrize("backend", ["reference", "matrix"])
-@pytest.mark.parametrize("case", cases(options=False), ids=ids)
-def test_absent_activation_means_every_capsule_is_present(case: LayerCase, backend: str) -> None:
-    layer = case.build(backend)
-    u, _ = case.draw()
-    sure = math.inf if ROUTING[case.routing]().input_activation == "score" else 1.0
-    assert_near(layer(u).pose, layer(u, torch.full(u.shape[:-1], sure, **DOUBLE)).pose)
-
-
-@pytest.mark.parametrize("backend", ["reference", "matrix"])
 @pytest.mark.parametrize("form", ["dense", "shared", "conv", "conv, positions"])
-@pytest.mark.parametrize("routing", ["dynamic", "attention", "discriminative"])
-def test_activations_weigh_the_poses_of_children_where_an_algorithm_takes_none(
-    routing: str, form: str, backend: str
-) -> None:
-    layer, (u, _) = LayerCase(routing, form).build(backend), LayerCase(routing, form).draw()
+@pytest.mark.parametrize("routing", SCALED)
+def test_activations_weigh_the_poses_of_children_where_an_algorithm_takes_none(routing: str, form: str) -> None:
+    made, (u, _) = LayerCase(routing, form).build("auto"), LayerCase(routing, form).draw()
     a = torch.rand(u.shape[:-1], **DOUBLE)
     if form != "shared":  # whose coordinates are weighed, too
-        assert_near(layer(u, a).pose, layer(u * a[..., None]).pose)
-    assert (layer(u, a).pose - layer(u).pose).abs().max() > 1e-3
+        assert_near(made(u, a).pose, made(u * a[..., None]).pose)
+    assert (made(u, a).pose - made(u).pose).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("options", [{}, {"vote_bias": True}])
-@pytest.mark.parametrize("routing", ["dynamic", "attention", "discriminative"])
-def test_padding_is_absent_capsules(routing: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("vote_bias", [True, False])
+@pytest.mark.parametrize("routing", ROUTING)
+def test_padding_is_children_that_are_not_there(routing: str, vote_bias: bool, given: bool) -> None:
     """Whether activations are given or not, a capsule outside the image casts no vote."""
-    layer = ConvCapsules(routing, in_types=2, in_dim=3, out_types=2, out_dim=2, kernel=3, padding=1, **options).double()
-    if layer.bias is not None:
-        nn.init.normal_(layer.bias)
-    u = torch.randn(2, 2, 4, 4, 3, **DOUBLE)
-    assert_near(layer(u).pose, layer(u, torch.ones(2, 2, 4, 4, **DOUBLE)).pose)
+    sizes = dict(in_types=2, in_dim=4, out_types=2, out_dim=4, kernel=3, vote_bias=vote_bias)
+    padded, plain = (ConvCapsules(routing, **sizes, padding=p).double() for p in (1, 0))
+    for p in padded.parameters():
+        nn.init.normal_(p)
+    plain.load_state_dict(padded.state_dict())
+    absent, sure = (-math.inf, math.inf) if padded.routing.input_activation == "score" else (0.0, 1.0)
+    u = torch.randn(2, 2, 4, 4, 4, **DOUBLE)
+    a = torch.rand(2, 2, 4, 4, **DOUBLE) if given else torch.full((2, 2, 4, 4), sure, **DOUBLE)
+    around = F.pad(u, (0, 0, 1, 1, 1, 1)), F.pad(a, (1, 1, 1, 1), value=absent)
+    expected, found = plain(*around), padded(u, a if given else None)
+    assert_near(found.pose, expected.pose)
+    if expected.activation is not None:
+        assert_near(found.activation, expected.activation)
 
 
-@pytest.mark.parametrize("backend", ["reference", "matrix"])
-def test_children_that_share_a_transform_share_a_prior(backend: str) -> None:
-    sizes = dict(in_dim=3, out_capsules=3, out_dim=4, prior=True, backend=backend)
-    shared = DenseCapsules("dynamic", in_capsules=2, shared=True, **sizes).double()
-    apart = DenseCapsules("dynamic", in_capsules=12, **sizes).double()
+def test_lengths_passed_on_by_hand_are_refused() -> None:
+    """They would scale poses that have them already, and three such layers train to nothing. A layer compares once."""
+    routed = layer(out_dim=3, out_capsules=4)(torch.randn(2, 4, 3))
+    for routing in SCALED:
+        with pytest.raises(ValueError, match="these are the lengths of u"):
+            layer(routing)(routed.pose, routed.activation)
+        layer(routing)(routed.pose, torch.rand(2, 4))  # other activations are what the argument is for
+        layer(routing)(torch.zeros(2, 4, 3), torch.zeros(2, 4))  # absent, not lengths passed on
+        layer(routing)(routed.pose[:0], routed.activation[:0])
+    layer("em")(routed.pose, routed.activation)  # a probability, which em's poses have not
+    made = layer()
+    torch.compile(made, backend="eager", fullgraph=True)(routed.pose, routed.activation)  # no numbers while compiling
+    torch.func.vmap(lambda u, a: made(u[None], a[None]).pose)(routed.pose, routed.activation)  # nor under vmap
+    with pytest.raises(ValueError, match="the Routed given has its own"):
+        layer()(routed, routed.activation)
+
+
+def test_lengths_of_0_and_1_become_finite_scores() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        lengths = torch.tensor([[0.0, 1.0, 0.5]], dtype=dtype)
+        routed = Routed(torch.zeros(1, 3, 3, dtype=dtype), lengths, kind="length")
+        assert layer("heinsen").take(routed)[1].isfinite().all()
+
+
+# ---- children or parents that share
+
+
+def test_children_that_share_a_transform_share_a_prior() -> None:
+    sizes = dict(out_capsules=3, out_dim=4, prior=True)
+    shared = layer(in_capsules=2, shared=True, **sizes).double()
+    apart = layer(in_capsules=12, **sizes).double()
     nn.init.normal_(shared.learned["logits"])
     with torch.no_grad():
         apart.weight.copy_(shared.weight.repeat_interleave(6, 2))
@@ -276,72 +236,225 @@ def test_children_that_share_a_transform_share_a_prior(backend: str) -> None:
     assert_near(shared(u).pose, apart(u).pose)
 
 
-@pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("backend", ["reference", "matrix"])
-@pytest.mark.parametrize(("routing", "absent", "sure"), [("em", 0.0, 1.0), ("heinsen", -math.inf, math.inf)])
-def test_padding_is_children_that_are_not_there(
-    routing: str, absent: float, sure: float, backend: str, given: bool
-) -> None:
-    sizes = dict(in_types=2, in_dim=4, out_types=2, out_dim=4, kernel=3, backend=backend)
-    padded, plain = (ConvCapsules(routing, **sizes, padding=p).double() for p in (1, 0))
-    for p in padded.parameters():
-        nn.init.normal_(p)
-    plain.load_state_dict(padded.state_dict())
-    u = torch.randn(2, 2, 4, 4, 4, **DOUBLE)
-    a = torch.rand(2, 2, 4, 4, **DOUBLE) if given else torch.full((2, 2, 4, 4), sure, **DOUBLE)
-    around = F.pad(u, (0, 0, 1, 1, 1, 1)), F.pad(a, (1, 1, 1, 1), value=absent)
-    expected, found = plain(*around), padded(u, a if given else None)
-    assert_near(found.pose, expected.pose)
-    assert_near(found.activation, expected.activation)
-
-
-@pytest.mark.parametrize("routing", list(ROUTING))
-def test_coupling_and_history_only_when_asked(routing: str) -> None:
-    for backend in ("reference", "matrix"):
-        case = LayerCase(routing, "dense")
-        layer, (u, a) = case.build(backend), case.draw()
-        assert layer(u, a).coupling is None
-        assert layer(u, a).history is None
-        assert layer(u, a, coupling=True).coupling.shape == (2, 7, 5)
-        assert len(layer(u, a, record=True).history) == layer.routing.iterations
-
-
-def test_as_many_parents_as_children_are_identical_unless_told_apart() -> None:
+def test_as_many_parents_as_children_are_identical_unless_told_apart(backend: str) -> None:
     """Taken literally, parameters without i and j make all outputs the same; a softened one-to-one start does not."""
-    sizes = dict(in_capsules=None, in_dim=3, out_capsules=None, out_dim=4)
+    sizes = dict(in_capsules=None, out_capsules=None, out_dim=4, backend=backend)
     u, score = torch.randn(2, 5, 3, **DOUBLE), torch.randn(2, 5, **DOUBLE)
-    for backend in ("reference", "matrix"):
-        literal = DenseCapsules("heinsen", **sizes, backend=backend).double()
-        told = DenseCapsules("heinsen", **sizes, backend=backend, one_to_one=2.0).double()
-        for learned in literal.learned.values():
-            nn.init.normal_(learned)
-        told.load_state_dict(literal.state_dict())
-        routed = literal(u, score, coupling=True)
-        assert routed.pose.shape == (2, 5, 4)
-        assert_near(routed.pose, routed.pose[:, :1].expand(2, 5, 4))
-        assert_near(routed.coupling, 1 / 5)
-        first = told(u, score, record=True).history[0]
-        assert_near(first.coupling[0], torch.softmax(2 * torch.eye(5, **DOUBLE), -1))
-        assert (told(u, score).pose - told(u, score).pose[:, :1]).abs().max() > 1e-3
-        assert literal(u[:, :2], score[:, :2]).pose.shape == (2, 2, 4)
+    literal = layer("heinsen", **sizes).double()
+    told = layer("heinsen", **sizes, one_to_one=2.0).double()
+    for learned in literal.learned.values():
+        nn.init.normal_(learned)
+    told.load_state_dict(literal.state_dict())
+    routed = literal(u, score, coupling=True)
+    assert routed.pose.shape == (2, 5, 4)
+    assert_near(routed.pose, routed.pose[:, :1].expand(2, 5, 4))
+    assert_near(routed.activation, routed.activation[:, :1].expand(2, 5))
+    assert_near(routed.coupling, 1 / 5)
+    first = told(u, score, record=True).history[0]
+    assert_near(first.coupling[0], torch.softmax(2 * torch.eye(5, **DOUBLE), -1))
+    assert (told(u, score).pose - told(u, score).pose[:, :1]).abs().max() > 1e-3
+    assert literal(u[:, :2], score[:, :2]).pose.shape == (2, 2, 4)
 
 
-def test_one_to_one_needs_as_many_parents_as_children() -> None:
-    layer = DenseCapsules("heinsen", in_capsules=3, in_dim=2, out_capsules=2, out_dim=2, one_to_one=1.0)
-    with pytest.raises(ValueError, match=r"^one_to_one: expected as many parents as children, got 2 and 3"):
-        layer(torch.randn(1, 3, 2))
+# ---- convolutions against the dense problem behind them
+
+
+GEOMETRY = [(3, 1, 0), (3, 2, 0), (2, 1, 1), (3, 2, 1)]  # kernel, stride, padding
+
+
+def explicit(made: ConvCapsules, u: Tensor) -> tuple[Tensor, Tensor]:
+    """The dense problem behind a convolution: votes (B, types H W, out_types H' W', D), and who can vote for whom."""
+    b, types, height, width, _ = u.shape
+    k, s, p, parents = made.kernel, made.stride, made.padding, made.parents
+    rows, columns = (height + 2 * p - k) // s + 1, (width + 2 * p - k) // s + 1
+    weight = transforms(made.weight).reshape(parents, types, k, k, *transforms(made.weight).shape[2:])
+    votes = u.new_zeros(b, types, height, width, parents, rows, columns, made.out_dim)
+    mask = torch.zeros(votes.shape[1:-1], dtype=torch.bool)
+    for row in range(rows):
+        for column in range(columns):
+            for y in range(max(row * s - p, 0), min(row * s - p + k, height)):
+                for x in range(max(column * s - p, 0), min(column * s - p + k, width)):
+                    w = weight[:, :, y - row * s + p, x - column * s + p]  # (J, T, d, h)
+                    pose = u[:, :, y, x].view(b, types, made.rows, -1)
+                    votes[:, :, y, x, :, row, column] = torch.einsum("btcd,jtdh->btjch", pose, w).flatten(3)
+                    mask[:, y, x, :, row, column] = True
+    return votes.view(b, types * height * width, parents * rows * columns, -1), mask.view(types * height * width, -1)
+
+
+def convolution(routing: str, geometry: tuple[int, int, int], **more: Any) -> tuple[ConvCapsules, Tensor, Tensor]:
+    kernel, stride, padding = geometry
+    sizes = dict(in_dim=4, out_types=3, out_dim=4, pose="matrix", kernel=kernel, stride=stride, padding=padding)
+    made = conv(routing, **sizes, **more).double()
+    return made, torch.randn(2, 2, 5, 4, 4, **DOUBLE), torch.rand(2, 2, 5, 4, **DOUBLE)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRY)
+def test_em_normalises_over_every_parent_type_and_position(geometry: tuple[int, int, int]) -> None:
+    options = {"inverse_temperature": (0.2, 0.5, 1.0), "eps": 0.01}
+    made, u, a = convolution("em", geometry, **options)
+    for x in made.learned.values():
+        nn.init.normal_(x)
+    votes, mask = explicit(made, u)
+    places = mask.shape[1] // 3
+    betas = {name: x.repeat_interleave(places) for name, x in made.learned.items()}
+    expected = em_routing(votes, a.flatten(1), mask=mask, iterations=3, **options, **betas)
+    routed = made(u, a)
+    for name in ("pose", "activation", "variance"):
+        actual = getattr(routed, name)
+        assert_near(actual, getattr(expected, name).view(actual.shape), 1e-10, name)
+    types, _, _ = convolution("em", geometry, over="types", **options)
+    types.load_state_dict(made.state_dict())
+    assert (types(u, a).pose - routed.pose).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("backend", ["reference", "matrix"])
-def test_masked_children_do_not_count(backend: str) -> None:
-    layer = LayerCase("heinsen", "any").build(backend)
-    u = torch.randn(2, 5, 3, **DOUBLE, requires_grad=True)
-    score = torch.randn(2, 5, **DOUBLE)
-    score[0, 3:] = -math.inf
-    score[1] = -math.inf
-    routed = layer(u, score)
-    alone = layer(u[:1, :3], score[:1, :3])
-    assert_near(routed.pose[:1], alone.pose)
-    assert_near(routed.activation[:1], alone.activation)
-    (routed.pose.sum() + routed.activation.sum() + routed.variance.sum()).backward()
-    assert all(x.isfinite().all() for x in (routed.pose, routed.activation, u.grad, layer.weight.grad))
+def test_children_at_the_border_have_fewer_parents(backend: str) -> None:
+    made, u, a = convolution("em", (3, 1, 0), iterations=1, backend=backend)
+    coupling = made(u, a, coupling=True).coupling  # (B, types * 3 * 3, 3, 3, 2)
+    coupling = coupling.view(2, 2, 3, 3, 3, 3, 2)  # B, types, ky, kx, J, row, column
+    for ky, kx, row, column in ((0, 0, 0, 0), (1, 1, 0, 0), (2, 2, 0, 0), (2, 1, 1, 0)):
+        y, x = row + ky, column + kx
+        covering = [(r, c) for r in range(3) for c in range(2) if r <= y < r + 3 and c <= x < c + 3]
+        assert_near(coupling[:, :, ky, kx, :, row, column], 1 / (3 * len(covering)))
+
+
+def masked_dynamic(votes: Tensor, mask: Tensor, iterations: int, leaky: bool) -> Tensor:
+    """Procedure 1 among the parents a child can vote for."""
+    b = torch.zeros(votes.shape[:3], **DOUBLE)
+    for _ in range(iterations):
+        e = b.exp() * mask
+        c = e / (e.sum(-1, keepdim=True) + float(leaky)).clamp(min=1e-300)
+        v = squash((c[..., None] * votes).sum(1))
+        b = b + (votes * v[:, None]).sum(-1)
+    return v
+
+
+@pytest.mark.parametrize("leaky", [False, True])
+@pytest.mark.parametrize("geometry", GEOMETRY)
+def test_dynamic_over_positions(geometry: tuple[int, int, int], leaky: bool) -> None:
+    made, u, _ = convolution("dynamic", geometry, over="positions", leaky=leaky)
+    nn.init.normal_(made.weight)
+    routed = made(u)
+    assert_near(routed.pose, masked_dynamic(*explicit(made, u), 3, leaky).view(routed.pose.shape), 1e-10)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRY)
+def test_dynamic_over_types_is_dense_at_every_place(geometry: tuple[int, int, int]) -> None:
+    made, u, _ = convolution("dynamic", geometry)
+    nn.init.normal_(made.weight)
+    votes, mask = explicit(made, u)
+    pose = made(u).pose
+    rows, columns = pose.shape[2:4]
+    votes, mask = votes.view(2, -1, 3, rows, columns, 4), mask.view(-1, 3, rows, columns)
+    for row in range(rows):
+        for column in range(columns):
+            seen = mask[:, 0, row, column]
+            assert_near(pose[:, :, row, column], dynamic_routing(votes[:, seen, :, row, column]).pose)
+
+
+def test_any_input_size() -> None:
+    made, _, _ = convolution("attention", (3, 2, 1))
+    for height, width in ((1, 1), (3, 8), (7, 2)):
+        rows, columns = (height - 1) // 2 + 1, (width - 1) // 2 + 1
+        assert made(torch.randn(1, 2, height, width, 4, **DOUBLE)).pose.shape == (1, 3, rows, columns, 4)
+
+
+# ---- errors at the boundary: argument, expectation, what came, remedy
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "message"),
+    [
+        (primary, dict(form="sigmod"), r"^form: .*did you mean 'sigmoid'\?"),
+        (primary, dict(types=0), r"^types: expected at least 1, got 0"),
+        (primary, dict(dim=0), r"^dim: expected at least 1, got 0"),
+        (primary, dict(kernel=0), r"^kernel: expected at least 1, got 0"),
+        (layer, dict(routing="dynamik"), r"^routing: expected one of .*'em'.*got 'dynamik'; did you mean 'dynamic'\?"),
+        (layer, dict(backend="matrx"), r"^backend: .*got 'matrx'; did you mean 'matrix'\?"),
+        (layer, dict(pose="vektor"), r"^pose: .*did you mean 'vector'\?"),
+        (layer, dict(pose="matrix"), r"^in_dim: expected a square.*got 3; give \(rows, columns\)"),
+        (layer, dict(in_dim=0), r"^in_dim: expected at least 1, got 0"),
+        (layer, dict(in_dim=(2, 0), out_dim=(2, 5)), r"^in_dim: "),
+        (layer, dict(out_dim=-1), r"^out_dim: expected at least 1, got -1"),
+        (layer, dict(in_dim=(2, 3), out_dim=(3, 3)), r"^out_dim: expected 2 rows .*got 3"),
+        (layer, dict(in_capsules=0), r"^in_capsules: expected at least 1"),
+        (layer, dict(out_capsules=0), r"^out_capsules: expected at least 1"),
+        (layer, dict(out_capsules=None), r"^out_capsules: None .*in_capsules=None"),
+        (layer, dict(coordinates=True), r"^coordinates: .*shared=True"),
+        (layer, dict(in_capsules=None, shared=True), r"^in_capsules: "),
+        (layer, dict(iterations=0), r"^iterations: expected at least 1, got 0"),
+        (layer, dict(routing="discriminative", in_capsules=None), r"^in_capsules: discriminative"),
+        (layer, dict(routing="discriminative", penalty="l3"), r"^penalty: .*got 'l3'"),
+        (layer, dict(routing="attention", initial="zeros"), r"^initial: .*did you mean 'zero'\?"),
+        (conv, dict(in_types=0), r"^in_types: expected at least 1, got 0"),
+        (conv, dict(out_types=0), r"^out_types: expected at least 1, got 0"),
+        (conv, dict(kernel=0), r"^kernel: expected at least 1, got 0"),
+        (conv, dict(stride=0), r"^stride: expected at least 1, got 0"),
+        (conv, dict(padding=-1), r"^padding: expected at least 0, got -1"),
+        (conv, dict(over="position"), r"^over: .*did you mean 'positions'\?"),
+    ],
+)
+def test_arguments_are_checked(build: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(**arguments)
+
+
+def test_unknown_options_are_answered_with_the_nearest() -> None:
+    with pytest.raises(TypeError, match=r"^iteration: .*dynamic.*did you mean 'iterations'\?"):
+        layer(iteration=2)
+    with pytest.raises(TypeError, match=r"^leaky: .*em routing.*inverse_temperature"):
+        conv("em", leaky=True)
+
+
+X = torch.randn(2, 4, 3)
+GRID = torch.randn(2, 2, 3, 3, 3)
+PRIMARY = PrimaryCapsules(3, 4, 5, kernel=3)
+
+
+@pytest.mark.parametrize(
+    ("made", "inputs", "message"),
+    [
+        (PRIMARY, (torch.randn(3, 5, 5),), r"^features: expected \(B, channels, H, W\), got \(3, 5, 5\)"),
+        (PRIMARY, (torch.zeros(2, 3, 5, 5).byte(),), r"^features: expected a floating-point tensor, got torch.uint8"),
+        (PRIMARY, (torch.randn(2, 4, 5, 5),), r"^features: .*3.*\(2, 4, 5, 5\)"),
+        (PRIMARY, (torch.randn(2, 3, 2, 5),), r"^features: .*kernel"),
+        (PRIMARY, (torch.randn(2, 3, 5, 5, device="meta"),), r"^features: .*meta"),
+        (layer(), (X[0],), r"^u: expected \(B, I, D\) with D = 3, got \(4, 3\)"),
+        (layer(), (X[..., :2],), r"^u: expected \(B, I, D\) with D = 3, got \(2, 4, 2\)"),
+        (layer(), (X[:, :3],), r"^u: expected 4 capsules, got 3 .*in_capsules=None"),
+        (layer(in_capsules=None), (X[:, :0],), r"^u: axis I .*empty"),
+        (layer(), (X.long(),), r"^u: expected a floating-point tensor, got torch.int64; convert it with .float"),
+        (layer(), (X.to("meta"),), r"^u: on meta, but the layer is on cpu; move"),
+        (layer("em"), (X, X[..., 0].to("meta")), r"^activation: .*meta"),
+        (layer(), (X, X), r"^activation: expected \(2, 4\), one per capsule, got \(2, 4, 3\)"),
+        (layer(), (X, torch.ones(2, 4, dtype=torch.int32)), r"^activation: expected a floating-point tensor"),
+        (layer(in_capsules=2, shared=True), (X,), r"^u: expected \(B, types, H, W, D\) with D = 3, got \(2, 4, 3\)"),
+        (layer(in_capsules=3, shared=True), (GRID,), r"^u: expected 3 types, got 2"),
+        (layer(in_capsules=2, shared=True), (GRID[:, :, :0],), r"^u: axis I .*empty"),
+        (conv(), (X,), r"^u: expected \(B, types, H, W, D\) with D = 3, got \(2, 4, 3\)"),
+        (conv(in_types=3), (GRID,), r"^u: expected 3 types, got 2"),
+        (conv(kernel=4), (GRID,), r"^u: 3 x 3 places.*kernel 4"),
+        (conv(), (GRID.int(),), r"^u: expected a floating-point tensor"),
+        (conv(), (GRID.to("meta"),), r"^u: on meta, but the layer is on cpu"),
+        (conv("em"), (GRID, GRID[..., 0].to("meta")), r"^activation: .*meta"),
+        (conv(), (GRID, GRID), r"^activation: expected \(2, 2, 3, 3\)"),
+    ],
+)
+def test_inputs_are_checked(made: nn.Module, inputs: tuple[Tensor, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        made(*inputs)
+
+
+@pytest.mark.parametrize("made", [layer(), conv()], ids=["dense", "conv"])
+def test_inputs_that_are_no_tensors_are_named(made: CapsuleLayer) -> None:
+    with pytest.raises(TypeError, match=r"^u: expected a torch.Tensor, got list"):
+        made([[1.0]])
+
+
+@pytest.mark.parametrize(
+    ("build", "u", "pose"), [(layer, X, torch.randn(2, 3, 5)), (conv, GRID, torch.randn(2, 2, 2, 1, 5))]
+)
+def test_step_checks_its_pose(build: Any, u: Tensor, pose: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"^pose: expected"):
+        build("attention").step(u, pose)

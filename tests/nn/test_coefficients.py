@@ -51,24 +51,17 @@ def votes_of(layer: DenseCapsules, u: Tensor) -> Tensor:
     return layer.votes(u).detach()
 
 
-@pytest.mark.parametrize("backend", ["reference", "matrix"])
-@pytest.mark.parametrize("penalty", ["l2", "l1"])
-def test_class_layer_takes_one_step_of_the_printed_equation(penalty: str, backend: str) -> None:
+@pytest.mark.parametrize(("backend", "penalty"), [("reference", "l2"), ("matrix", "l2"), ("matrix", "l1")])
+def test_class_layer_takes_one_step_of_the_printed_equation(backend: str, penalty: str) -> None:
     layer, u = class_layer(backend, penalty=penalty), torch.randn(4, 5, 3, **DOUBLE)
     before = layer.coefficients.clone()
-    layer(u)
-    ascend_coefficients(layer, LABELS)
-    assert_near(layer.coefficients, discriminative_update(before, votes_of(layer, u), LABELS, **STEP, penalty=penalty))
+    expected = discriminative_update(before, votes_of(layer, u), LABELS, **STEP, penalty=penalty)
+    for labels in (LABELS, nn.functional.one_hot(LABELS, 3)):
+        layer.coefficients.copy_(before)
+        layer(u)
+        ascend_coefficients(layer, labels)
+        assert_near(layer.coefficients, expected)
     assert not torch.equal(layer.coefficients, before)
-
-
-def test_labels_may_be_multi_hot() -> None:
-    layer, u = class_layer(), torch.randn(4, 5, 3, **DOUBLE)
-    twin = copy.deepcopy(layer)
-    for model, labels in ((layer, LABELS), (twin, nn.functional.one_hot(LABELS, 3))):
-        model(u)
-        ascend_coefficients(model, labels)
-    assert_near(layer.coefficients, twin.coefficients, 1e-14)
 
 
 @pytest.mark.parametrize("labels", [torch.tensor([0, 1]), torch.zeros(4, 2, dtype=torch.long), torch.tensor(1)])
@@ -98,23 +91,6 @@ def test_children_that_share_a_transform_share_a_coefficient() -> None:
     ascent = (separate.coefficients - before.repeat_interleave(3, 0)).view(2, 3, 3).sum(1)
     penalty = STEP["rate"] * STEP["strength"] * 4 * before
     assert_near(layer.coefficients, before + ascent - penalty)
-
-
-def test_ascent_raises_the_true_class() -> None:
-    layer, u = class_layer(rate=1e-3, strength=0.0), torch.randn(4, 5, 3, **DOUBLE)
-
-    def objective() -> float:
-        v = torch.einsum("ij,bijd->bjd", layer.coefficients, votes_of(layer, u))
-        sign = 2 * nn.functional.one_hot(LABELS, 3) - 1
-        return (sign * v.square().sum(-1)).sum().item()
-
-    values = [objective()]
-    for _ in range(3):
-        layer(u)
-        ascend_coefficients(layer, LABELS)
-        values.append(objective())
-    assert values == sorted(values)
-    assert values[-1] > values[0] + 1e-3
 
 
 @pytest.mark.parametrize("backend", ["reference", "matrix"])
@@ -147,15 +123,6 @@ def test_hidden_layers_follow_by_the_chain_rule(backend: str) -> None:
         assert_near(b, start + STEP["rate"] * slope, 1e-7)
 
 
-def test_class_layer_alone_and_below_hidden_ones_takes_the_same_step() -> None:
-    model, u = hidden_and_class(), torch.randn(4, 1, 3, 3, 3, **DOUBLE)
-    top, before = model.layers[2], model.layers[2].coefficients.clone()
-    hidden = model.layers[1](model.layers[0](u).pose).pose.detach()
-    model(u)
-    ascend_coefficients(model, LABELS)
-    assert_near(top.coefficients, discriminative_update(before, votes_of(top, hidden), LABELS, **STEP))
-
-
 def train_step(model: nn.Module, u: Tensor, order: str) -> None:
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     loss = margin_loss(model(u).activation, LABELS)
@@ -171,14 +138,11 @@ def train_step(model: nn.Module, u: Tensor, order: str) -> None:
 
 def test_order_relative_to_the_optimiser_does_not_matter() -> None:
     start, u = class_layer(), torch.randn(4, 5, 3, **DOUBLE)
-    states = []
-    for order in ("before backward", "after backward"):
-        model = copy.deepcopy(start)
-        train_step(model, u, order)
-        states.append(model.state_dict())
-    for state in states[1:]:
-        for key, x in states[0].items():
-            assert_near(state[key], x, 1e-14, key)
+    early, late = copy.deepcopy(start), copy.deepcopy(start)
+    train_step(early, u, "before backward")
+    train_step(late, u, "after backward")
+    for key, x in early.state_dict().items():
+        assert_near(late.state_dict()[key], x, 1e-14, key)
 
 
 def test_weights_that_moved_on_are_noticed() -> None:
@@ -202,36 +166,18 @@ def test_updating_the_state_leaves_the_graph_of_the_loss_alone() -> None:
 # ---- state
 
 
-def test_coefficients_are_state_not_parameters() -> None:
-    layer = class_layer()
-    assert "coefficients" in layer.state_dict()
-    assert not [name for name, _ in layer.named_parameters() if "coefficients" in name]
-    other = class_layer()
-    other.load_state_dict(layer.state_dict())
-    assert torch.equal(other.coefficients, layer.coefficients)
-
-
-def test_coefficients_start_at_one_over_parents() -> None:
-    layer = DenseCapsules("discriminative", in_capsules=5, in_dim=3, out_capsules=4, out_dim=4)
-    assert_near(layer.coefficients, 1 / 4)
-
-
-def test_coefficients_are_frozen_in_evaluation() -> None:
-    layer, u = class_layer().eval(), torch.randn(4, 5, 3, **DOUBLE)
-    before = layer.coefficients.clone()
-    layer(u)
-    with pytest.raises(RuntimeError, match=r"^ascend_coefficients: no forward pass in training mode"):
-        ascend_coefficients(layer, LABELS)
-    assert torch.equal(layer.coefficients, before)
-    assert not layer.coefficients.requires_grad
-
-
-def test_every_step_needs_its_own_forward_pass() -> None:
+def test_every_step_needs_its_own_forward_pass_in_training() -> None:
     layer, u = class_layer(), torch.randn(4, 5, 3, **DOUBLE)
     layer(u)
     ascend_coefficients(layer, LABELS)
     with pytest.raises(RuntimeError, match=r"^ascend_coefficients: no forward pass"):
         ascend_coefficients(layer, LABELS)
+    before = layer.coefficients.clone()
+    layer.eval()(u)
+    with pytest.raises(RuntimeError, match=r"^ascend_coefficients: no forward pass in training mode"):
+        ascend_coefficients(layer, LABELS)
+    assert torch.equal(layer.coefficients, before)
+    assert not layer.coefficients.requires_grad
 
 
 @pytest.mark.parametrize("between", ["evaluation", "no_grad"])

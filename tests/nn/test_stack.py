@@ -62,15 +62,14 @@ def one_by_one(layers: nn.ModuleList, u: Tensor, iterations: int) -> Tensor:
     return u
 
 
-@pytest.mark.parametrize("backend", ["reference", "matrix"])
-@pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("iterations", [1, 2, 5])
 @pytest.mark.parametrize(
     "options",
     [{}, {"norm": False, "scale": 1.0}, {"initial": "learned"}, {"initial": "random"}, {"activation": True}],
     ids=["plain", "A", "learned", "random", "C"],
 )
-def test_concurrent_iterations_follow_procedure_2(options: dict[str, Any], iterations: int, backend: str) -> None:
-    layers = attention_layers(backend=backend, **options)
+def test_concurrent_iterations_follow_procedure_2(options: dict[str, Any], iterations: int) -> None:
+    layers = attention_layers(**options)
     u, a = primary()
     a = a if options.get("activation") else None
     routed, expected = CapsuleStack(layers, iterations)(u, a), procedure_2(layers, u, a, iterations)
@@ -101,14 +100,6 @@ def test_sequential_is_another_algorithm_from_two_iterations_on() -> None:
         assert gap < 1e-12 if iterations == 1 else gap > 1e-3
 
 
-def test_first_iteration_has_uniform_coefficients() -> None:
-    layers = attention_layers(norm=False)
-    u, _ = primary()
-    sweep = layers[1](layers[0](u).pose, coupling=True)
-    assert_near(sweep.coupling, 1 / 2)
-    assert_near(CapsuleStack(layers[:2], 1)(u).pose, sweep.pose)
-
-
 def test_initial_poses() -> None:
     """Learned ones are parameters, random ones state; both make the first coefficients non-uniform."""
     u = torch.randn(2, 3, 4, **DOUBLE)
@@ -127,15 +118,6 @@ def test_initial_poses() -> None:
         assert (layer(u, coupling=True).coupling - 1 / 2).abs().max() > 1e-3
 
 
-def test_ablation_c_multiplies_votes_by_activations() -> None:
-    layer = DenseCapsules("attention", in_capsules=3, in_dim=4, out_capsules=2, out_dim=4, activation=True).double()
-    u, a = torch.randn(2, 3, 4, **DOUBLE), torch.rand(2, 3, **DOUBLE)
-    gated = layer(u, a)
-    assert_near(gated.pose, layer(u * a[..., None]).pose)
-    assert gated.activation.shape == (2, 2)
-    assert ((gated.activation > 0) & (gated.activation < 1)).all()
-
-
 @pytest.mark.parametrize("concurrent", [True, False])
 def test_coupling_and_history_of_the_last_layer(concurrent: bool) -> None:
     u, _ = primary()
@@ -151,39 +133,18 @@ def test_coupling_and_history_of_the_last_layer(concurrent: bool) -> None:
 # ---- layer by layer, any algorithm
 
 
-def test_three_dense_dynamic_layers() -> None:
-    layers = [
-        DenseCapsules("dynamic", in_capsules=6, in_dim=3, out_capsules=5, out_dim=4, iterations=2),
-        DenseCapsules("dynamic", in_capsules=5, in_dim=4, out_capsules=4, out_dim=3, iterations=1),
-        DenseCapsules("dynamic", in_capsules=4, in_dim=3, out_capsules=2, out_dim=6),
-    ]
-    stack = CapsuleStack(layers, concurrent=False).double()
-    u = torch.randn(2, 6, 3, **DOUBLE)
-    expected = layers[2](layers[1](layers[0](u).pose).pose)
-    assert_near(stack(u).pose, expected.pose, 0.0)
-    assert_near(stack(u).activation, expected.pose.norm(dim=-1))
-    combination(stack(u)).backward()
-    assert all(layer.weight.grad.abs().max() > 0 for layer in layers)
+def test_iterations_of_a_stack_default_to_those_of_its_layers() -> None:
+    sizes = dict(in_capsules=3, in_dim=4, out_capsules=3, out_dim=4)
 
-
-def test_iterations_of_the_stack_are_those_of_its_layers_unless_none() -> None:
-    def layers() -> list[DenseCapsules]:
-        sizes = dict(in_capsules=3, in_dim=2, out_capsules=3, out_dim=2)
-        return [DenseCapsules("dynamic", **sizes, iterations=n) for n in (1, 4)]
-
-    assert [x.routing.iterations for x in CapsuleStack(layers(), concurrent=False).layers] == [1, 4]
-    assert [x.routing.iterations for x in CapsuleStack(layers(), 2, concurrent=False).layers] == [2, 2]
-
-
-def test_a_concurrent_stack_takes_as_many_iterations_as_its_layers_unless_told() -> None:
-    def stack(*iterations: int) -> CapsuleStack:
+    def stack(routing: str, *iterations: int) -> CapsuleStack:
         torch.manual_seed(0)
-        sizes = dict(in_capsules=3, in_dim=4, out_capsules=3, out_dim=4, iterations=3)
-        return CapsuleStack([DenseCapsules("attention", **sizes) for _ in range(2)], *iterations).double()
+        return CapsuleStack([DenseCapsules(routing, **sizes, iterations=n) for n in (1, 3)], *iterations).double()
 
+    assert [x.routing.iterations for x in stack("dynamic").layers] == [1, 3]
+    assert [x.routing.iterations for x in stack("dynamic", 2).layers] == [2, 2]
     u = torch.randn(2, 3, 4, **DOUBLE)
-    assert_near(stack()(u).pose, stack(3)(u).pose, 0.0)
-    assert (stack()(u).pose - stack(1)(u).pose).abs().max() > 1e-3
+    assert_near(stack("attention")(u).pose, stack("attention", 3)(u).pose, 0.0)  # the most of them, concurrently
+    assert (stack("attention")(u).pose - stack("attention", 1)(u).pose).abs().max() > 1e-3
 
 
 def expected_hand_on(gives: str | None, takes: str | None, x: Tensor) -> Tensor | None:
@@ -198,6 +159,7 @@ def expected_hand_on(gives: str | None, takes: str | None, x: Tensor) -> Tensor 
 
 @pytest.mark.parametrize(("below", "above"), list(itertools.product(ROUTING, repeat=2)))
 def test_activations_are_handed_on_as_what_the_next_layer_takes(below: str, above: str) -> None:
+    """By a layer itself, in a stack and in a Sequential."""
     sizes = dict(in_capsules=3, in_dim=2, out_capsules=3, out_dim=2)
     giver, taker = (DenseCapsules(name, **sizes).double() for name in (below, above))
     u = torch.randn(2, 3, 2, **DOUBLE)
@@ -210,57 +172,32 @@ def test_activations_are_handed_on_as_what_the_next_layer_takes(below: str, abov
         assert_near(handed, expected)
     wanted = taker(routed.pose, expected).pose
     assert_near(CapsuleStack([giver, taker], concurrent=False)(u).pose, wanted)
-    assert_near(torch.nn.Sequential(giver, taker)(u).pose, wanted)
-
-
-def test_lengths_of_0_and_1_become_finite_scores() -> None:
-    sizes = dict(in_capsules=3, in_dim=2, out_capsules=3, out_dim=2)
-    taker = DenseCapsules("heinsen", **sizes)
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        lengths = torch.tensor([[0.0, 1.0, 0.5]], dtype=dtype)
-        assert taker.take(Routed(torch.zeros(1, 3, 2, dtype=dtype), lengths, kind="length"))[1].isfinite().all()
-
-
-# ---- layers chain
-
-
-SIZES: dict[str, Any] = dict(in_dim=4, out_dim=4)
+    assert_near(nn.Sequential(giver, taker)(u).pose, wanted)
 
 
 @pytest.mark.parametrize("form", PRIMARY_FORMS)
 @pytest.mark.parametrize("routing", ROUTING)
 def test_primary_and_dense_layers_chain_in_a_sequential(routing: str, form: str) -> None:
     """What a Sequential of layers gives is what a stack of them gives; every weight gets a gradient."""
-    layers = [DenseCapsules(routing, in_capsules=18, out_capsules=5, **SIZES),
-              DenseCapsules(routing, in_capsules=5, out_capsules=3, **SIZES)]  # fmt: skip
+    sizes = [(18, 5), (5, 3)]
+    layers = [DenseCapsules(routing, in_capsules=i, in_dim=4, out_capsules=j, out_dim=4) for i, j in sizes]
     primary = PrimaryCapsules(1, 2, 4, kernel=2, form=form)
-    chain = torch.nn.Sequential(primary, *layers)
+    chain = nn.Sequential(primary, *layers)
     images = torch.randn(2, 1, 4, 4)
     stacked = CapsuleStack(layers, concurrent=False)(primary(images))
     assert_near(chain(images).pose, stacked.pose, 0.0)
     combination(chain(images)).backward()
-    assert all(layer.weight.grad.isfinite().all() for layer in layers)
+    for layer in layers:
+        assert layer.weight.grad.isfinite().all()
+        assert layer.weight.grad.any()
 
 
 @pytest.mark.parametrize("routing", ROUTING)
 def test_a_stack_has_defaults_that_work(routing: str) -> None:
-    stack = CapsuleStack([DenseCapsules(routing, in_capsules=3, out_capsules=3, **SIZES) for _ in range(2)])
+    sizes = dict(in_capsules=3, in_dim=4, out_capsules=3, out_dim=4)
+    stack = CapsuleStack([DenseCapsules(routing, **sizes) for _ in range(2)])
     assert stack.concurrent is ROUTING[routing].stepwise
     assert stack(torch.randn(2, 3, 4)).pose.shape == (2, 3, 4)
-
-
-@pytest.mark.parametrize("routing", [name for name in ROUTING if ROUTING[name].output_activation == "length"])
-def test_lengths_passed_on_by_hand_are_refused_once_seen(routing: str) -> None:
-    """They would scale poses that have them already, and three such layers train to nothing."""
-    below, above = (DenseCapsules(routing, in_capsules=3, out_capsules=3, **SIZES) for _ in range(2))
-    routed = below(torch.randn(2, 3, 4))
-    with pytest.raises(ValueError, match="these are the lengths of u"):
-        above(routed.pose, routed.activation)
-    above(routed.pose, torch.rand(2, 3))  # another presence of children is what the argument is for
-    other = DenseCapsules(routing, in_capsules=3, out_capsules=3, **SIZES)
-    other(torch.zeros(2, 3, 4), torch.zeros(2, 3))  # absent, not lengths passed on
-    with pytest.raises(ValueError, match="the Routed given has its own"):
-        above(routed, routed.activation)
 
 
 # ---- errors
@@ -274,14 +211,6 @@ def test_arguments_are_checked() -> None:
         CapsuleStack([dense], 0, concurrent=False)
     with pytest.raises(ValueError, match=r"^concurrent: layer 0 .*dynamic.*use concurrent=False"):
         CapsuleStack([dense], 2, concurrent=True)
-
-
-def test_state_dict_and_copy() -> None:
-    stack, other = CapsuleStack(attention_layers(), 3), CapsuleStack(attention_layers(), 3)
-    u, _ = primary()
-    other.load_state_dict(stack.state_dict())
-    assert_near(other(u).pose, stack(u).pose, 0.0)
-    assert_near(copy.deepcopy(stack)(u).pose, stack(u).pose, 0.0)
 
 
 def test_compiles_whole() -> None:

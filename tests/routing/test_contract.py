@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,11 @@ from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, Learne
 from flashcaps.kernels.dispatch import TWINS
 from flashcaps.nn.capsules import CapsuleLayer
 
+from ..cases import CASES, SHAPES, assert_gradients, assert_oracle
 from ..conftest import TOLERANCE, assert_near
 from ..layer_cases import combination, outputs
 
 DOUBLE = {"dtype": torch.float64}
-NO_DISTRIBUTION = {"discriminative"}  # signed coefficients, by design
 
 
 def mean_routing(votes: Tensor, *, gain: Tensor, record: bool = False, softmax: Callable[..., Tensor]) -> Routed:
@@ -63,6 +64,94 @@ EVERY = pytest.mark.parametrize("routing", [*ROUTING, "mean"])
 LAYERS = pytest.mark.parametrize("kind", ["dense", "shared", "conv"])
 
 
+# ---- routing functions, with every option
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", CASES)
+def test_a_function_agrees_with_its_oracle(name: str, shape: tuple[int, ...]) -> None:
+    assert_oracle(CASES[name], CASES[name].draw(*shape))
+
+
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2], SHAPES[-1]])
+@pytest.mark.parametrize("name", [name for name in CASES if not CASES[name].options.get("detach")])
+def test_gradients_of_a_function(name: str, shape: tuple[int, ...]) -> None:
+    assert_gradients(CASES[name], CASES[name].draw(*shape))
+
+
+# ---- declarations, and layers that keep to them
+
+
+@EVERY
+def test_declarations(routing: str) -> None:
+    kind = ROUTING[routing]
+    assert kind.input_activation in (None, "probability", "score")
+    assert kind.output_activation in (None, "length", "probability", "score")
+    assert kind.loss in ("margin", "spread", "cross_entropy")
+    assert kind.over in ("types", "positions")
+    assert isinstance(kind.title, str)
+    assert callable(kind.function)
+    layer = ConvCapsules(routing, in_types=2, in_dim=3, out_types=3, out_dim=4, kernel=2)
+    assert layer.over == kind.over
+    assert (layer.bias is not None) == kind.vote_bias
+    assert (layer.memory is None) == (kind().memory() is None)
+
+
+@EVERY
+def test_a_layer_holds_what_its_algorithm_declares(routing: str) -> None:
+    layer = DenseCapsules(routing, in_capsules=7, in_dim=3, out_capsules=5, out_dim=2)
+    declared = ROUTING[routing]().learned(Sizes(7, 5, 2))
+    state = dict(layer.named_buffers())
+    assert {*layer.learned, *state} == set(declared)
+    for name, spec in declared.items():
+        held = (state if spec.state else layer.learned)[name]
+        assert held.shape == spec.shape
+        assert spec.random or (held == spec.start).all()
+    transforms = 7 * 5 * 3 * 2 + (7 * 5 * 2 if ROUTING[routing].vote_bias else 0)
+    learned = sum(x.numel() for x in layer.learned.values())
+    assert sum(x.numel() for x in layer.parameters()) == transforms + learned
+
+
+@EVERY
+@LAYERS
+def test_the_activation_is_what_the_algorithm_declares(kind: str, routing: str) -> None:
+    layer = build(kind, routing)
+    routed, declared = layer(children()), ROUTING[routing].output_activation
+    assert routed.kind == declared
+    assert (routed.activation is None) == (declared is None)
+    if declared == "length":
+        assert_near(routed.activation, routed.pose.norm(dim=-1))
+    elif declared == "probability":
+        assert ((routed.activation >= 0) & (routed.activation <= 1)).all()
+
+
+@EVERY
+@LAYERS
+def test_single_steps_are_the_iterations_of_a_stepwise_algorithm(kind: str, routing: str) -> None:
+    layer, u, pose = build(kind, routing), children(), None
+    if not ROUTING[routing].stepwise:
+        with pytest.raises(TypeError, match=rf"^step: {routing} routing has no single step"):
+            layer.step(u)
+        return
+    for iterations in (1, 2):
+        layer.set_iterations(iterations)
+        pose = layer.step(u, pose).pose
+        assert_near(pose, layer(u).pose)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_kernel_belongs_to_an_algorithm_and_takes_its_arguments(name: str) -> None:
+    twin, reference = TWINS[name], inspect.signature(ROUTING[name].function).parameters
+    parameters = set(inspect.signature(twin.function).parameters)
+    assert set(reference) - {"mask"} | {"coupling"} <= parameters
+    assert ("triton" in parameters) == (twin.family in ("attend", "fit"))
+    assert ("vote_bias" in parameters) == twin.adds_bias
+    assert set(twin.reads_images) <= {ROUTING[name].input_activation}
+
+
+# ---- layers
+
+
 def build(kind: str, routing: str, dtype: torch.dtype = torch.float64) -> CapsuleLayer:
     sizes: dict[str, Any] = {"in_dim": 3, "out_dim": 4}
     if kind == "conv":
@@ -94,23 +183,22 @@ def test_shapes(kind: str, routing: str) -> None:
 
 @EVERY
 @LAYERS
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
-def test_dtype_is_kept(kind: str, routing: str, dtype: torch.dtype) -> None:
-    routed = build(kind, routing, dtype)(children().to(dtype), record=True)
-    assert routed.pose.dtype == dtype
-    assert routed.activation is None or routed.activation.dtype == dtype
-    assert routed.variance is None or routed.variance.dtype == (
-        torch.float64 if dtype == torch.float64 else torch.float32
-    )
-    assert all(step.pose.dtype == dtype for step in routed.history)
-    assert all(x.isfinite().all() for _, x in outputs(routed))
+def test_dtype_is_kept(kind: str, routing: str) -> None:
+    for dtype in TOLERANCE:
+        routed = build(kind, routing, dtype)(children().to(dtype), record=True)
+        assert routed.pose.dtype == dtype
+        assert routed.activation is None or routed.activation.dtype == dtype
+        precise = torch.float64 if dtype == torch.float64 else torch.float32
+        assert routed.variance is None or routed.variance.dtype == precise
+        assert all(step.pose.dtype == dtype for step in routed.history)
+        assert all(x.isfinite().all() for _, x in outputs(routed))
 
 
 @EVERY
 @pytest.mark.parametrize("kind", ["dense", "shared"])
 def test_couplings_are_distributions_over_parents(kind: str, routing: str) -> None:
     coupling = build(kind, routing)(children(), coupling=True).coupling
-    if routing in NO_DISTRIBUTION:
+    if ROUTING[routing]().memory() is not None:  # signed coefficients that climb an objective of their own
         assert (coupling.sum(-1) - 1).abs().max() > 1e-3
         return
     assert_near(coupling.sum(-1), 1.0)
@@ -146,8 +234,11 @@ def test_history_ends_with_the_result(kind: str, routing: str) -> None:
     assert len(routed.history) == layer.routing.iterations
     assert_near(routed.history[-1].pose, routed.pose)
     assert_near(routed.history[-1].coupling, routed.coupling)
-    assert layer(u).history is None
-    assert_near(layer(u).pose, routed.pose)
+    for step in routed.history:
+        assert (step.coupling.shape, step.pose.shape) == (routed.coupling.shape, routed.pose.shape)
+    plain = layer(u)
+    assert plain.coupling is plain.history is None
+    assert_near(plain.pose, routed.pose)
 
 
 @EVERY
@@ -187,7 +278,3 @@ def test_stands_in_a_stack(routing: str) -> None:
         DenseCapsules(routing, in_capsules=12, in_dim=4, out_capsules=2, out_dim=3).double(),
     ]
     assert CapsuleStack(layers, concurrent=False)(children()).pose.shape == (3, 2, 3)
-
-
-def test_every_kernel_belongs_to_an_algorithm() -> None:
-    assert set(TWINS) <= set(ROUTING)

@@ -1,4 +1,4 @@
-"""Discriminative routing against Eq. 2, 6, 13 and 15 in plain loops."""
+"""Discriminative routing: the update of Eq. 13 and 15 in plain loops and by hand, and what it declares."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashcaps.functional import discriminative_routing, discriminative_update, squash
+from flashcaps.functional import discriminative_routing, discriminative_update
 from flashcaps.routing import Sizes
 from flashcaps.routing.discriminative import Discriminative
 
-from .. import oracles
-from ..cases import CASES, SHAPES, assert_gradients, assert_routed, lists
+from ..cases import CASES, assert_routed, lists
 from ..conftest import assert_near
+from . import oracles
 
 B, I, J, D = 5, 4, 3, 2
 LABELS = torch.tensor([0, 2, 1, 2, 2])
@@ -30,33 +30,22 @@ def present(labels: Tensor) -> list[set[int]]:
     return [{j for j, there in enumerate(row) if there} for row in labels.tolist()]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_agrees_with_oracle(shape: tuple[int, ...]) -> None:
-    tensors = draw(*shape)
-    assert_routed(discriminative_routing(**tensors, record=True), oracles.discriminative(**lists(tensors)))
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_gradients(shape: tuple[int, ...]) -> None:
-    assert_gradients(CASES["discriminative"], draw(*shape))
-
-
 @pytest.mark.parametrize("penalty", ["l2", "l1"])
-@pytest.mark.parametrize("labels", [LABELS, SEVERAL, SEVERAL.bool(), SEVERAL.double()])
-def test_update_agrees_with_oracle(labels: Tensor, penalty: str) -> None:
-    tensors, step = draw(), {"rate": 0.3, "strength": 0.7, "penalty": penalty}
-    tensors["coefficients"][1, 2] = 0.0
-    expected = oracles.discriminative_update(
-        tensors["coefficients"].tolist(), tensors["votes"].tolist(), present(labels), **step
-    )
-    assert_near(discriminative_update(**tensors, labels=labels, **step), expected)
-
-
-@pytest.mark.parametrize("penalty", ["l2", "l1"])
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 3, 2, 2), (2, 1, 1, 3)])
-def test_update_agrees_with_oracle_at_odd_shapes(shape: tuple[int, ...], penalty: str) -> None:
-    tensors, labels = draw(*shape), torch.zeros(shape[0], dtype=torch.long)
-    step = {"rate": 0.3, "strength": 0.7, "penalty": penalty}
+@pytest.mark.parametrize(
+    ("shape", "labels"),
+    [
+        ((B, I, J, D), LABELS),
+        ((B, I, J, D), SEVERAL),
+        ((B, I, J, D), SEVERAL.bool()),
+        ((B, I, J, D), SEVERAL.double()),
+        ((1, 1, 2, 1), LABELS[:1]),
+        ((2, 1, 3, 3), LABELS[:2]),
+    ],
+)
+def test_update_agrees_with_oracle(shape: tuple[int, ...], labels: Tensor, penalty: str) -> None:
+    """The subgradient of |x| at 0 is 0."""
+    tensors, step = draw(*shape), {"rate": 0.3, "strength": 0.7, "penalty": penalty}
+    tensors["coefficients"][0, -1] = 0.0
     expected = oracles.discriminative_update(
         tensors["coefficients"].tolist(), tensors["votes"].tolist(), present(labels), **step
     )
@@ -81,19 +70,11 @@ def test_eq_15_counts_the_penalty_once() -> None:
     assert _one_by_one(-2.0, [0], [0], rate=0.1, strength=0.5, penalty="l1") == pytest.approx(-1.9)
 
 
-def test_l2_is_the_default() -> None:
-    assert _one_by_one(2.0, [1, 3], [0, 0], rate=0.1, strength=0.5) == pytest.approx(5.8)
-
-
 def test_update_ascends_for_the_true_class_and_descends_for_others() -> None:
+    """By default with Eq. 13's penalty."""
     assert _one_by_one(1.0, [2], [0], rate=0.1, strength=0.0) == pytest.approx(1.8)
     assert _one_by_one(1.0, [2], [1], rate=0.1, strength=0.0) == pytest.approx(0.2)
-
-
-def test_rate_multiplies_the_sum_over_the_batch_not_the_mean() -> None:
-    once = _one_by_one(1.0, [2], [0], rate=0.1, strength=0.3) - 1
-    thrice = _one_by_one(1.0, [2, 2, 2], [0, 0, 0], rate=0.1, strength=0.3) - 1
-    assert thrice == pytest.approx(3 * once)
+    assert _one_by_one(2.0, [1, 3], [0, 0], rate=0.1, strength=0.5) == pytest.approx(5.8)
 
 
 def test_objective_uses_the_sum_before_squash() -> None:
@@ -114,29 +95,15 @@ def test_zero_coefficients_do_not_move(penalty: str) -> None:
     assert_near(discriminative_update(**tensors, labels=LABELS, rate=1.0, strength=1.0, penalty=penalty), 0.0, 0.0)
 
 
-def test_subgradient_of_the_absolute_value_at_zero_is_zero() -> None:
-    """A zero coefficient among others moves by agreement alone."""
-    tensors = draw()
-    tensors["coefficients"][0, 0] = 0.0
-    step = {"labels": LABELS, "rate": 0.1, "penalty": "l1"}
-    moved = [discriminative_update(**tensors, **step, strength=s)[0, 0].item() for s in (0.0, 5.0)]
-    assert moved[0] == moved[1] != 0
-
-
-def test_update_leaves_its_argument_alone() -> None:
-    tensors = draw()
-    before = tensors["coefficients"].clone()
-    discriminative_update(**tensors, labels=LABELS, rate=0.1, strength=0.1)
-    assert torch.equal(tensors["coefficients"], before)
-
-
-def test_update_keeps_the_dtype_of_the_coefficients() -> None:
+def test_update_keeps_the_dtype_of_the_coefficients_and_leaves_them_alone() -> None:
     tensors = draw()
     votes, coefficients = tensors["votes"].half(), tensors["coefficients"].float()
+    before = coefficients.clone()
     updated = discriminative_update(coefficients, votes, LABELS, rate=0.1, strength=0.1)
     assert updated.dtype == torch.float32
     expected = oracles.discriminative_update(coefficients.tolist(), votes.tolist(), present(LABELS), 0.1, 0.1)
     assert_near(updated, expected)
+    assert torch.equal(coefficients, before)
 
 
 def test_update_on_an_empty_batch_moves_nothing_but_by_the_penalty() -> None:
@@ -147,22 +114,6 @@ def test_update_on_an_empty_batch_moves_nothing_but_by_the_penalty() -> None:
     assert_near(
         discriminative_update(**tensors, **step, penalty="l1"),
         tensors["coefficients"] - 2 * 0.1 * 0.5 * tensors["coefficients"].sign(),
-    )
-
-
-def test_coefficients_are_signed_and_no_distribution() -> None:
-    tensors = draw()
-    routed = discriminative_routing(**tensors)
-    assert_near(routed.coupling, tensors["coefficients"].expand(B, I, J), 0.0)
-    assert routed.coupling.min() < 0
-    flipped = discriminative_routing(tensors["votes"], -tensors["coefficients"])
-    assert_near(flipped.pose, -routed.pose)
-
-
-def test_squash_comes_after_the_sum() -> None:
-    tensors = draw()
-    assert_near(
-        discriminative_routing(**tensors).pose, squash((tensors["coefficients"][..., None] * tensors["votes"]).sum(1))
     )
 
 
@@ -197,5 +148,4 @@ def test_algorithm_hands_its_coefficients_on() -> None:
     learned = {"coefficients": tensors["coefficients"]}
     routed = Discriminative().run(discriminative_routing, tensors["votes"], None, learned)
     assert_routed(routed, oracles.discriminative(**lists(tensors)))
-    assert Discriminative().output_activation == "length"
-    assert Discriminative().input_activation is None
+    assert (Discriminative.input_activation, Discriminative.output_activation) == (None, "length")

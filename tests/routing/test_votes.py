@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from flashcaps import ConvCapsules, DenseCapsules
-from flashcaps.nn.capsules import CapsuleLayer
+from flashcaps import ConvCapsules, DenseCapsules, Routed
 from flashcaps.routing.votes import add_bias, add_coordinates, centres, covered, group, patches
 
 from ..conftest import assert_near
@@ -18,38 +18,27 @@ from ..layer_cases import LayerCase, make_votes, transforms
 DOUBLE = {"dtype": torch.float64}
 
 
-def layer_votes(layer: CapsuleLayer, u: Tensor) -> Tensor:
-    """The explicit votes a layer makes of (B, I, D)."""
-    return layer.votes(u)
+def every(*sizes: int) -> Iterator[tuple[int, ...]]:
+    """Every index of a tensor of these sizes."""
+    return itertools.product(*map(range, sizes))
 
 
-def test_vector_vote_is_w_transposed_times_u() -> None:
-    layer = LayerCase("dynamic", "dense").build()
-    u = torch.randn(2, 7, 3, **DOUBLE)
-    votes = layer_votes(layer, u)
-    for b in range(2):
-        for i in range(7):
-            for j in range(5):
-                assert_near(votes[b, i, j], transforms(layer.weight)[j, i].T @ u[b, i])
-
-
-@pytest.mark.parametrize(("rows", "d", "h"), [(2, 2, 2), (4, 4, 4), (2, 3, 5), (3, 1, 2)])
-def test_matrix_vote_has_the_transform_on_the_right(rows: int, d: int, h: int) -> None:
+@pytest.mark.parametrize(("rows", "d", "h"), [(1, 3, 4), (2, 2, 2), (2, 3, 5), (3, 1, 2)])
+def test_a_vote_is_the_pose_with_the_transform_on_the_right(rows: int, d: int, h: int) -> None:
+    """A vector pose is one row, so that its vote is W transposed times u."""
     layer = DenseCapsules("attention", in_capsules=3, in_dim=(rows, d), out_capsules=2, out_dim=(rows, h)).double()
     u = torch.randn(2, 3, rows * d, **DOUBLE)
-    votes = layer_votes(layer, u)
-    for b in range(2):
-        for i in range(3):
-            for j in range(2):
-                expected = u[b, i].view(rows, d) @ transforms(layer.weight)[j, i]
-                assert_near(votes[b, i, j].view(rows, h), expected)
+    votes = layer.votes(u)
+    for b, i, j in every(2, 3, 2):
+        assert_near(votes[b, i, j].view(rows, h), u[b, i].view(rows, d) @ transforms(layer.weight)[j, i])
+    assert torch.equal(layer.votes(Routed(u)), votes)
 
 
 def test_pose_is_a_square_matrix_flattened_row_by_row() -> None:
     layer = DenseCapsules("em", in_capsules=1, in_dim=4, out_capsules=1, out_dim=4, pose="matrix").double()
     with torch.no_grad():
         transforms(layer.weight)[0, 0].copy_(torch.tensor([[0.0, 1.0], [10.0, 100.0]]))
-    votes = layer_votes(layer, torch.tensor([[[1.0, 2.0, 3.0, 4.0]]], **DOUBLE))
+    votes = layer.votes(torch.tensor([[[1.0, 2.0, 3.0, 4.0]]], **DOUBLE))
     assert votes.flatten().tolist() == [20.0, 201.0, 40.0, 403.0]
 
 
@@ -57,18 +46,15 @@ def test_one_transform_for_any_number_of_children() -> None:
     layer = LayerCase("dynamic", "any").build()
     for children in (1, 2, 11):
         u = torch.randn(2, children, 3, **DOUBLE)
-        assert_near(layer_votes(layer, u), torch.einsum("bid,jdh->bijh", u, transforms(layer.weight)[:, 0]))
+        assert_near(layer.votes(u), torch.einsum("bid,jdh->bijh", u, transforms(layer.weight)[:, 0]))
 
 
 def test_one_transform_per_type_when_shared() -> None:
     layer = LayerCase("dynamic", "shared, no place").build()
     u = torch.randn(1, 2, 2, 2, 6, **DOUBLE)
-    votes = layer_votes(layer, u).view(2, 2, 2, 2, 2, 5)  # types, H, W, J, rows, columns
-    for t in range(2):
-        for y in range(2):
-            for x in range(2):
-                for j in range(2):
-                    assert_near(votes[t, y, x, j], u[0, t, y, x].view(2, 3) @ transforms(layer.weight)[j, t])
+    votes = layer.votes(u).view(2, 2, 2, 2, 2, 5)  # types, H, W, J, rows, columns
+    for t, y, x, j in every(2, 2, 2, 2):
+        assert_near(votes[t, y, x, j], u[0, t, y, x].view(2, 3) @ transforms(layer.weight)[j, t])
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -79,15 +65,19 @@ def test_bias_is_added_to_every_vote(rows: int) -> None:
     assert_near(add_bias(votes, transforms(bias)).explicit(), expected.flatten(4).flatten(1, 2))
 
 
-def test_vote_bias_of_a_layer_starts_at_zero_and_is_per_child_and_parent() -> None:
-    layer = DenseCapsules("dynamic", in_capsules=3, in_dim=(2, 2), out_capsules=4, out_dim=(2, 5), vote_bias=True)
-    assert layer.bias is not None
+@pytest.mark.parametrize("routing", ["dynamic", "heinsen"])
+def test_vote_bias_of_a_layer_starts_at_zero_and_is_per_child_and_parent(routing: str) -> None:
+    """Whether the algorithm's kernels add it themselves (heinsen's do) or not."""
+    sizes = dict(in_capsules=3, in_dim=(2, 2), out_capsules=4, out_dim=(2, 5))
+    layer = DenseCapsules(routing, vote_bias=True, **sizes).double()
     assert transforms(layer.bias).shape == (4, 3, 2, 5)
     assert not layer.bias.any()
-    assert DenseCapsules("dynamic", in_capsules=3, in_dim=2, out_capsules=4, out_dim=2).bias is None
-    heinsen = {"in_capsules": 3, "in_dim": 2, "out_capsules": 4, "out_dim": 2}
-    assert DenseCapsules("heinsen", **heinsen).bias is not None
-    assert DenseCapsules("heinsen", **heinsen, vote_bias=False).bias is None
+    plain = DenseCapsules(routing, vote_bias=False, **sizes).double()
+    assert plain.bias is None
+    torch.nn.init.normal_(layer.bias)
+    plain.weight = layer.weight
+    u = torch.randn(2, 3, 4, **DOUBLE)
+    assert_near(layer.votes(u), plain.votes(u) + transforms(layer.bias).flatten(2).transpose(0, 1))
 
 
 def test_centres_are_rows_and_columns_in_the_unit_square() -> None:
@@ -99,13 +89,10 @@ def test_centres_are_rows_and_columns_in_the_unit_square() -> None:
 def test_coordinates_go_to_the_top_of_the_right_hand_column() -> None:
     votes = make_votes(torch.zeros(1, 2, 6, 4, 4, **DOUBLE), torch.zeros(3, 2, 4, 4, **DOUBLE))
     added = add_coordinates(votes, centres(2, 3)).explicit().view(2, 2, 3, 3, 4, 4)  # types, H, W, J, rows, columns
-    for y in range(2):
-        for x in range(3):
-            expected = torch.zeros(4, 4, **DOUBLE)
-            expected[0, 3], expected[1, 3] = (y + 0.5) / 2, (x + 0.5) / 3
-            for t in range(2):
-                for j in range(3):
-                    assert_near(added[t, y, x, j], expected, 1e-7)
+    for t, y, x, j in every(2, 2, 3, 3):
+        expected = torch.zeros(4, 4, **DOUBLE)
+        expected[0, 3], expected[1, 3] = (y + 0.5) / 2, (x + 0.5) / 3
+        assert_near(added[t, y, x, j], expected, 1e-7)
 
 
 @pytest.mark.parametrize("h", [2, 5])
@@ -123,9 +110,7 @@ def test_a_layer_adds_coordinates_to_its_votes() -> None:
     layer = case.build()
     plain.load_state_dict(layer.state_dict())
     u, _ = case.draw()
-    extra = (layer_votes(layer, u) - layer_votes(plain, u)).view(
-        2, 3, 1, 2, 2, 2, 2
-    )  # B, types, H, W, J, rows, columns
+    extra = (layer.votes(u) - plain.votes(u)).view(2, 3, 1, 2, 2, 2, 2)  # B, types, H, W, J, rows, columns
     expected = torch.zeros(2, 2, 2, **DOUBLE)  # W, rows, columns
     expected[:, 0, 1] = 0.5
     expected[:, 1, 1] = torch.tensor([0.25, 0.75])
@@ -145,18 +130,13 @@ def test_patches_keep_every_pose_whole(kernel: int, stride: int) -> None:
     x = patches(u, kernel, stride)
     rows, columns = (5 - kernel) // stride + 1, (7 - kernel) // stride + 1
     assert x.shape == (2, rows, columns, 3 * kernel * kernel, 4)
-    for row in range(rows):
-        for column in range(columns):
-            for t in range(3):
-                for ky in range(kernel):
-                    for kx in range(kernel):
-                        child = (t * kernel + ky) * kernel + kx
-                        expected = u[:, t, row * stride + ky, column * stride + kx]
-                        assert torch.equal(x[:, row, column, child], expected)
+    for row, column, t, ky, kx in every(rows, columns, 3, kernel, kernel):
+        child = (t * kernel + ky) * kernel + kx
+        assert torch.equal(x[:, row, column, child], u[:, t, row * stride + ky, column * stride + kx])
 
 
 def test_compiled_patches_are_the_same_without_unfold() -> None:
-    """Whose gradient, of two together, torch 2.13 compiles wrongly for CPUs."""
+    """torch 2.13 compiles the gradient of two unfolds wrongly for CPUs."""
     called = []
 
     def note(graph: torch.fx.GraphModule, _: Any) -> Any:
@@ -164,7 +144,7 @@ def test_compiled_patches_are_the_same_without_unfold() -> None:
         return graph.forward
 
     u = torch.randn(2, 3, 7, 6, 4)
-    for kernel, stride in ((3, 1), (3, 2), (2, 3), (1, 1)):
+    for kernel, stride in ((3, 2), (2, 3)):
         torch._dynamo.reset()
         compiled = torch.compile(patches, fullgraph=True, backend=note)
         assert torch.equal(compiled(u, kernel, stride), patches(u, kernel, stride))
@@ -172,37 +152,22 @@ def test_compiled_patches_are_the_same_without_unfold() -> None:
     assert not [name for name in called if "unfold" in name]
 
 
-
 def test_covered_names_the_place_behind_each_offset() -> None:
     assert covered(3, 4, 2, 2).tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
-@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 0), (2, 1, 0), (3, 2, 1), (1, 1, 1)])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 0), (3, 2, 1), (1, 1, 1)])
 def test_votes_of_a_convolution(kernel: int, stride: int, padding: int) -> None:
     """The vote at place (y, x), offset (ky, kx), type t is pose[t, y s + ky - p, x s + kx - p] @ W, or 0 outside."""
-    layer = ConvCapsules(
-        "attention",
-        in_types=2,
-        in_dim=(2, 3),
-        out_types=2,
-        out_dim=(2, 2),
-        kernel=kernel,
-        stride=stride,
-        padding=padding,
-    ).double()
+    sizes = dict(in_types=2, in_dim=(2, 3), out_types=2, out_dim=(2, 2))
+    layer = ConvCapsules("attention", **sizes, kernel=kernel, stride=stride, padding=padding).double()
     height, width = 5, 4
     u = torch.randn(2, 2, height, width, 6, **DOUBLE)
     rows, columns = ((n + 2 * padding - kernel) // stride + 1 for n in (height, width))
     votes = layer.votes(u).view(2, rows, columns, 2, kernel, kernel, 2, 2, 2)
     weight = transforms(layer.weight).reshape(2, 2, kernel, kernel, 3, 2)  # J, types, k, k, d, h
-    for b in range(2):
-        for row in range(rows):
-            for column in range(columns):
-                for t in range(2):
-                    for ky in range(kernel):
-                        for kx in range(kernel):
-                            y, x = row * stride + ky - padding, column * stride + kx - padding
-                            inside = 0 <= y < height and 0 <= x < width
-                            pose = u[b, t, y, x].view(2, 3) if inside else torch.zeros(2, 3, **DOUBLE)
-                            for j in range(2):
-                                assert_near(votes[b, row, column, t, ky, kx, j], pose @ weight[j, t, ky, kx])
+    for row, column, t, ky, kx, j in every(rows, columns, 2, kernel, kernel, 2):
+        y, x = row * stride + ky - padding, column * stride + kx - padding
+        inside = 0 <= y < height and 0 <= x < width
+        pose = u[:, t, y, x].view(2, 2, 3) if inside else torch.zeros(2, 2, 3, **DOUBLE)
+        assert_near(votes[:, row, column, t, ky, kx, j], pose @ weight[j, t, ky, kx])

@@ -16,7 +16,8 @@ from flashcaps.cli import app
 from flashcaps.cli.train import runs_and_overrides
 from flashcaps.training.ensemble import Ensemble, open_ensemble
 from flashcaps.training.loop import RunOptions, train
-from flashcaps.training.results import make_table, read_results
+from flashcaps.training.results import read_results
+from tools.results import make_table
 
 from ..fake_data import small_recipe, write_idx
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from flashcaps.nn.backbones import Conv
 from flashcaps.training import loader as sources
 from flashcaps.training.batches import Share
 from flashcaps.training.distributed import Workers
-from flashcaps.training.limits import LIMITS
 from flashcaps.training.loader import open_sources
-from flashcaps.training.recipe import SECTIONS, list_recipes, make_recipe, read_recipe
+from flashcaps.training.recipe import RECIPES, SECTIONS, Claim, Train, list_recipes, make_recipe, read_recipe
 from flashcaps.training.step import make_step
 
 from ..fake_data import SMALL, FakeTransformer, fake_load_data, small_recipe
@@ -78,7 +78,7 @@ TRAINED = {
 @pytest.mark.parametrize(("name", "numbers"), TRAINED.items())
 def test_rates_and_batches_are_the_papers(name: str, numbers: tuple[float, ...]) -> None:
     recipe = read_recipe(name)
-    assert (recipe.optimiser.kind, recipe.schedule.kind, recipe.schedule.staircase) == ("adam", "exponential", True)
+    assert (recipe.optimiser.kind, recipe.schedule.kind) == ("adam", "exponential")
     assert numbers == (recipe.optimiser.lr, recipe.schedule.factor, recipe.schedule.every, recipe.train.batch)
 
 
@@ -115,6 +115,8 @@ def shrunk(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return {}
     if not hasattr(spec, "backbone"):
         return {}
+    layers = [dataclasses.replace(layer, types=2) if hasattr(layer, "types") else layer for layer in spec.layers]
+    monkeypatch.setitem(MODELS, name, lambda: dataclasses.replace(spec, layers=tuple(layers)))
     narrow: dict[str, Any] = {"channels": 4}
     if hasattr(spec.backbone, "stages"):
         narrow = {"stages": ((4, 1, 1), (4, 1, 2))}
@@ -163,13 +165,13 @@ def test_overrides_reach_the_model_and_the_data() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("epoch=3", "did you mean train.epochs"),
-        ("train.epoch=3", "did you mean train.epochs"),
-        ("trian.epochs=3", "did you mean train"),
+        ("epoch=3", "epoch: no such field; did you mean 'epochs'?"),
+        ("train.epoch=3", "train.epoch: no such field; did you mean 'epochs'?"),
+        ("trian.epochs=3", "did you mean 'train'?"),
         ("epochs=three", "train.epochs: expected int, got 'three'"),
         ("epochs=2.5", "train.epochs: expected int, got 2.5"),
         ("capture=1", "train.capture: expected bool, got 1"),
-        ("precision=bf61", "one of fp32, tf32, bf16; did you mean bf16"),
+        ("precision=bf61", "one of fp32, tf32, bf16; did you mean 'bf16'?"),
         ("betas=[0.9]", "optimiser.betas: expected a list of 2"),
         ("kind=adam", "say which: loss.kind, optimiser.kind, schedule.kind"),
         ("epochs", "expected key=value"),
@@ -179,35 +181,20 @@ def test_overrides_reach_the_model_and_the_data() -> None:
         ("ema=1", "train.ema: expected at least 0 and below 1, got 1"),
         ("schedule.momentum=[0.9, 0.8]", "optimiser.kind='radam'"),
         ("model.name=''", "model.name: expected a name"),
-    ],
-)
-def test_wrong_overrides_are_answered_with_what_is_right(override: str, message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        small_recipe(override)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
         ("lr=nan", "optimiser.lr: expected a number from 0 to 1000000, got nan"),
         ("lr=inf", "optimiser.lr: expected at most 1000000, got inf"),
-        ("lr=-0.1", "optimiser.lr: expected at least 0, got -0.1"),
         ("betas=[0.9, 1.5]", "optimiser.betas[1]: expected at least 0 and below 1, got 1.5"),
         ("batch=1_000_000_000_000", "train.batch: expected at most 1000000, got 1000000000000"),
         ("epochs=" + "9" * 4000, "train.epochs: expected at most 1000000, got a number of 13288 bits"),
         ("epochs=" + "9" * 40_000, "train.epochs: expected int, got '999"),
-        ("seed=-1", "train.seed: expected at least 0"),
         ("steps=-5", "train.steps: expected at least 0"),
         ("rollback=4", "train.rollback: expected at most 3"),
         ("crop=-1", "augment.crop: expected at least 0"),
         ("contrast=[0.5]", "augment.contrast: expected two values"),
         ("padding=2", "augment.padding: expected augment.crop beside it"),
         ("label_smoothing=0.1", "loss.label_smoothing: expected loss.kind='cross_entropy' beside it, got 'margin'"),
-        ("mixup=nan", "augment.mixup: expected a number"),
         ("label_smoothing=1.0", "loss.label_smoothing: expected at least 0 and below 1"),
         ("resize=1_000_000", "data.resize: expected at most 4096"),
-        ("validation=-1", "data.validation: expected at least 0"),
         ("model.primary.types=99_999_999_999", "model.overrides.primary.types: expected at most"),
         ("model.options.rate=nan", "model.overrides.options.rate: expected a number"),
         ("data.seed=inf", "data.options.seed: expected at most"),
@@ -215,7 +202,7 @@ def test_wrong_overrides_are_answered_with_what_is_right(override: str, message:
         ("model.decoder=" + "[" * 40 + "]" * 40, "expected at most 16 tables or lists in each other"),
     ],
 )
-def test_absurd_values_are_refused_with_their_key(override: str, message: str) -> None:
+def test_wrong_values_are_refused_with_their_key_and_the_remedy(override: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         small_recipe(override)
     assert message in str(caught.value)
@@ -224,29 +211,25 @@ def test_absurd_values_are_refused_with_their_key(override: str, message: str) -
 
 def test_every_number_of_a_recipe_has_limits() -> None:
     recipe = read_recipe("tiny")
-    numbers = {f"{section}.{f.name}" for section in SECTIONS for f in dataclasses.fields(getattr(recipe, section))
-               if any(word in str(f.type) for word in ("int", "float"))}  # fmt: skip
-    assert numbers == set(LIMITS)
+    fields = [f for section in SECTIONS for f in dataclasses.fields(getattr(recipe, section))]
+    numbers = [f for f in fields if any(word in str(f.type) for word in ("int", "float"))]
+    assert len(numbers) > 30
+    assert numbers == [f for f in fields if "limits" in f.metadata]
 
 
 def test_absurd_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "absurd.toml"
-    path.write_text("x = " + "[" * 100_000)
-    with pytest.raises(ValueError, match=r"absurd\.toml: not TOML"):
-        read_recipe(str(path))
-    path.write_text("x = " + "9" * 100_000)
-    with pytest.raises(ValueError, match=r"absurd\.toml: not TOML"):
-        read_recipe(str(path))
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"absurd\.toml: not TOML"):
-        read_recipe(str(path))
+    for content in (b"x = " + b"[" * 100_000, b"x = " + b"9" * 100_000, b"\xff\xfe\x00"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"absurd\.toml: not TOML"):
+            read_recipe(str(path))
     path.write_text("#" * (2 << 20))
     with pytest.raises(ValueError, match=r"absurd\.toml: expected at most 1,048,576 bytes"):
         read_recipe(str(path))
 
 
 def test_wrong_files_are_answered(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="did you mean capsnet_mnist"):
+    with pytest.raises(ValueError, match=r"recipe: no 'capsnet_mnits'; did you mean 'capsnet_mnist'\?"):
         read_recipe("capsnet_mnits")
     with pytest.raises(FileNotFoundError, match="no file"):
         read_recipe(str(tmp_path / "none.toml"))
@@ -255,13 +238,77 @@ def test_wrong_files_are_answered(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not TOML"):
         read_recipe(str(path))
     path.write_text('[modle]\nname = "capsnet_tiny"')
-    with pytest.raises(ValueError, match="no such section; did you mean model"):
+    with pytest.raises(ValueError, match="no such section; did you mean 'model'"):
         read_recipe(str(path))
     path.write_text('[model]\nname = "capsnet_tiny"\n[data]\nname = "mnist"\n[train]\nepcohs = 3')
-    with pytest.raises(ValueError, match=r"train\.epcohs: no such field; did you mean train\.epochs"):
+    with pytest.raises(ValueError, match=r"train\.epcohs: no such field; did you mean 'epochs'"):
         read_recipe(str(path))
 
 
 def test_a_recipe_survives_json() -> None:
     recipe = read_recipe("discriminative_mnist_l1_norec", ["epochs=2"])
     assert make_recipe(json.loads(recipe.to_json())) == recipe
+
+
+def test_a_recipe_with_a_base_says_what_differs(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'base = "discriminative_mnist_l2_norec"\nabout = "mine"\nmodel.options = { rate = 0.5 }\ntrain.epochs = 3\n'
+    )
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "next.toml").write_text('base = "../mine.toml"\n[claim]\npaper = "a talk"\n')
+    base, mine = read_recipe("discriminative_mnist_l2_norec"), read_recipe(str(tmp_path / "mine.toml"))
+    assert (mine.name, mine.about, mine.train.epochs, mine.train.batch) == ("mine", "mine", 3, base.train.batch)
+    assert base.model.overrides["options"] == {"penalty": "l2"}
+    assert mine.model.overrides == base.model.overrides | {"options": {"rate": 0.5}}  # a value is replaced, not merged
+    assert mine.claim == base.claim != Claim()
+    other = read_recipe(str(tmp_path / "more" / "next.toml"), ["epochs=4"])
+    assert (other.about, other.train.epochs, other.schedule) == ("mine", 4, base.schedule)
+    assert other.claim == Claim(paper="a talk")  # as a whole
+    assert "base" not in other.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('base = "capsnet_mnits"', "^base of mine: no 'capsnet_mnits'; did you mean 'capsnet_mnist'"),
+        ('base = "none.toml"', r"^base of mine: no file .*none\.toml$"),
+        ('base = "mine.toml"', "^base of mine: mine -> mine goes in a circle$"),
+        ('base = "other.toml"', "^base of other: mine -> other -> mine goes in a circle$"),
+        ("base = 3", "^base of mine: expected the name of a recipe, got 3$"),
+        ('base = "tiny"\ntrain = 3', "^train: expected a table, got 3$"),
+        ('base = "tiny"\ntrain.epoch = 3', r"^train\.epoch: no such field; did you mean 'epochs'\?$"),
+    ],
+)
+def test_a_wrong_base_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    (tmp_path / "other.toml").write_text('base = "mine.toml"')
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        read_recipe(str(tmp_path / "mine.toml"))
+
+
+def test_recipes_that_come_along_are_three_files_deep_at_most() -> None:
+    content = {name: tomllib.loads((RECIPES / f"{name}.toml").read_text()) for name in list_recipes()}
+    for name in content:
+        chain = [name]
+        while "base" in content[chain[-1]]:
+            chain.append(content[chain[-1]]["base"])
+        assert len(chain) <= 3, chain
+
+
+@pytest.mark.parametrize("name", ["tiny", "capsnet_mnist_fast", "demo_em", "heinsen_sst2", "em_views_azimuth"])
+def test_a_recipe_is_written_whole_and_read_back(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.toml"
+    path.write_text(read_recipe(name).to_toml())
+    assert read_recipe(str(path)) == read_recipe(name)
+    content = tomllib.loads(path.read_text())
+    assert set(content) == {"about", *SECTIONS}
+    assert len(content["train"]) == len(dataclasses.fields(Train))
+
+
+def test_fields_that_recipes_had_once_are_read_at_the_values_that_changed_nothing() -> None:
+    stored = json.loads(read_recipe("tiny").to_json())
+    stored["optimiser"]["sharpness"], stored["schedule"]["staircase"] = 0.0, True
+    assert make_recipe(stored) == read_recipe("tiny")
+    stored["optimiser"]["sharpness"] = 0.5
+    with pytest.raises(ValueError, match=r"optimiser\.sharpness: no such field"):
+        make_recipe(stored)

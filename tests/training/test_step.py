@@ -48,11 +48,11 @@ def test_the_margin_of_the_spread_loss_rises_over_the_run() -> None:
     step, _ = small_step("loss.kind=spread", "loss.reconstruction=0", "train.steps=100")
     margins = []
     for at in (0, 50, 100):
-        step.set(at)
+        step.prepare(at)
         margins.append(step.margin.item())
     assert margins == pytest.approx([0.2, 0.55, 0.9])
     step, _ = small_step("loss.kind=spread", "loss.reconstruction=0", "loss.spread_margin=steps")
-    step.set(200_000)
+    step.prepare(200_000)
     assert step.margin.item() == pytest.approx(spread_margin_by_step(200_000)) == pytest.approx(0.2 + 0.79 / 2)
 
 
@@ -78,7 +78,7 @@ def test_each_return_to_an_earlier_state_halves_the_rate() -> None:
     step, _ = small_step("schedule.kind=constant")
     rates = []
     for step.rollbacks in range(3):
-        step.set(0)
+        step.prepare(0)
         rates.append(step.optimiser.param_groups[0]["lr"])
     assert rates == [0.005, 0.0025, 0.00125]
 
@@ -121,7 +121,7 @@ def test_an_average_has_the_statistics_averaged_and_the_counters_as_they_are() -
     average = Average(source, 0.75)
     source.running_mean.fill_(4.0)
     source.num_batches_tracked.fill_(7)
-    average.follow()
+    average.update()
     assert average.model.running_mean.tolist() == [1, 1]
     assert average.model.num_batches_tracked == 7
 

@@ -11,20 +11,17 @@ from collections.abc import Callable
 from .adversarial import adversarial
 from .agreement import agreement
 from .architecture import architecture
-from .comparisons import ablation, diverse
+from .comparisons import ablation, diverse, novel_viewpoints
 from .cost import cost, step_time
 from .credit import credit
 from .discriminative import borrowed_decoder, sparsity
+from .drawings import dimensions, perturbations, reconstructions, segmentation
 from .figure import DoesNotApply, Drawn, Run
 from .margin import margin
-from .novel_viewpoints import novel_viewpoints
 from .open_run import open_run
 from .parse_tree import animation, parse_tree
-from .perturbations import dimensions, perturbations
-from .reconstructions import reconstructions
 from .report import compare, write_figure, write_figures
 from .routing_logits import routing_logits
-from .segmentation import segmentation
 from .style import darken
 from .training import convergence, error_curves, iterations, training_loss
 from .viewpoints import pose_azimuth, pose_elevation, pose_trajectories

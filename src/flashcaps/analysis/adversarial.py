@@ -1,12 +1,12 @@
 """Adversarial robustness: accuracy under FGSM and PGD in an L-infinity ball, the same for capsules and CNN.
 
-Images are floats in [0, 1] and stay so. What an attack climbs decides what it finds. The loss a model was trained with
-is no fair measure: the margin loss of an image that is answered well is exactly 0, and so is its gradient, while a
-cross-entropy never is; capsules would look robust because the attack stood still. So attacks climb the *gap*, the
-highest wrong score minus the true class's: its sign is the answer's, it never saturates, and a sign step does not care
-about its scale, be the scores lengths, activations or logits. "cross_entropy" and "trained" are there to compare with.
-Gradients pass through every routing iteration. `flat` in the outcome is the share of images whose gradient is exactly 0
-all the same: where it is large, the accuracy of that model says little.
+Images are floats in [0, 1] and stay so. An attack increases an objective. The loss that a model was trained with is no
+fair one: the margin loss of a well answered image is exactly 0, and so is its gradient, while a cross-entropy never is;
+capsules would look robust because the attack does not move. So attacks increase the *gap*, the highest wrong score
+minus the true class's: it is positive where the answer is wrong, it never saturates, and a sign step does not depend on
+its scale, whether scores are lengths, activations or logits. "cross_entropy" and "trained" are for comparison.
+Gradients pass through every routing iteration. `flat` in the result is the share of images whose gradient is exactly 0:
+where it is large, the accuracy under attack says little.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..models import create_model
 from ..models.base import Output
 from ..nn.losses import multi_hot
 from ..routing.checks import check_choice, check_number
 from ..training.batches import Batch, spread
 from ..training.evaluate import is_right, wilson
 from ..training.recipe import Loss
-from ..training.results import commit, hardware, keep
+from ..training.results import commit, hardware, versions
+from ..training.run_folder import variant
 from ..training.step import criterion
-from .figure import DoesNotApply, Drawn, Run, take
-from .style import COLOURS, MARKERS, figure, grid, styled
+from .figure import NO_IMAGES, DoesNotApply, Drawn, Run, take
+from .style import COLOURS, MARKERS, grid, styled, subplots
 
-Climbed = Callable[[Tensor, Tensor], Tensor]  # scores (B, K), targets (B,) -> what an attack makes large, (B,) or ()
-FOLDER = "robustness"  # under results/
+Objective = Callable[[Tensor, Tensor], Tensor]  # scores (B, K), targets (B,) -> what an attack increases, (B,) or ()
+FOLDER = "robustness"  # of records, under results/
 OBJECTIVES = ("gap", "cross_entropy", "trained")
-DIGITS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)  # of white on black, one channel
+DIGITS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)  # epsilons for images of one channel
 PICTURES = (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255, 16 / 255)
 
 
@@ -48,8 +50,8 @@ def gap(scores: Tensor, targets: Tensor) -> Tensor:
     return scores.masked_fill(true, -math.inf).amax(1) - scores.gather(1, targets[:, None])[:, 0]
 
 
-def objective(name: str, loss: Loss | None = None) -> Climbed:
-    """What to climb, by name; "trained" needs the recipe's loss (without its reconstruction)."""
+def objective(name: str, loss: Loss | None = None) -> Objective:
+    """An objective by name; "trained" needs the recipe's loss, of which the reconstruction is left out."""
     check_choice("loss", name, OBJECTIVES)
     if name == "gap":
         return gap
@@ -58,25 +60,25 @@ def objective(name: str, loss: Loss | None = None) -> Climbed:
     if loss is None:
         raise ValueError("loss: 'trained' needs a checkpoint that names its recipe; take 'gap' or 'cross_entropy'")
     spec = replace(loss, reconstruction=0.0)
-    margin = torch.tensor(0.9)  # of the spread loss, where it ends
+    margin = torch.tensor(0.9)  # the last margin of the spread loss
 
-    def climbed(scores: Tensor, targets: Tensor) -> Tensor:
+    def trained(scores: Tensor, targets: Tensor) -> Tensor:
         mean = criterion(Output(scores, None), Batch(scores, targets), spec, margin.to(scores.device))
-        return mean * len(scores)  # the sum, so that no image's gradient depends on how many there are
+        return mean * len(scores)  # a sum, so that the gradient of an image does not depend on the batch size
 
-    return climbed
+    return trained
 
 
-def climb(model: nn.Module, images: Tensor, targets: Tensor, loss: Climbed = gap) -> tuple[Tensor, Tensor]:
+def climb(model: nn.Module, images: Tensor, targets: Tensor, loss: Objective = gap) -> tuple[Tensor, Tensor]:
     """(gradient of the loss by the pixels, scores (B, K)), both detached."""
     with torch.enable_grad():
         x = images.detach().requires_grad_()
         scores = model(x).scores.float()
         (grad,) = torch.autograd.grad(loss(scores, targets).sum(), x)
-    return grad.nan_to_num(0.0), scores.detach()  # the sign of NaN would break an image and count as a success
+    return grad.nan_to_num(0.0), scores.detach()  # NaN would spoil the image and count as a success
 
 
-def fgsm(model: nn.Module, images: Tensor, targets: Tensor, epsilon: float, *, loss: Climbed = gap) -> Tensor:
+def fgsm(model: nn.Module, images: Tensor, targets: Tensor, epsilon: float, *, loss: Objective = gap) -> Tensor:
     """x + epsilon sign(grad), clipped to [0, 1] (Goodfellow, Shlens, Szegedy 2015). images (B, C, H, W)."""
     check(images, targets, epsilon)
     grad, _ = climb(model, images, targets, loss)
@@ -85,13 +87,13 @@ def fgsm(model: nn.Module, images: Tensor, targets: Tensor, epsilon: float, *, l
 
 def pgd(
     model: nn.Module, images: Tensor, targets: Tensor, epsilon: float, *, steps: int = 20, step: float | None = None,
-    seed: int = 0, loss: Climbed = gap,
+    seed: int = 0, loss: Objective = gap,
 ) -> Tensor:  # fmt: skip
-    """x <- clip(x + step sign(grad)), `steps` times, from a random place in the ball (Madry et al. 2018).
+    """x <- clip(x + step sign(grad)), `steps` times, from a random point in the ball (Madry et al. 2018).
 
-    step: 2.5 epsilon / steps unless given, so that every corner can be reached. clip: to within epsilon of the image
-    and to [0, 1]. Of each image comes back the first point that fools the model, the image itself included; else the
-    last point. Nothing waits for the device.
+    step: 2.5 epsilon / steps by default, which reaches every corner. clip: to epsilon around the image and to [0, 1].
+    Returns for each image the first point that fools the model, which may be the image itself, or else the last point.
+    Never waits for the device.
     """
     check(images, targets, epsilon)
     if steps < 1:
@@ -121,7 +123,7 @@ def check(images: Tensor, targets: Tensor, epsilon: float) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: FGSM, and PGD of `steps` steps, at each epsilon; loss: one of OBJECTIVES."""
+    """The measurement: FGSM, and PGD of `steps` steps, at each epsilon. loss: one of OBJECTIVES."""
 
     epsilons: tuple[float, ...] = ()
     steps: int = 20
@@ -133,17 +135,17 @@ class Plan:
         return self.epsilons or (DIGITS if channels == 1 else PICTURES)
 
 
-QUICK = Plan(steps=10, batch=50)  # what a figure measures on the spot, of a model that is not measured yet
+QUICK = Plan(steps=10, batch=50)  # for a figure of a model without stored results
 
 
 def robustness(model: nn.Module, batch: Batch, plan: Plan = Plan(), trained: Loss | None = None) -> dict[str, Any]:
     """Accuracy in percent under each attack, with its 95 % interval; counted on the device and read once.
 
-    epsilon 0 is the accuracy on clean images. flat: percent of images with a gradient of exactly 0.
+    epsilon 0 is the accuracy on clean images. flat: percent of images whose gradient is exactly 0.
     """
     images, targets = batch.inputs, batch.targets
     if batch.mask is not None or images.ndim != 4:
-        raise DoesNotApply("images are needed for an attack; this model reads hidden states of text")
+        raise DoesNotApply(NO_IMAGES)
     check(images, targets, 0.0)
     loss, epsilons = objective(plan.loss, trained), plan.at(images.shape[1])
     training = model.training
@@ -152,7 +154,7 @@ def robustness(model: nn.Module, batch: Batch, plan: Plan = Plan(), trained: Los
         counts = torch.zeros(1 + 2 * len(epsilons), dtype=torch.int64, device=images.device)
         for k, rows in enumerate(torch.arange(len(images), device=images.device).split(plan.batch)):
             some = take(Batch(images, targets), rows)
-            counts += torch.stack(_survivors(model, some, epsilons, loss, replace(plan, seed=plan.seed + k)))
+            counts += torch.stack(_survivors(model, some, loss, replace(plan, seed=plan.seed + k)))
     finally:
         model.train(training)
     flat, *right = counts.tolist()
@@ -163,9 +165,10 @@ def robustness(model: nn.Module, batch: Batch, plan: Plan = Plan(), trained: Los
             "step": "2.5 epsilon / steps", "flat": round(100 * flat / n, 4), "rows": rows}
 
 
-def _survivors(model: nn.Module, batch: Batch, epsilons: tuple[float, ...], loss: Climbed, plan: Plan) -> list[Tensor]:
-    """How many gradients are 0, and how many images are right under FGSM and under PGD at each epsilon."""
+def _survivors(model: nn.Module, batch: Batch, loss: Objective, plan: Plan) -> list[Tensor]:
+    """How many gradients are 0, and how many images stay right under FGSM and under PGD at each epsilon."""
     x, targets = batch.inputs, batch.targets
+    epsilons = plan.at(x.shape[1])
     grad, scores = climb(model, x, targets, loss)
     counts, clean = [(grad.flatten(1) == 0).all(1).sum()], is_right(scores, targets, "top1")
 
@@ -188,45 +191,35 @@ def _row(attack: str, epsilon: float, right: int, examples: int) -> dict[str, An
 
 
 def make_record(run: Run, plan: Plan, command: str = "") -> dict[str, Any]:
-    """What results/robustness/RECIPE/VARIANT-SEED.json says of a checkpoint."""
-    from ..training.environment import versions
-
+    """The content of results/robustness/RECIPE/VARIANT-SEED.json for a checkpoint."""
     recipe, began = run.recipe, time.monotonic()
     if recipe is None:
         raise DoesNotApply("a run of a recipe is needed; this checkpoint names none")
-    if run.model.image is None:
-        raise DoesNotApply("images are needed for an attack; this model reads hidden states of text")
+    run.images()
     found = robustness(run.model, run.single(), plan, recipe.loss)
-    about = {"recipe": recipe.name, "variant": variant_of(run), "overrides": list(recipe.overrides),
+    about = {"recipe": recipe.name, "variant": variant(recipe), "overrides": list(recipe.overrides),
              "seed": recipe.train.seed, "data": recipe.data.name, "model": run.model.name,
              "parameters": run.parameters, "trained_with": recipe.loss.kind}
-    device = next(run.model.parameters()).device
-    return about | found | {"wall_s": round(time.monotonic() - began, 2), "hardware": hardware(device),
+    return about | found | {"wall_s": round(time.monotonic() - began, 2), "hardware": hardware(run.device),
                             "versions": versions(), "commit": commit(), "command": command}
 
 
-def keep_record(record: dict[str, Any], results: Path) -> Path:
-    return keep(record, results / FOLDER)
-
-
 def read_records(results: Path) -> list[dict[str, Any]]:
-    """All that was kept, in a fixed order."""
+    """All stored records, in a fixed order."""
     return [json.loads(path.read_text()) for path in sorted((results / FOLDER).glob("*/*.json"))]
 
 
 @styled
 def adversarial(run: Run) -> Drawn:
     """Accuracy under attack against its size, FGSM and PGD, of this model and of all measured on the same data."""
-    if run.model.image is None:
-        raise DoesNotApply("images are needed for an attack; this model reads hidden states of text")
+    run.images()
     data = run.recipe.data.name if run.recipe else ""
     lines = by_model([r for r in run.robustness if r["data"] == data])
-    if run.recipe is None or (run.recipe.name, variant_of(run)) not in lines:
-        looked = take(run.single(), spread(len(run.single().inputs), QUICK.batch).to(run.single().inputs.device))
-        own = {"model": run.model.name, **robustness(run.model, looked, QUICK, run.recipe.loss if run.recipe else None)}
+    if run.recipe is None or (run.recipe.name, variant(run.recipe)) not in lines:
+        few = take(run.single(), spread(len(run.single().inputs), QUICK.batch).to(run.single().inputs.device))
+        own = {"model": run.model.name, **robustness(run.model, few, QUICK, run.recipe.loss if run.recipe else None)}
         lines = {(run.name, "default"): [own], **lines}
-    fig = figure(9.4, 4.2)
-    axes = fig.subplots(1, 2, sharey=True)
+    fig, axes = subplots(9.4, 4.2, 1, 2, sharey=True)
     curves: dict[str, Any] = {}
     for k, ((name, kind), records) in enumerate(lines.items()):
         label = name if kind == "default" else f"{name} {kind}"
@@ -237,22 +230,15 @@ def adversarial(run: Run) -> Drawn:
                       label=label)
     for axis, title in zip(axes, ("FGSM", "PGD"), strict=True):
         axis.set(title=title, xlabel="largest change of a pixel, of 1", ylim=(0, 101))
-        grid(axis)
+    grid(*axes)
     axes[0].set_ylabel("accuracy, %")
     axes[0].legend(fontsize=9, loc="lower left")
     return Drawn({"curves": curves}, fig, " ".join(_said(label, lines[key]) for label, key in
                                                    zip(curves, lines, strict=True)))
 
 
-def variant_of(run: Run) -> str:
-    from ..training.run_folder import variant
-
-    assert run.recipe is not None
-    return variant(run.recipe)
-
-
 def by_model(records: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Seeds together, in a fixed order."""
+    """(recipe, variant) -> the records of all seeds."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault((record["recipe"], record["variant"]), []).append(record)
@@ -260,7 +246,7 @@ def by_model(records: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[s
 
 
 def mean_curve(records: list[dict[str, Any]], attack: str) -> dict[float, float]:
-    """epsilon -> accuracy, the mean over seeds."""
+    """epsilon -> mean accuracy over seeds."""
     points: dict[float, list[float]] = {}
     for row in (row for record in records for row in record["rows"] if row["attack"] == attack):
         points.setdefault(row["epsilon"], []).append(row["accuracy"])
@@ -268,9 +254,7 @@ def mean_curve(records: list[dict[str, Any]], attack: str) -> dict[float, float]
 
 
 def is_plain(model: str) -> bool:
-    """Whether it has no capsules: a dashed line."""
-    from ..models import create_model
-
+    """Whether a model has no capsules, so that its line is dashed."""
     with torch.device("meta"):
         return not hasattr(create_model(model), "capsules")
 

@@ -1,4 +1,4 @@
-"""Encoder and decoder with shapes and parameter counts, read off the model itself (em slides; dynamic, Fig. 1, 2)."""
+"""Encoder and decoder with shapes and parameter counts, from the model itself (em slides; dynamic, Fig. 1, 2)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from ..routing import Routed
 from ..training.batches import Batch
 from .figure import Drawn, Run, take
 from .inside import trace
-from .style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, PURPLE, figure, numbers, styled
+from .style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, PURPLE, styled, subplots
 
+ARROW = {"arrowstyle": "-|>", "color": MUTED, "linewidth": 1.5, "shrinkA": 0, "shrinkB": 0}
 COLOUR = {"input": MUTED, "layer": BLUE, "capsules": ORANGE, "head": GREEN, "decoder": PURPLE}
 PER_ROW = 5
 
 
 class Stage(NamedTuple):
-    """One box: what it is, the shape it gives for one example, its parameters."""
+    """One box: its kind and name, the output shape for one example, its parameters."""
 
     kind: str
     name: str
@@ -32,33 +33,28 @@ def architecture(run: Run) -> Drawn:
     """Encoder and decoder with shapes and parameter counts, drawn from the model."""
     found = stages(run)
     rows = [found[k : k + PER_ROW] for k in range(0, len(found), PER_ROW)]
-    fig = figure(10, 1.75 * len(rows) + 0.2)
-    axis = fig.subplots()
+    fig, (axis,) = subplots(10, 1.75 * len(rows) + 0.2)
     axis.set(xlim=(0, PER_ROW), ylim=(-len(rows), 0))
     axis.axis("off")
     for r, row in enumerate(rows):
         for c, stage in enumerate(row):
             _box(axis, c + 0.5, -r - 0.5, stage)
             if c:
-                axis.annotate("", (c + 0.06, -r - 0.5), (c - 0.06, -r - 0.5), arrowprops=_arrow())
+                axis.annotate("", (c + 0.06, -r - 0.5), (c - 0.06, -r - 0.5), arrowprops=ARROW)
         if r:
             line = ((PER_ROW - 0.5, -r + 0.16), (PER_ROW - 0.5, -r), (0.5, -r))
             axis.plot(*zip(*line, strict=True), color=MUTED, linewidth=1.5)
-            axis.annotate("", (0.5, -r - 0.15), (0.5, -r + 0.02), arrowprops=_arrow())
+            axis.annotate("", (0.5, -r - 0.15), (0.5, -r + 0.02), arrowprops=ARROW)
     total = run.parameters
     largest = max(found, key=lambda s: s.parameters)
     capsules = sum(s.parameters for s in found if s.kind == "capsules")
     drawn = sum(s.parameters for s in found if s.kind == "decoder")
-    text = (f"{run.model.name} has {numbers(total)} parameters. The largest part is {largest.name} with "
-            f"{numbers(largest.parameters)} ({100 * largest.parameters / total:.0f} %)")
-    text += f"; capsules hold {100 * capsules / total:.0f} %" if capsules else "; it has no capsules"
+    text = (f"{run.model.name} has {total:,} parameters. The largest part is {largest.name} with "
+            f"{largest.parameters:,} ({100 * largest.parameters / total:.0f} %)")
+    text += f"; capsules have {100 * capsules / total:.0f} %" if capsules else "; it has no capsules"
     text += f" and the decoder {100 * drawn / total:.0f} %." if drawn else ", and it has no decoder."
     text += " Shapes are of one example: capsules are types x rows x columns x pose, or capsules x pose."
     return Drawn({"stages": found, "parameters": total}, fig, text)
-
-
-def _arrow() -> dict[str, Any]:
-    return {"arrowstyle": "-|>", "color": MUTED, "linewidth": 1.5, "shrinkA": 0, "shrinkB": 0}
 
 
 def _box(axis: Any, x: float, y: float, stage: Stage) -> None:
@@ -72,14 +68,15 @@ def _box(axis: Any, x: float, y: float, stage: Stage) -> None:
     axis.text(x, y - 0.13, stage.detail, ha="center", va="center", fontsize=9, color=MUTED)
     if stage.parameters:
         colour = COLOUR[stage.kind]
-        axis.text(x, y - 0.27, numbers(stage.parameters), ha="center", va="center", fontsize=10, color=colour)
+        axis.text(x, y - 0.27, f"{stage.parameters:,}", ha="center", va="center", fontsize=10, color=colour)
 
 
 def stages(run: Run) -> list[Stage]:
     """Input, backbone, primary capsules, capsule layers, head, decoder, with the shapes of one example."""
     model: Any = run.model
     batch = one_example(run)
-    found = [Stage("input", "input", tuple(batch.inputs.shape[1:]), 0, "image" if model.image else "hidden states")]
+    own = sum(p.numel() for p in model.parameters(recurse=False))
+    found = [Stage("input", "input", tuple(batch.inputs.shape[1:]), own, "image" if model.image else "hidden states")]
     parts = [(n, m) for n, m in model.named_children() if n not in ("capsules", "head", "decoder") and m is not None]
     shapes: dict[nn.Module, tuple[int, ...]] = {}
     leaves = [leaf for name, part in parts for leaf in _leaves(name, part)]
@@ -89,12 +86,9 @@ def stages(run: Run) -> list[Stage]:
     finally:
         for hook in hooks:
             hook.remove()
-    own = sum(p.numel() for p in model.parameters(recurse=False))
     for name, m in leaves:
         kind = "capsules" if name == "primary" else "layer"
         found.append(Stage(kind, name, shapes[m], count(m), _detail(m)))
-    if own:
-        found[0] = found[0]._replace(parameters=own)
     if hasattr(model, "capsules"):
         for k, layer in enumerate(trace(run, batch)):
             detail = f"{layer.layer.name}, {len(layer.steps)} iteration{'s' * (len(layer.steps) > 1)}"
@@ -110,16 +104,16 @@ def stages(run: Run) -> list[Stage]:
 
 
 def one_example(run: Run) -> Batch:
-    """The first of the run's, or zeros where it has none."""
+    """The run's first example, or zeros if it has none."""
     model: Any = run.model
     if run.batch is not None:
         return take(run.batch, torch.tensor([0]))
     shape = model.image or (8, *model.reads)
-    return Batch(torch.zeros(1, *shape, device=next(model.parameters()).device), torch.zeros(1, dtype=torch.long))
+    return Batch(torch.zeros(1, *shape, device=run.device), torch.zeros(1, dtype=torch.long))
 
 
 def _leaves(name: str, part: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The parts worth a box: those of a chain that hold parameters, or the whole of anything else."""
+    """The parts that get a box: those of an nn.Sequential that have parameters, or any other module as a whole."""
     if not isinstance(part, nn.Sequential):
         return [(name, part)] if count(part) else []
     inner = [m for m in part if count(m)]

@@ -1,21 +1,18 @@
-"""Bars over measured results: attention's ablations, and models on DiverseMultiMNIST."""
+"""Bars of stored results: ablations of attention, DiverseMultiMNIST, familiar and novel viewpoints."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ..training.recipe import Recipe, list_recipes
 from .figure import DoesNotApply, Drawn, Run
-from .records import Facts, accuracy, facts
-from .style import COLOURS, INK, MUTED, figure, grid, numbers, styled
+from .records import Facts, Rows, accuracy, known, length, missing_sentence, not_measured, trained_alike
+from .style import BLUE, COLOURS, INK, MUTED, RED, grid, styled, subplots
 
 ABLATIONS = {"attention": "", "A: no LayerNorm": "model.options.norm=false", "B: sequential": "model.concurrent=false",
-             "C: activations": "model.options.activation=true"}  # the bars, and the override that makes each
-
-Rows = list[tuple[dict[str, Any], Facts]]  # what was measured, and of which recipe
+             "C: activations": "model.options.activation=true"}  # bar -> its override
+HELD_OUT = {"azimuth": "held_out_azimuths", "elevation": "held_out_elevations"}
 
 
 @styled
@@ -23,15 +20,14 @@ def ablation(run: Run) -> Drawn:
     """Attention routing without LayerNorm, sequential, and with activations (attention, Fig. 4)."""
     table: dict[str, dict[int, list[float]]] = {}
     rows = [(record, f) for record, f in known(run) if ablated(f)]
-    for record, f in trained_alike(rows, schedule, lambda f: (ablated(f), f.iterations)):
+    for record, f in trained_alike(rows, training, lambda f: (ablated(f), f.iterations)):
         table.setdefault(ablated(f), {}).setdefault(f.iterations, []).append(accuracy(record))
     absent = {k: f"attention_simple_cifar10 {o}".strip() for k, o in ABLATIONS.items() if k not in table}
     if not set(table) - {"attention"}:
         raise DoesNotApply(f"measured ablations are needed, in results/runs or --beside; {not_measured(absent)}")
     kinds = [k for k in ABLATIONS if k in table]
     counts = sorted({t for points in table.values() for t in points})
-    fig = figure(10, 3.8)
-    axis = fig.subplots()
+    fig, (axis,) = subplots(10, 3.8)
     width = 0.86 / len(kinds)
     means = {k: {t: statistics.fmean(v) for t, v in table[k].items()} for k in kinds}
     for j, kind in enumerate(kinds):
@@ -44,44 +40,16 @@ def ablation(run: Run) -> Drawn:
     grid(axis)
     best = {k: max(v.values()) for k, v in means.items()}
     text = "Best accuracy over iterations: " + ", ".join(f"{k} {v:.2f} %" for k, v in best.items()) + "."
-    text += f" N{not_measured(absent)[1:]}." if absent else ""
-    return Drawn({"accuracy": means}, fig, text)
+    return Drawn({"accuracy": means}, fig, text + missing_sentence(absent))
 
 
-def not_measured(absent: dict[str, str]) -> str:
-    """Which runs are missing (name -> what follows `flashcaps train`), and how they are made."""
-    words = [name if name == command else f"{name} ({command})" for name, command in absent.items()]
-    return f"not measured yet: {', '.join(words)}; flashcaps train each, then flashcaps results with their folders"
-
-
-def known(run: Run) -> list[tuple[dict[str, Any], Facts]]:
-    pairs = ((record, facts(record)) for record in run.records)
-    return [(record, f) for record, f in pairs if f is not None]
-
-
-def trained_alike(rows: Rows, alike: Callable[[Recipe], Any], bar: Callable[[Facts], Any]) -> Rows:
-    """The rows that `alike` makes no difference between, and of these the group with most bars.
-
-    A mean over 10 and 350 epochs would say nothing.
-    """
-    groups: dict[str, Rows] = {}
-    for record, f in rows:
-        groups.setdefault(repr(alike(f.recipe)), []).append((record, f))
-    return max(groups.values(), key=lambda group: len({bar(f) for _, f in group}), default=[])
-
-
-def schedule(recipe: Recipe) -> tuple[Any, ...]:
-    """All that a run is trained with, but for its seed."""
-    return replace(recipe.train, seed=0), recipe.schedule, recipe.optimiser, recipe.augment, recipe.loss
-
-
-def steps(recipe: Recipe) -> tuple[Any, ...]:
-    """For how long, and how the learning rate changes; losses and optimisers are each model's own."""
-    return replace(recipe.train, seed=0), recipe.schedule
+def training(recipe: Recipe) -> tuple[Any, ...]:
+    """Everything a run is trained with, except its seed."""
+    return *length(recipe), recipe.optimiser, recipe.augment, recipe.loss
 
 
 def ablated(f: Facts) -> str:
-    """Which bar a run of attention routing belongs to; "" for none of them."""
+    """The bar that a run of attention routing belongs to; "" for none."""
     if f.algorithm != "attention" or "simple_cifar10" not in f.recipe.model.name or "cifar100" in f.recipe.model.name:
         return ""
     options = f.changed.get("options", {})
@@ -98,7 +66,7 @@ def diverse(run: Run) -> Drawn:
     rows: dict[str, dict[str, Any]] = {}
     measured = [(record, f) for record, f in known(run)
                 if f.recipe.data.name == "diverse_multimnist" and not f.changed]
-    for record, f in trained_alike(measured, steps, lambda f: f.recipe.name):
+    for record, f in trained_alike(measured, length, lambda f: f.recipe.name):
         row = rows.setdefault(record["recipe"], {"values": [], "parameters": record["parameters"],
                                                  "paper": f.recipe.claim.value})
         row["values"].append(accuracy(record))
@@ -107,13 +75,12 @@ def diverse(run: Run) -> Drawn:
         raise DoesNotApply(f"measured runs on DiverseMultiMNIST are needed, in results/runs or --beside; "
                            f"{not_measured(absent)}")
     names = sorted(rows, key=lambda n: statistics.fmean(rows[n]["values"]))
-    fig = figure(8, 0.6 * len(names) + 1.3)
-    axis = fig.subplots()
+    fig, (axis,) = subplots(8, 0.6 * len(names) + 1.3)
     ours = [statistics.fmean(rows[n]["values"]) for n in names]
     axis.barh(names, ours, color=COLOURS[0], height=0.6)
     for k, (name, value) in enumerate(zip(names, ours, strict=True)):
-        inside = value > 50  # else it would run over the end of its bar
-        axis.text(1.5 if inside else value + 1.5, k, f"{value:.2f} %, {numbers(rows[name]['parameters'])} parameters",
+        inside = value > 50  # a shorter bar has no room for the text
+        axis.text(1.5 if inside else value + 1.5, k, f"{value:.2f} %, {rows[name]['parameters']:,} parameters",
                   va="center", color="#fefefe" if inside else INK, fontsize=10.5)
     paper = [(rows[n]["paper"], k) for k, n in enumerate(names) if rows[n]["paper"] is not None]
     if paper:
@@ -122,5 +89,69 @@ def diverse(run: Run) -> Drawn:
     axis.set(xlabel="images with all digits right, %", xlim=(0, 100))
     axis.tick_params(axis="y", length=0, color=MUTED)
     said = ", ".join(f"{n} {v:.2f} %" for n, v in zip(names[::-1], ours[::-1], strict=True))
-    text = f"All digits of a test image right, and no other: {said}."
-    return Drawn({"rows": rows}, fig, text + (f" N{not_measured(absent)[1:]}." if absent else ""))
+    text = f"Test images with all digits right and no others: {said}."
+    return Drawn({"rows": rows}, fig, text + missing_sentence(absent))
+
+
+@styled
+def novel_viewpoints(run: Run) -> Drawn:
+    """Test error on viewpoints seen in training and on novel viewpoints, model by model."""
+    rows = [(record, f) for record, f in known(run) if held_out(f) and familiar_error(record) is not None]
+    if run.recipe is not None:
+        rows = [row for row in rows if row[1].recipe.data.name == run.recipe.data.name] or rows
+    errors = {what: table_of([row for row in rows if held_out(row[1]) == what]) for what in HELD_OUT}
+    measured = {name for table in errors.values() for name in table}
+    absent = {name: name for name in list_recipes() if "_views_" in name and name not in measured}
+    shown = {what: table for what, table in errors.items() if table}
+    if not shown:
+        raise DoesNotApply("measured runs with viewpoints held out are needed, in results/runs or --beside; "
+                           f"{not_measured(absent)}")
+    fig, axes = subplots(9.4, 4.2, 1, len(shown), sharey=True)
+    for axis, (what, table) in zip(axes, shown.items(), strict=True):
+        for k, (part, colour) in enumerate((("familiar", BLUE), ("novel", RED))):
+            x = [j + (k - 0.5) * 0.4 for j in range(len(table))]
+            bars = axis.bar(x, [row[part] for row in table.values()], 0.38, color=colour, label=f"{part} {what}s")
+            axis.bar_label(bars, fmt="%.1f", fontsize=10, padding=2, color=INK)
+        axis.set_xticks(range(len(table)), [name.removesuffix(f"_views_{what}") for name in table])
+        axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+        grid(axis)
+    axes[0].set_ylabel("test error, %")
+    text = " ".join(_said(what, table) for what, table in shown.items())
+    return Drawn(errors, fig, text + missing_sentence(absent))
+
+
+def held_out(f: Facts) -> str:
+    """Which viewpoints were held out; "" for none, for both, and for a model other than its recipe's."""
+    kinds = [what for what, option in HELD_OUT.items() if f.recipe.data.options.get(option)]
+    return kinds[0] if len(kinds) == 1 and not f.recipe.model.overrides.keys() - {"image"} else ""
+
+
+def familiar_error(record: dict[str, Any]) -> float | None:
+    """The last validation error of the curve, which belongs to the weights that were tested."""
+    points = [point["error"] for point in record["curve"] if point["split"] == "validation"]
+    return points[-1] if points else None
+
+
+def table_of(rows: Rows) -> dict[str, dict[str, Any]]:
+    """recipe -> mean errors over seeds, of runs with one schedule; batch and rates are each model's own."""
+    table: dict[str, dict[str, Any]] = {}
+    same = trained_alike(rows, schedule, lambda f: f.recipe.name)
+    for name in sorted({f.recipe.name for _, f in same}):
+        records = [record for record, f in same if f.recipe.name == name]
+        familiar = statistics.fmean(familiar_error(record) or 0.0 for record in records)
+        novel = statistics.fmean(100 - accuracy(record) for record in records)
+        table[name] = {"familiar": familiar, "novel": novel, "seeds": len(records),
+                       "parameters": records[0]["parameters"]}
+    return table
+
+
+def schedule(recipe: Recipe) -> tuple[Any, ...]:
+    spec = recipe.train
+    return recipe.data.name, spec.epochs, spec.steps, spec.stop_error, spec.select, recipe.schedule.kind
+
+
+def _said(what: str, table: dict[str, dict[str, Any]]) -> str:
+    rows = sorted(table.items(), key=lambda row: row[1]["novel"])
+    each = ", ".join(f"{name.removesuffix(f'_views_{what}')} {row['familiar']:.1f} -> {row['novel']:.1f} % "
+                     f"({row['parameters'] / 1e6:.2f}M parameters)" for name, row in rows)
+    return f"From familiar to novel {what}s, the lowest error on novel ones first: {each}."

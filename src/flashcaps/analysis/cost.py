@@ -1,4 +1,4 @@
-"""What routing costs: memory and time against iterations, and time per 100 training steps, measured here and now."""
+"""What routing costs on this machine: memory and time against iterations, and time per 100 training steps."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..nn.coefficients import ascend_coefficients
 from ..nn.losses import margin_loss, reconstruction_loss
 from ..routing import ROUTING
 from ..training.batches import Batch
-from .figure import DoesNotApply, Drawn, Run, take
-from .inside import iterated, iterations_of
-from .style import ALGORITHM, INK, MARKERS, figure, grid, styled, whole_ticks
+from .figure import DoesNotApply, Drawn, Run
+from .inside import iterated, iterations_of, keeps_couplings
+from .style import INK, MARKERS, colour_of, grid, styled, subplots, whole_ticks
 
 IMAGES = 16
-LIMIT_S = 30.0  # of measuring, about: a large model on a small machine gets fewer points
+LIMIT_S = 30.0  # seconds of measuring: a large model on a small machine gets fewer points
 
 
 @styled
@@ -27,32 +27,32 @@ def cost(run: Run, iterations: tuple[int, ...] = (1, 2, 3, 5)) -> Drawn:
 
     Memory is what a forward pass keeps for the backward pass, parameters left out.
     """
-    batch = take(run.examples(), torch.arange(min(IMAGES, len(run.examples().inputs))))
+    batch = run.first(IMAGES)
     data = measured(run, batch, iterations)
-    fig = figure(9.5, 3.8)
-    axes = fig.subplots(1, 2)
+    fig, axes = subplots(9.5, 3.8, 1, 2)
     for k, (name, points) in enumerate(data.items()):
         for axis, which, scale in ((axes[0], 0, 1000 / len(batch.inputs)), (axes[1], 1, 1.0)):
-            axis.plot(list(points), [p[which] * scale for p in points.values()], marker=MARKERS[k],
-                      color=ALGORITHM.get(name, INK), label=name)
+            axis.plot(list(points), [p[which] * scale for p in points.values()], marker=MARKERS[k % len(MARKERS)],
+                      color=colour_of(name), label=name)
     axes[0].set(xlabel="routing iterations", ylabel="ms per image, forward + backward", ylim=(0, None))
     axes[1].set(xlabel="routing iterations", ylabel="MiB kept for backward", ylim=(0, None))
     axes[0].legend(fontsize=10)
     for axis in axes:
         whole_ticks(axis, max(iterations))
-        grid(axis)
+    grid(*axes)
     own = data[run.layer().name]
     first, last = own[min(own)], own[max(own)]
-    device = next(run.model.parameters()).device.type
+    sizes = {name: points[max(own)][1] for name, points in data.items() if max(own) in points}
+    best = min(sizes, key=lambda n: sizes[n])
     text = (f"{run.model.name} with each algorithm in its place, {len(batch.inputs)} images at once on this machine's "
-            f"{device}. Its own, {run.layer().name}: {first[0] * 1000:.0f} ms and {first[1]:.1f} MiB with {min(own)}, "
-            f"{last[0] * 1000:.0f} ms and {last[1]:.1f} MiB with {max(own)} iterations. "
-            f"Leanest with {max(own)}: {_leanest(data, max(own))}.")
+            f"{run.device.type}. Its own, {run.layer().name}: {first[0] * 1000:.0f} ms and {first[1]:.1f} MiB with "
+            f"{min(own)}, {last[0] * 1000:.0f} ms and {last[1]:.1f} MiB with {max(own)} iterations. Least memory with "
+            f"{max(own)}: {best} ({sizes[best]:.1f} MiB).")
     return Drawn({"cost": data}, fig, text)
 
 
 def measured(run: Run, batch: Batch, iterations: tuple[int, ...]) -> dict[str, dict[int, tuple[float, float]]]:
-    """(seconds, MiB) of each algorithm and number of iterations, the model's own first, until the time is up."""
+    """(seconds, MiB) of each algorithm and number of iterations, the model's own first, within LIMIT_S."""
     models, start = variants(run), time.perf_counter()
     data: dict[str, dict[int, tuple[float, float]]] = {}
     names = sorted(models, key=lambda n: n != run.layer().name)
@@ -60,65 +60,57 @@ def measured(run: Run, batch: Batch, iterations: tuple[int, ...]) -> dict[str, d
         for name in names:
             if data and time.perf_counter() - start > LIMIT_S:
                 return data
-            if name == "discriminative" and t > 1:
+            if t > 1 and keeps_couplings(ROUTING[name]()):
                 continue
             with iterated(models[name].capsules, t):
                 data.setdefault(name, {})[t] = (seconds(models[name], batch), kept_bytes(models[name], batch) / 2**20)
     return data
 
 
-def _leanest(data: dict[str, dict[int, tuple[float, float]]], count: int) -> str:
-    sizes = {name: points[count][1] for name, points in data.items() if count in points}
-    best = min(sizes, key=lambda n: sizes[n])
-    return f"{best} ({sizes[best]:.1f} MiB)"
-
-
 @styled
 def step_time(run: Run, repeats: int = 2) -> Drawn:
     """Training time per 100 steps, all algorithms in this model (discriminative, Fig. 4)."""
-    size = min(run.recipe.train.batch if run.recipe else IMAGES, 64, len(run.examples().inputs))
-    batch = take(run.examples(), torch.arange(size))
+    batch = run.first(min(run.recipe.train.batch if run.recipe else IMAGES, 64))
+    size = len(batch.inputs)
     times: dict[str, float] = {}
     counts, start = {}, time.perf_counter()
     for name, model in variants(run).items():
         if times and time.perf_counter() - start > LIMIT_S:
             break
         times[name], counts[name] = 100 * step_seconds(model, batch, repeats), iterations_of(model.capsules)
-    fig = figure(7.5, 0.5 * len(times) + 1.2)
-    axis = fig.subplots()
+    fig, (axis,) = subplots(7.5, 0.5 * len(times) + 1.2)
     names = sorted(times, key=lambda n: -times[n])
     bars = axis.barh([f"{n}, {counts[n]}" for n in names], [times[n] for n in names], height=0.6,
-                     color=[ALGORITHM.get(n, INK) for n in names])
+                     color=[colour_of(n) for n in names])
     axis.bar_label(bars, [f" {times[n]:.1f} s" for n in names], color=INK)
     axis.set(xlabel=f"seconds per 100 steps of {size} images", ylabel="routing, iterations")
     axis.margins(x=0.15)
     fastest = min(times, key=lambda n: times[n])
-    text = (f"Whole training steps of {run.model.name} on {size} images, measured here ({repeats} steps, the faster "
-            f"counts). {fastest} is fastest with {times[fastest]:.1f} s; "
+    text = (f"Whole training steps of {run.model.name} on {size} images, measured here (the fastest of {repeats}). "
+            f"{fastest} is fastest with {times[fastest]:.1f} s; "
             + ", ".join(f"{n} takes {times[n] / times[fastest]:.2f} times that" for n in names if n != fastest) + ".")
     return Drawn({"seconds": times, "iterations": counts}, fig, text)
 
 
 def variants(run: Run) -> dict[str, Any]:
-    """The model with every algorithm that can take the place of its own, fresh weights."""
+    """The model with every algorithm that can replace its own, with new weights."""
     run.stack()
-    device = next(run.model.parameters()).device
     found: dict[str, Any] = {}
     kept = {k: v for k, v in run.model.overrides.items() if k not in ("routing", "options", "pose", "concurrent")}
     with torch.random.fork_rng(devices=[]):
         for name in ROUTING:
             own = run.model.overrides if name == run.layer().name else kept | {"routing": name}
             try:
-                found[name] = create_model(run.model.name, **own).to(device)
-            except (ValueError, TypeError):  # it cannot: a number per child, say, where any number may come
+                found[name] = create_model(run.model.name, **own).to(run.device)
+            except (ValueError, TypeError):  # a coefficient per child, for example, where any number may come
                 continue
     if not found:
-        raise DoesNotApply(f"{run.model.name} cannot be built anew from its name")
+        raise DoesNotApply(f"{run.model.name} cannot be built again from its name")
     return found
 
 
 def run_once(model: Any, batch: Batch) -> Tensor:
-    """A loss of the batch: margin, and reconstruction where there is a decoder."""
+    """The loss of a batch: margin, and reconstruction if there is a decoder."""
     drawn = batch.chosen if model.decoder is not None else None
     output = model(batch.inputs, batch.mask) if batch.mask is not None else model(batch.inputs, chosen=drawn)
     loss = margin_loss(output.scores, batch.targets)
@@ -128,16 +120,13 @@ def run_once(model: Any, batch: Batch) -> Tensor:
 
 
 def seconds(model: Any, batch: Batch) -> float:
-    """Forward and backward, the faster of two; one is enough where it takes seconds."""
-    def work() -> None:
-        run_once(model, batch).backward()
-
-    first = _timed(work, batch)
-    return first if first > 2 else min(first, _timed(work, batch))
+    """Forward and backward pass, the faster of two, or one that takes seconds."""
+    first = _timed(lambda: run_once(model, batch).backward(), batch)
+    return first if first > 2 else min(first, _timed(lambda: run_once(model, batch).backward(), batch))
 
 
 def step_seconds(model: Any, batch: Batch, repeats: int) -> float:
-    """One training step: forward, the coefficients' own, backward, optimiser."""
+    """One training step: forward, update of coefficients, backward, optimiser."""
     optimiser = torch.optim.Adam(model.parameters())
 
     def step() -> None:
@@ -147,7 +136,7 @@ def step_seconds(model: Any, batch: Batch, repeats: int) -> float:
         loss.backward()
         optimiser.step()
 
-    first = _timed(step, batch)  # the optimiser's state is made in it
+    first = _timed(step, batch)  # allocates the optimiser's state
     return first if first > 5 else min(_timed(step, batch) for _ in range(repeats))
 
 
@@ -175,5 +164,5 @@ def kept_bytes(model: nn.Module, batch: Batch) -> int:
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         loss = run_once(model, batch)
     total = sum(seen.values())
-    del loss  # until here, so that no storage is freed and its place counted twice
+    del loss  # alive until here, so that no address is reused and counted twice
     return total

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .figure import DoesNotApply, Drawn, Run, take
+from .figure import DoesNotApply, Drawn, Run
 from .inside import LayerTrace, presence, trace
-from .style import bare, figure, styled
+from .style import bare, styled, subplots
 
 
 @styled
@@ -15,15 +15,13 @@ def credit(run: Run, sentences: int = 3) -> Drawn:
     """Which tokens and transformer layers a sentence's class capsule used (heinsen)."""
     if run.model.image is not None:
         raise DoesNotApply("text is needed: hidden states of a transformer; this model reads images")
-    batch = run.examples()
-    batch = take(batch, torch.arange(min(sentences, len(batch.inputs))))
+    batch = run.first(sentences)
     n, depth = batch.inputs.shape[1:3]
     scores = run.model(batch.inputs, batch.mask).scores
     answer = scores.argmax(1)
     shares = credit_of(trace(run, batch))  # (B, n * l, K)
     table = shares[torch.arange(len(answer)), :, answer].view(-1, n, depth)
-    fig = figure(10, 2.5 * len(table) + 0.2)
-    axes = fig.subplots(len(table), 1, squeeze=False)[:, 0]
+    fig, axes = subplots(10, 2.5 * len(table) + 0.2, len(table), 1)
     said, words = [], []
     for k, axis in enumerate(axes):
         length = int(batch.mask[k].sum()) if batch.mask is not None else n
@@ -38,15 +36,15 @@ def credit(run: Run, sentences: int = 3) -> Drawn:
         best = int(table[k, :length].sum(1).argmax())
         layer = int(table[k].sum(0).argmax())
         token_share, layer_share = 100 * float(table[k, best].sum()), 100 * float(table[k, :, layer].sum())
-        said.append(f"sentence {k + 1} leans most on “{tokens[best]}” ({token_share:.0f} % of its credit, where "
-                    f"{100 / length:.0f} % would be even) and on layer {layer} ({layer_share:.0f} %, even: "
-                    f"{100 / depth:.0f} %)")
+        said.append(f"sentence {k + 1} uses “{tokens[best]}” most ({token_share:.0f} % of its credit; an even share is "
+                    f"{100 / length:.0f} %) and layer {layer} ({layer_share:.0f} %; even: {100 / depth:.0f} %)")
     axes[-1].set_xlabel("token")
-    return Drawn({"credit": table, "tokens": words, "answer": answer}, fig, f"Bright is used more; {'; '.join(said)}.")
+    text = f"Brighter is used more; {'; '.join(said)}."
+    return Drawn({"credit": table, "tokens": words, "answer": answer}, fig, text)
 
 
 def credit_of(layers: list[LayerTrace]) -> Tensor:
-    """Of every primary capsule for every class: presence times coupling, layer upon layer, (B, I, K), sums to 1."""
+    """The share of each primary capsule in each class, presence times coupling through all layers: (B, I, K)."""
     total: Tensor | None = None
     for layer in layers:
         use = presence(layer).flatten(1)[..., None] * layer.steps[-1].coupling.abs()  # (B, I, J)

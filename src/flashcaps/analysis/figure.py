@@ -14,13 +14,16 @@ from ..data import Split
 from ..models.base import Model, Output
 from ..nn.capsules import CapsuleLayer
 from ..nn.stack import CapsuleStack
+from ..routing import Routed
 from ..training.batches import Batch
-from ..training.evaluate import answers, forward, is_right
+from ..training.evaluate import forward, is_right
 from ..training.recipe import Recipe
+
+NO_IMAGES = "images are needed; this model reads hidden states of text"
 
 
 class Drawn(NamedTuple):
-    """data: what is drawn, as tensors and numbers; figure: a matplotlib Figure; caption: what is seen in this model."""
+    """data: tensors and numbers that are drawn; figure: a matplotlib Figure; caption: what it shows of this model."""
 
     data: dict[str, Any]
     figure: Any
@@ -28,16 +31,15 @@ class Drawn(NamedTuple):
 
 
 class DoesNotApply(ValueError):
-    """One line that says why a figure cannot be drawn of this model, and what it would take."""
+    """One line that says why a figure cannot be drawn for this model, and what it needs."""
 
 
 @dataclass
 class Run:
-    """A trained model and what is known of it. In a notebook, Run(model, Batch(images, labels, labels, images)) does.
+    """A trained model and its data. In a notebook Run(model, Batch(images, labels, labels, images)) is enough.
 
-    batch: test examples to look at; where there are none, `missing` says why. rule, threshold: how scores become an
-    answer. records: finished runs to compare with; robustness: what was kept of attacks on them. folder: the run's
-    own, where it has one.
+    batch: test examples; `missing` says why there are none. rule, threshold: how scores become an answer. records:
+    finished runs to compare with; robustness: stored results of attacks on them. folder: of the run, if it has one.
     """
 
     model: Model
@@ -49,9 +51,9 @@ class Run:
     threshold: float = 0.5
     recipe: Recipe | None = None
     folder: Path | None = None
-    split: Split | None = None  # the whole test set, with what its `info` says of each image
-    crop: int = 0  # side of the middle of those images that the model sees; 0 is all
-    tokens: list[list[str]] | None = None  # of text, for every example
+    split: Split | None = None  # the whole test set, with its `info` on each image
+    crop: int = 0  # side of the centre crop that the model sees; 0 is the whole image
+    tokens: list[list[str]] | None = None  # the tokens of each text
     metrics: list[dict[str, Any]] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
     robustness: list[dict[str, Any]] = field(default_factory=list)
@@ -68,9 +70,14 @@ class Run:
             raise DoesNotApply("images with one class each are needed; these hold several")
         return batch
 
+    def first(self, count: int) -> Batch:
+        """The first `count` examples."""
+        batch = self.examples()
+        return take(batch, torch.arange(min(count, len(batch.inputs))))
+
     def images(self) -> Tensor:
         if self.model.image is None:
-            raise DoesNotApply("images are needed; this model reads hidden states of text")
+            raise DoesNotApply(NO_IMAGES)
         return self.examples().inputs
 
     def stack(self) -> CapsuleStack:
@@ -92,7 +99,7 @@ class Run:
 
     @cached_property
     def output(self) -> Output:
-        """Of all examples."""
+        """The model's output for all examples."""
         batch, parts = self.examples(), []
         with torch.no_grad():
             for rows in torch.arange(len(batch.inputs), device=batch.inputs.device).split(100):
@@ -104,14 +111,25 @@ class Run:
         return Output(torch.cat([p.scores for p in parts]), routed)
 
     @property
+    def poses(self) -> Tensor:
+        """Class capsules of all examples, (N, J, D)."""
+        routed = self.output.routed
+        assert routed is not None
+        return routed.pose
+
+    def draw(self, poses: Tensor, classes: Tensor) -> Tensor:
+        """What the decoder draws: poses (N, J, D), classes (N,) -> (N, C, H, W), or (N, M) -> (N, M, C, H, W)."""
+        model: Any = self.model
+        return model.reconstruct(Routed(poses), classes)
+
+    @property
     def right(self) -> Tensor:
         """(N,) bool."""
         return is_right(self.output.scores, self.examples().targets, self.rule, self.threshold)
 
     @property
-    def answers(self) -> Tensor:
-        """(N, K) bool."""
-        return answers(self.output.scores, self.rule, self.threshold)
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
     def class_name(self, k: int) -> str:
         return self.class_names[k] if k < len(self.class_names) else str(k)

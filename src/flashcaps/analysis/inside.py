@@ -1,4 +1,4 @@
-"""What happens inside: the children, couplings and poses of every capsule layer, and where capsules look."""
+"""Inside a model: the children, couplings and poses of every capsule layer, and the receptive fields of capsules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..nn.capsules import CapsuleLayer, DenseCapsules
 from ..nn.stack import CapsuleStack
-from ..routing import Routed, Step
+from ..routing import Routed, Routing, Sizes, Step
 from ..training.batches import Batch
 from ..training.evaluate import forward
 from .figure import DoesNotApply, Run
@@ -20,7 +20,7 @@ from .figure import DoesNotApply, Run
 
 @dataclass(frozen=True)
 class LayerTrace:
-    """One capsule layer: what came in, and its coupling and pose after every iteration."""
+    """One capsule layer: its input, and its coupling and pose after every iteration."""
 
     layer: CapsuleLayer
     u: Tensor  # (B, I, D) or (B, types, H, W, D)
@@ -30,23 +30,19 @@ class LayerTrace:
 
 
 def children(run: Run, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """The primary capsules of a batch: what the stack of capsule layers is called with."""
-    seen: dict[str, Any] = {}
-
-    def look(module: Any, inputs: tuple[Any, ...]) -> None:
-        seen["in"] = (*inputs, None)[:2]
-
-    hook = run.stack().register_forward_pre_hook(look)
+    """The primary capsules of a batch: poses and activations, as the stack of capsule layers gets them."""
+    inputs: list[Any] = []
+    hook = run.stack().register_forward_pre_hook(lambda module, given: inputs.extend((*given, None)))
     try:
         forward(run.model, batch)
     finally:
         hook.remove()
-    return seen["in"]
+    return inputs[0], inputs[1]
 
 
 @contextmanager
 def iterated(stack: CapsuleStack, iterations: int | None) -> Iterator[None]:
-    """The stack with another number of routing iterations; None leaves its own."""
+    """Use another number of routing iterations within the context; None keeps the stack's own."""
     layers = layers_of(stack)
     before = stack.iterations, [layer.routing.iterations for layer in layers]
     try:
@@ -67,8 +63,13 @@ def layers_of(stack: CapsuleStack) -> list[CapsuleLayer]:
 
 
 def iterations_of(stack: CapsuleStack) -> int:
-    """How often it routes."""
+    """The number of routing iterations of the class layer."""
     return stack.iterations if stack.concurrent else layers_of(stack)[-1].routing.iterations
+
+
+def keeps_couplings(algorithm: Routing) -> bool:
+    """Whether couplings are state of the layer, one per child, so that there is nothing to iterate over."""
+    return any(spec.state and spec.per_child for spec in algorithm.learned(Sizes(1, 1, 1)).values())
 
 
 def trace(run: Run, batch: Batch, iterations: int | None = None) -> list[LayerTrace]:
@@ -90,7 +91,7 @@ def _sequential(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> li
 
 
 def _concurrent(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> list[LayerTrace]:
-    """Procedure 2: after one sweep all layers at once, each from what its neighbours were."""
+    """Procedure 2: after one sweep all layers at once, each from the previous state of its neighbours."""
     layers = layers_of(stack)
     state = [Routed(u, activation)]
     for layer in layers:
@@ -122,7 +123,7 @@ def class_votes(run: Run, batch: Batch, iterations: int | None = None) -> tuple[
 
 
 def presence(top: LayerTrace) -> Tensor:
-    """How much each child is there, (B, I) or (B, types, H, W): its activation or, in its pose already, its length."""
+    """The activation of each child as a probability, (B, I) or (B, types, H, W); where the pose has it, its length."""
     if top.activation is not None:
         return top.activation.sigmoid() if top.layer.routing.input_activation == "score" else top.activation
     if top.layer.routing.output_activation == "length":
@@ -131,14 +132,14 @@ def presence(top: LayerTrace) -> Tensor:
 
 
 def receptive_fields(run: Run, batch: Batch) -> Tensor:
-    """Where the primary capsules at each place look, (H, W, 4): first row, last row, first and last column.
+    """The pixels that primary capsules at each place see, (H, W, 4): first row, last row, first and last column.
 
-    Read off the gradient of one place's poses with respect to the image, so any backbone will do.
+    Computed from the gradient of one place's poses with respect to the image, so it works for any backbone.
     """
     image = run.images()[:1]
     u, _ = children(run, batch._replace(inputs=image))
     if u.ndim != 5:
-        raise DoesNotApply("primary capsules in places are needed; these have none")
+        raise DoesNotApply("primary capsules on a grid are needed; these have none")
     h, w = u.shape[2:4]
     network: Any = run.model
     with torch.enable_grad():
@@ -151,6 +152,6 @@ def receptive_fields(run: Run, batch: Batch) -> Tensor:
 def _extent(gradient: Tensor) -> tuple[int, int, int, int]:
     ink = gradient.abs().sum((0, 1)) > 0
     rows, columns = ink.any(1).nonzero()[:, 0], ink.any(0).nonzero()[:, 0]
-    if not len(rows):  # every unit below is off for this input
+    if not len(rows):  # every ReLU below is off for this input
         return 0, ink.shape[0] - 1, 0, ink.shape[1] - 1
     return int(rows[0]), int(rows[-1]), int(columns[0]), int(columns[-1])

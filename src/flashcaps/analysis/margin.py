@@ -1,4 +1,4 @@
-"""The margin loss as a function of length, and the lengths this model gives (em slides; dynamic, Eq. 4)."""
+"""The margin loss as a function of length, and this model's lengths (em slides; dynamic, Eq. 4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..nn.losses import margin_loss, multi_hot
 from .figure import DoesNotApply, Drawn, Run
-from .style import BLUE, MUTED, RED, figure, grid, styled
+from .style import BLUE, MUTED, RED, grid, styled, subplots
 
 BINS = 40
 
@@ -22,8 +22,7 @@ def margin(run: Run) -> Drawn:
     there = multi_hot(run.examples().targets, run.model.classes) > 0.5
     scores = run.output.scores
     lengths = {"present": scores[there], "absent": scores[~there]}
-    fig = figure(7.5, 4.6)
-    top, bottom = fig.subplots(2, 1, sharex=True, height_ratios=(1.3, 1))
+    fig, (top, bottom) = subplots(7.5, 4.6, 2, 1, sharex=True, height_ratios=(1.3, 1))
     top.plot(x, present, color=BLUE, label="class is present")
     top.plot(x, absent, color=RED, linestyle="--", label="class is absent")
     top.set(ylabel="margin loss", ylim=(-0.02, 0.85))
@@ -34,16 +33,16 @@ def margin(run: Run) -> Drawn:
             share, edges = torch.histogram(values, BINS, range=(0, 1))
             bottom.stairs(100 * share / len(values), edges, color=colour, linestyle=step, linewidth=2)
     bottom.set(xlabel="length of the class capsule", ylabel="% of capsules")
+    grid(top, bottom)
     for axis in (top, bottom):
-        grid(axis)
         for edge in (0.1, 0.9):
             axis.axvline(edge, color=MUTED, linewidth=1, linestyle=":")
     free = {"present": lengths["present"] >= 0.9, "absent": lengths["absent"] <= 0.1}
     parts = [f"{100 * float(ok.float().mean()):.1f} % of the {name} classes' lengths are "
              f"{'0.9 or more' if name == 'present' else '0.1 or less'}" for name, ok in free.items() if len(ok)]
     means = ", ".join(f"{float(v.mean()):.2f} if {name}" for name, v in lengths.items() if len(v))
-    text = (f"Above: what a length costs. Below: lengths in this model over {len(scores)} test images, in the mean "
-            f"{means}. Between the dotted lines lengths cost something: {' and '.join(parts)}, which costs nothing.")
+    text = (f"Above: the loss of a length. Below: this model's lengths over {len(scores)} test images; the mean is "
+            f"{means}. Only lengths between the dotted lines have a loss: {' and '.join(parts)}, which have none.")
     return Drawn({"length": x, "present": present, "absent": absent, "lengths": lengths}, fig, text)
 
 

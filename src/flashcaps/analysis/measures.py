@@ -1,4 +1,4 @@
-"""Numbers a person would give a drawn figure: area, stroke thickness, width, height, skew."""
+"""Measures of a drawn figure: area, stroke thickness, width, height, skew."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ MEASURES = ("thickness", "skew", "width", "height", "area")
 
 
 def measure(pictures: Tensor) -> dict[str, Tensor]:
-    """pictures (..., H, W) >= 0, ink on nothing -> each measure (...), in pixels; skew is a slope.
+    """pictures (..., H, W) >= 0, ink on 0 -> each measure (...), in pixels; skew is a slope.
 
-    A stroke of width w and length L has ink w L, and its edges (the total variation) are 2 L long: thickness is twice
-    one by the other. Width and height are those of the box whose ink has the same standard deviation. Skew is by how
-    many pixels ink moves right per pixel up.
+    A stroke of width w and length L has an area of w L, and its edges (the total variation) are 2 L long: thickness is
+    2 area / edges. Width and height are those of the box with the same standard deviation. Skew: how many pixels the
+    ink moves right per pixel up.
     """
     h, w = pictures.shape[-2:]
     y = torch.arange(h, dtype=pictures.dtype, device=pictures.device)

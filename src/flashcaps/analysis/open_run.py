@@ -1,4 +1,4 @@
-"""From a checkpoint to all that figures are made of."""
+"""Opens a checkpoint with its data and the results it is compared with."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from ..training.evaluate import score_threshold
 from ..training.loader import open_sources
 from ..training.recipe import make_recipe
 from ..training.results import read_results
+from ..training.run_folder import read_metrics
 from .adversarial import read_records
 from .figure import Run
 
-COUNT = 500  # test examples a figure looks at
-SENTENCES = 16  # of text: the hidden states of one take megabytes
+COUNT = 500  # test examples of a figure
+SENTENCES = 16  # the hidden states of one text take megabytes
 
 
 def open_run(
@@ -34,8 +35,8 @@ def open_run(
 ) -> Run:
     """The run of a folder, a weights file or a shipped name, with `count` examples of its test data.
 
-    data: where data sets lie. results: folder of measured results; beside: run folders, or folders of them; figures
-    that compare runs find them there. Test data that are not here leave the figures that need them undrawn.
+    data: root of data sets. results: folder of stored results. beside: run folders, or folders of run folders, for
+    figures that compare runs. Without test data, the figures that need them are not drawn.
     """
     chosen = find_device(device)
     model: Any = load(checkpoint, device=chosen)
@@ -47,7 +48,7 @@ def open_run(
     run = Run(model, name=path.name or str(path), recipe=recipe, folder=folder if known else None,
               metrics=read_metrics(folder), records=records, robustness=read_records(Path(results)))
     if recipe is None:
-        run.missing = "the checkpoint names no recipe, so its data are not known"
+        run.missing = "the checkpoint names no recipe, so its data are unknown"
         return run
     run.threshold = score_threshold(recipe.loss.kind)
     try:
@@ -66,15 +67,8 @@ def open_run(
     return run
 
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The whole lines of a run's metrics.jsonl; [] where there is none."""
-    path = folder / "metrics.jsonl"
-    text = path.read_text() if path.is_file() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-
-
 def gather(results: str | Path, folders: Iterable[str | Path]) -> list[dict[str, Any]]:
-    """Finished runs: those in `results`, and of the folders; the latter with their metrics and where they lie."""
+    """Finished runs: those in `results`, and those in `folders` with their metrics and folder."""
     found = read_results(Path(results))
     for folder in folders:
         inner = sorted(Path(folder).glob("*/result.json"))
@@ -87,10 +81,9 @@ def gather(results: str | Path, folders: Iterable[str | Path]) -> list[dict[str,
 
 
 def untrained(run: Run) -> Any:
-    """The run's model as it was before the first step: same seed, same weights."""
+    """The run's model before the first step: same seed, same weights."""
     from ..models import create_model
 
-    device = next(run.model.parameters()).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.recipe.train.seed if run.recipe else 0)
-        return create_model(run.model.name, **run.model.overrides).to(device).eval()
+        return create_model(run.model.name, **run.model.overrides).to(run.device).eval()

@@ -1,21 +1,123 @@
-"""The parse tree of one image, still and moving."""
+"""The parse tree of one image: which primary capsules are routed to which class, per iteration; still and as a GIF."""
 
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from .figure import Drawn, Run
-from .inside import iterations_of
-from .style import BLUE, FAINT, GREEN, INK, MUTED, RED, figure, rgba, styled
-from .tree import Tree, grow
+from ..nn.capsules import ConvCapsules
+from ..routing import Step
+from ..routing.votes import covered, patches
+from .figure import DoesNotApply, Drawn, Run, take
+from .inside import LayerTrace, iterations_of, presence, receptive_fields, trace
+from .style import BLUE, FAINT, GREEN, INK, MUTED, RED, rgba, styled, subplots
 
+EDGES = 24  # lines per class and layer
 ROOTS = (BLUE, RED, GREEN)
 WIDEST = 4.5  # of a line, points
 STEP = 1.3  # from one level to the next
+
+
+@dataclass(frozen=True)
+class Tree:
+    """levels: positions of nodes, (N, 2) as (x, y) in [0, 1], from the primary capsules up; dense layers are a column.
+    edges[k] (E, 3): root, child and parent between levels k and k + 1. mass[k] (T, E): the share of everything routed
+    to classes that goes along each edge. share (T, R): the total of each root."""
+
+    roots: list[int]
+    levels: list[Tensor]
+    edges: list[Tensor]
+    mass: list[Tensor]
+    share: Tensor
+
+
+def grow(run: Run, row: int, *, roots: int = 3, iterations: int | None = None) -> Tree:
+    """The tree of example `row`, its roots the classes with the largest scores."""
+    batch = take(run.examples(), torch.tensor([row]))
+    fields = receptive_fields(run, batch)
+    layers = trace(run, batch, iterations)
+    steps = max(len(layer.steps) for layer in layers)
+    weights = [torch.stack([node_weights(layer, layer.steps[min(t, len(layer.steps) - 1)], whole=k == 0)
+                            for t in range(steps)]) for k, layer in enumerate(layers)]  # (T, children, parents) each
+    if weights[-1].shape[2] < 2:
+        raise DoesNotApply("at least two class capsules are needed; a child of a single one has no choice")
+    classes = run.output.scores[row].topk(min(roots, weights[-1].shape[2])).indices.tolist()
+    flows, share = flow(weights, classes)
+    edges, mass = zip(*(strongest(x) for x in flows), strict=True)
+    h, w = run.images().shape[2:]
+    x, y = (fields[..., 2] + fields[..., 3] + 1) / (2 * w), (fields[..., 0] + fields[..., 1] + 1) / (2 * h)
+    centres = torch.stack([x, y], -1).view(-1, 2)
+    types = weights[0].shape[1] // len(centres)
+    step = min(float(x.diff(dim=1).min()) if x.shape[1] > 1 else 0.1, 0.12)
+    levels = [(centres + ring(types, 0.3 * step)[:, None]).flatten(0, 1), *(_places(layer) for layer in layers)]
+    return Tree(classes, levels, list(edges), list(mass), share)
+
+
+def ring(types: int, radius: float) -> Tensor:
+    """Offsets of the capsules of each type around their place, (types, 2)."""
+    angle = torch.arange(types) * (2 * torch.pi / types)
+    return radius * torch.stack([angle.cos(), angle.sin()], 1) * (types > 1)
+
+
+def node_weights(layer: LayerTrace, step: Step, whole: bool = False) -> Tensor:
+    """Coupling times the child's presence in the first example, (children, parents).
+
+    A node is a place, its types summed, where a layer has places; else a capsule. whole: every child of a dense layer
+    is a node of its own.
+    """
+    c, a = step.coupling[0].abs(), presence(layer)[0]
+    if not isinstance(layer.layer, ConvCapsules):
+        w = a.reshape(-1, 1) * c  # (I, J)
+        return w if a.ndim == 1 or whole else w.view(a.shape[0], -1, w.shape[1]).sum(0)
+    k, stride, p = layer.layer.kernel, layer.layer.stride, layer.layer.padding
+    a = F.pad(a, (p, p, p, p))
+    h, w_ = a.shape[1:]
+    seen = patches(a[None, ..., None], k, stride)[0, ..., 0]  # (H', W', T * k * k)
+    use = (c.sum(1).permute(1, 2, 0) * seen).unflatten(2, (-1, k * k)).sum(2).flatten(0, 1)  # (P, k * k)
+    child = covered(h, w_, k, stride, a.device)
+    table = torch.zeros(len(use), h * w_, device=a.device).scatter_add(1, child, use)
+    return table.view(-1, h, w_)[:, p : h - p, p : w_ - p].flatten(1).T
+
+
+def flow(weights: list[Tensor], classes: list[int]) -> tuple[list[Tensor], Tensor]:
+    """The mass along every edge, from the classes down, (T, R, children, parents) per layer, and the roots' shares."""
+    top = weights[-1]
+    shares = top / top.sum((1, 2), keepdim=True).clamp(min=1e-12)
+    flows = [torch.zeros(len(top), len(classes), *top.shape[1:], device=top.device)]
+    for r, k in enumerate(classes):
+        flows[0][:, r, :, k] = shares[:, :, k]
+    for w in reversed(weights[:-1]):
+        part = w / w.sum(1, keepdim=True).clamp(min=1e-12)  # of each parent, over its children
+        flows.insert(0, part[:, None] * flows[0].sum(3)[:, :, None, :])
+    return flows, flows[-1].sum((2, 3))
+
+
+def strongest(flows: Tensor, limit: int = EDGES) -> tuple[Tensor, Tensor]:
+    """flows (T, R, children, parents) -> the edges that carry most in any iteration, (E, 3), and their mass (T, E)."""
+    t, r, n, m = flows.shape
+    flat = flows.view(t, r, n * m)
+    best = flat.amax(0).topk(min(limit, n * m), dim=1).indices  # (R, limit)
+    mass = flat.gather(2, best.expand(t, -1, -1)).flatten(1)
+    root = torch.arange(r, device=best.device)[:, None].expand_as(best)
+    edges = torch.stack([root, best // m, best % m], -1).flatten(0, 1)
+    used = mass.amax(0) > 0
+    return edges[used].cpu(), mass[:, used].cpu()
+
+
+def _places(layer: LayerTrace) -> Tensor:
+    """Positions of the parents: their grid, or a column."""
+    pose = layer.out.pose
+    if pose.ndim == 5:
+        h, w = pose.shape[2:4]
+        y, x = torch.meshgrid((torch.arange(h) + 0.5) / h, (torch.arange(w) + 0.5) / w, indexing="ij")
+        return torch.stack([x, y], -1).view(-1, 2)
+    n = pose.shape[1]
+    return torch.stack([torch.full((n,), 0.5), (torch.arange(n) + 0.5) / n], -1)
 
 
 @styled
@@ -28,10 +130,9 @@ def parse_tree(run: Run, row: int | None = None) -> Drawn:
     across = len(shown) if len(tree.levels) == 2 else 1
     down = len(shown) // across
     wide = 2.6 * (STEP * (len(tree.levels) - 1) + 0.6)
-    fig = figure(0.78 * wide * across, 0.78 * 3.35 * down)
-    axes = fig.subplots(down, across, squeeze=False).flatten()
+    fig, axes = subplots(0.78 * wide * across, 0.78 * 3.35 * down, down, across)
     for axis, t in zip(axes, shown, strict=True):
-        lines, dots, labels = plant(axis, run, tree, row)
+        lines, dots, labels = draw_tree(axis, run, tree, row)
         set_mass(lines, dots, labels, run, tree, [m[t] for m in tree.mass], tree.share[t])
         axis.set_title(f"iteration {t + 1}")
     return Drawn(_data(tree, row), fig, _caption(run, tree, row))
@@ -44,9 +145,8 @@ def animation(run: Run, row: int | None = None, iterations: int = 5, between: in
 
     row = clear_row(run) if row is None else row
     tree = grow(run, row, iterations=iterations)
-    fig = figure(2.6 * (STEP * (len(tree.levels) - 1) + 0.6), 3.2)
-    axis = fig.subplots()
-    artists = plant(axis, run, tree, row)
+    fig, (axis,) = subplots(2.6 * (STEP * (len(tree.levels) - 1) + 0.6), 3.2)
+    artists = draw_tree(axis, run, tree, row)
     frames, waits = [], []
     own, last = iterations_of(run.stack()), len(tree.share) - 1
     for k in range(last * between + 1):
@@ -70,14 +170,14 @@ def animation(run: Run, row: int | None = None, iterations: int = 5, between: in
 
 
 def clear_row(run: Run) -> int:
-    """A rightly answered example whose best two scores are closest: routing has something to decide."""
+    """The correctly answered example with the closest best two scores, so that routing has something to decide."""
     best = run.output.scores.topk(min(2, run.output.scores.shape[1]), 1).values
     gap = best[:, 0] - best[:, -1]
     return int(torch.where(run.right, gap, gap.new_tensor(torch.inf)).argmin())
 
 
-def plant(axis: Any, run: Run, tree: Tree, row: int) -> tuple[list[Any], list[Any], list[Any]]:
-    """Image, nodes and lines of a tree. Line widths, dot sizes and labels are set by `set_mass`."""
+def draw_tree(axis: Any, run: Run, tree: Tree, row: int) -> tuple[list[Any], list[Any], list[Any]]:
+    """Draws image, nodes and lines of a tree. `set_mass` sets line widths, dot sizes and labels."""
     from matplotlib.collections import LineCollection
 
     image = run.images()[row]
@@ -114,7 +214,7 @@ def set_mass(
 
 
 def _spot(level: Tensor, k: int) -> Tensor:
-    """Places of level k in the drawing: the image, then one column or smaller grid after the other."""
+    """Positions of level k in the drawing: the image, then a column or a smaller grid for each level."""
     x, y = level[:, 0], 1 - level[:, 1]
     if k == 0:
         return torch.stack([x, y], 1)
@@ -122,7 +222,7 @@ def _spot(level: Tensor, k: int) -> Tensor:
 
 
 def _column(count: int, k: int) -> Tensor:
-    """The roots, one above the other."""
+    """Positions of the roots, one above the other."""
     y = 1 - (torch.arange(count) + 0.5) / count
     return torch.stack([torch.full((count,), STEP * k + 0.1), y], 1)
 
@@ -137,7 +237,7 @@ def _caption(run: Run, tree: Tree, row: int) -> str:
     first, last = tree.share[0], tree.share[-1]
     said = ", ".join(f"{n} from {100 * float(a):.1f} to {100 * float(b):.1f} %"
                      for n, a, b in zip(names, first, last, strict=True))
-    return (f"Lines go from primary capsules, drawn where they look ({len(tree.levels[0])} of them, types in a ring "
-            f"around the middle of what they see), up to the {len(names)} classes with the largest scores. Thickness "
-            f"is coupling times presence; of each class the strongest lines are shown. Over {len(tree.share)} "
-            f"iterations the share of all that is routed changes: {said}.")
+    return (f"Lines go from the {len(tree.levels[0])} primary capsules, drawn in a ring around the centre of their "
+            f"receptive field, to the {len(names)} classes with the largest scores. Thickness is coupling times "
+            f"presence; only the strongest lines of each class are shown. Over {len(tree.share)} iterations the share "
+            f"of each class in everything routed changes: {said}.")

@@ -1,8 +1,10 @@
-"""Finished runs as figures need them: which algorithm, how many iterations, what else was changed."""
+"""Finished runs to compare: their algorithm, number of iterations and other overrides, grouped by schedule."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -23,8 +25,11 @@ class Facts(NamedTuple):
     changed: dict[str, Any]
 
 
+Rows = list[tuple[dict[str, Any], Facts]]  # records of finished runs with their facts
+
+
 def facts(record: dict[str, Any]) -> Facts | None:
-    """What a record's recipe and overrides say; None for an ensemble, or where this version knows no such recipe."""
+    """The facts of a record's recipe and overrides; None for an ensemble or a recipe that no longer exists."""
     if "members" in record:
         return None
     return _facts(record["recipe"], tuple(o for o in record["overrides"] if not o.startswith("train.seed=")))
@@ -45,22 +50,46 @@ def _facts(name: str, overrides: tuple[str, ...]) -> Facts | None:
     return Facts(recipe, layers_of(stack)[-1].name, iterations_of(stack), changed)
 
 
-def comparable(run: Run) -> list[tuple[dict[str, Any], Facts]]:
+def known(run: Run) -> Rows:
+    pairs = ((record, facts(record)) for record in run.records)
+    return [(record, f) for record, f in pairs if f is not None]
+
+
+def comparable(run: Run) -> Rows:
     """The known runs on the same data as this one."""
     if run.recipe is None:
         raise DoesNotApply("a run of a recipe is needed; this checkpoint names none")
-    found = []
-    for record in run.records:
-        known = facts(record)
-        if known is not None and known.recipe.data.name == run.recipe.data.name:
-            found.append((record, known))
-    return found
+    return [(record, f) for record, f in known(run) if f.recipe.data.name == run.recipe.data.name]
 
 
 def accuracy(record: dict[str, Any]) -> float:
-    """In percent, whichever way round it was measured."""
+    """In percent, whether accuracy or error was stored."""
     return record["value"] if "accuracy" in record["metric"] else 100 - record["value"]
 
 
-def algorithm_name(name: str) -> str:
-    return name or "plain CNN"
+def algorithm_name(f: Facts) -> str:
+    return f.algorithm or "plain CNN"
+
+
+def trained_alike(rows: Rows, key: Callable[[Recipe], Any], bar: Callable[[Facts], Any]) -> Rows:
+    """Of the groups of rows with the same `key`, the one with most bars: no mean is over 10 and 350 epochs."""
+    groups: dict[str, Rows] = {}
+    for record, f in rows:
+        groups.setdefault(repr(key(f.recipe)), []).append((record, f))
+    return max(groups.values(), key=lambda group: len({bar(f) for _, f in group}), default=[])
+
+
+def length(recipe: Recipe) -> tuple[Any, ...]:
+    """How long a run trains and how its learning rate changes; losses and optimisers are each model's own."""
+    return replace(recipe.train, seed=0), recipe.schedule
+
+
+def not_measured(absent: dict[str, str]) -> str:
+    """Which runs are missing (name -> arguments of `flashcaps train`), and how to add them."""
+    words = [name if name == command else f"{name} ({command})" for name, command in absent.items()]
+    return f"not measured yet: {', '.join(words)}; flashcaps train each, and give the folders with --beside"
+
+
+def missing_sentence(absent: dict[str, str]) -> str:
+    """`not_measured` as the last sentence of a caption; "" where nothing is missing."""
+    return f" N{not_measured(absent)[1:]}." if absent else ""

@@ -1,4 +1,4 @@
-"""All figures of a checkpoint into a folder, and one page that shows them: images inside, no network."""
+"""Writes the figures of a checkpoint into a folder, with one HTML page that contains them and needs no network."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import base64
 import html
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from ..routing.checks import nearest
 from .figure import DoesNotApply, Drawn, Run
-from .style import darken, numbers
+from .style import darken
 
 DPI = 110
-Tell = Callable[[str, str], None]  # (name, why not), "" where it was drawn
+Tell = Callable[[str, str], None]  # (name, reason why it is not drawn or "")
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -53,23 +53,26 @@ class Written:
 
 def write_figures(run: Run, out: str | Path, names: Iterable[str] = (), tell: Tell = lambda name, why: None) -> Path:
     """Draw `names` (all by default) into `out`: NAME.png, NAME-dark.png, the same as .svg, and report.html."""
-    folder, chosen = Path(out), choose(names)
-    found = [write_figure(run, name, folder, tell) for name in chosen]
-    body = header([run]) + contents(found) + "".join(section(w.name, [w], [run]) for w in found if not w.why)
-    return save_page(folder, f"{run.name}: inside", body + undrawn(found), "62rem")
+    return _write({Path(out): run}, Path(out), names, tell, "62rem")
 
 
 def compare(a: Run, b: Run, out: str | Path, names: Iterable[str] = (), tell: Tell = lambda name, why: None) -> Path:
-    """Two checkpoints side by side: the figures of each in a folder of its own, one report for both."""
-    folder, chosen = Path(out), choose(names)
-    places = [folder / "left", folder / "right"]
-    found = [[write_figure(run, name, place, tell) for run, place in zip((a, b), places, strict=True)]
-             for name in chosen]
-    shown = [pair for pair in found if not all(w.why for w in pair)]
-    body = header([a, b]) + contents([pair[0] if not pair[0].why else pair[1] for pair in shown])
-    body += "".join(section(pair[0].name, pair, [a, b]) for pair in shown)
-    hidden = [pair[0] for pair in found if all(w.why for w in pair)]
-    return save_page(folder, f"{a.name} beside {b.name}", body + undrawn(hidden), "100rem")
+    """Two checkpoints side by side: the figures of each in a folder of its own, and one report for both."""
+    return _write({Path(out) / "left": a, Path(out) / "right": b}, Path(out), names, tell, "100rem")
+
+
+def _write(runs: dict[Path, Run], out: Path, names: Iterable[str], tell: Tell, width: str) -> Path:
+    """The figures of each run into its folder, and a report into `out`."""
+    found = [[write_figure(run, name, folder, tell) for folder, run in runs.items()] for name in choose(names)]
+    shown = [row for row in found if not all(w.why for w in row)]
+    hidden = [row[0] for row in found if all(w.why for w in row)]
+    given = list(runs.values())
+    body = header(given) + contents(shown) + "".join(section(row, given) for row in shown) + undrawn(hidden)
+    title = " beside ".join(run.name for run in given)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "report.html"
+    path.write_text(PAGE.format(title=html.escape(title), body=body, width=width), encoding="utf-8")
+    return path
 
 
 def choose(names: Iterable[str]) -> list[str]:
@@ -78,9 +81,8 @@ def choose(names: Iterable[str]) -> list[str]:
     wanted = [names] if isinstance(names, str) else list(names) or list(FIGURES)
     for name in wanted:
         if name not in FIGURES:
-            close = get_close_matches(name, FIGURES, 1, 0.4)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(FIGURES)}"
-            raise ValueError(f"name: no figure {name!r}; {hint}")
+            hint = nearest(name, FIGURES) or f"; there are {', '.join(FIGURES)}"
+            raise ValueError(f"name: no figure {name!r}{hint}")
     return wanted
 
 
@@ -92,14 +94,14 @@ def title_of(name: str) -> str:
 
 
 def write_figure(run: Run, name: str, folder: Path, tell: Tell = lambda name, why: None) -> Written:
-    """The files of one figure; one that does not apply to this model says so, and leaves none."""
+    """Writes the files of one figure, or none if it does not apply to this model."""
     from . import FIGURES
 
     try:
         drawn = FIGURES[name](run)
     except ImportError:
         raise
-    except Exception as error:  # whatever goes wrong in one figure, the others still come
+    except Exception as error:  # an error in one figure must not cost the others
         why = str(error) if isinstance(error, DoesNotApply) else f"failed: {type(error).__name__}: {error}"
         tell(name, why)
         return Written(name, title_of(name), why=why)
@@ -127,14 +129,14 @@ def save(drawn: Drawn, name: str, folder: Path) -> Written:
 
 
 def header(runs: list[Run]) -> str:
-    """Names, and a table of what the runs are."""
+    """The names of the runs, and a table about them."""
     rows = {
         "model": [r.model.name for r in runs],
         "changed": [", ".join(f"{k}={v}" for k, v in r.model.overrides.items()) for r in runs],
-        "parameters": [numbers(r.parameters) for r in runs],
+        "parameters": [f"{r.parameters:,}" for r in runs],
         "trained on": [r.recipe.data.name if r.recipe else "" for r in runs],
         "test error": [test_error(r) for r in runs],
-        "figures look at": [f"{len(r.batch.inputs)} test examples" if r.batch else "no examples" for r in runs],
+        "figures use": [f"{len(r.batch.inputs)} test examples" if r.batch else "no examples" for r in runs],
     }
     table = "".join(f"<tr><th>{k}</th>" + "".join(f"<td>{html.escape(x)}</td>" for x in row) + "</tr>"
                     for k, row in rows.items() if any(row))
@@ -147,13 +149,14 @@ def test_error(run: Run) -> str:
     return f"{test[-1]['error']:.2f} %" if test else ""
 
 
-def contents(found: list[Written]) -> str:
-    links = "".join(f'<a href="#{w.name}">{w.name}</a>' for w in found if not w.why)
+def contents(shown: list[list[Written]]) -> str:
+    links = "".join(f'<a href="#{row[0].name}">{row[0].name}</a>' for row in shown)
     return f"<nav><p>{links}</p></nav>\n"
 
 
-def section(name: str, found: list[Written], runs: list[Run]) -> str:
-    cells = []
+def section(found: list[Written], runs: list[Run]) -> str:
+    """One figure, of each run."""
+    cells, name = [], found[0].name
     for w, run in zip(found, runs, strict=True):
         if w.why:
             cells.append(f'<p class="muted">{html.escape(run.name)}: not drawn: {html.escape(w.why)}</p>')
@@ -164,18 +167,10 @@ def section(name: str, found: list[Written], runs: list[Run]) -> str:
         cells.append(f'<figure><picture>{source}<img src="{light}" alt="{html.escape(w.title)}"></picture>'
                      f"<figcaption>{text}</figcaption></figure>")
     inner = cells[0] if len(cells) == 1 else f'<div class="pair">{"".join(f"<div>{c}</div>" for c in cells)}</div>'
-    command = "".join(f"<p><code>flashcaps figures {html.escape(str(r.folder or r.name))} {name}</code></p>"
-                      for r in runs[:1])
+    command = f"<p><code>flashcaps figures {html.escape(str(runs[0].folder or runs[0].name))} {name}</code></p>"
     return f'<section id="{name}"><h2>{html.escape(found[0].title)}</h2>{inner}{command}</section>\n'
 
 
 def undrawn(found: list[Written]) -> str:
     lines = "".join(f"<li>{w.name}: {html.escape(w.why)}</li>" for w in found if w.why)
-    return f'<section class="muted"><h2>Not drawn of this model</h2><ul>{lines}</ul></section>\n' if lines else ""
-
-
-def save_page(folder: Path, title: str, body: str, width: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "report.html"
-    path.write_text(PAGE.format(title=html.escape(title), body=body, width=width), encoding="utf-8")
-    return path
+    return f'<section class="muted"><h2>Not drawn for this model</h2><ul>{lines}</ul></section>\n' if lines else ""

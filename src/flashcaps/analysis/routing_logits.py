@@ -1,6 +1,6 @@
 """Does routing settle? The change of its logits per iteration, over training (dynamic, Fig. A.1).
 
-A run leaves points of it in its metrics (`probe`), early steps close together; weights in its folder add theirs.
+A run logs points of it in its metrics (training/probe.py), early steps close together; weights in its folder add more.
 """
 
 from __future__ import annotations
@@ -11,16 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..nn.capsules import DenseCapsules
-from ..training.batches import Batch
 from ..training.checkpoint import load, read_weights
-from .figure import DoesNotApply, Drawn, Run, take
-from .inside import class_votes
+from ..training.probe import IMAGES, ITERATIONS, logit_change
+from .figure import DoesNotApply, Drawn, Run
 from .open_run import untrained
-from .style import COLOURS, MARKERS, figure, grid, styled, whole_ticks
-
-ITERATIONS = 6
-IMAGES = 16
+from .style import COLOURS, MARKERS, grid, styled, subplots, whole_ticks
 
 
 @styled
@@ -28,16 +23,14 @@ def routing_logits(run: Run, iterations: int = ITERATIONS) -> Drawn:
     """Change of the routing logits by each iteration, over training, on a log scale (dynamic, Fig. A.1)."""
     if run.layer().name != "dynamic":
         raise DoesNotApply(f"logits b_ij that add up are dynamic routing's; the class layer's is {run.layer().name}")
-    batch = run.examples()
-    batch = take(batch, torch.arange(min(IMAGES, len(batch.inputs))))
+    batch = run.first(IMAGES)
     probed = {m["step"]: torch.tensor(m["change"]) for m in run.metrics if m["kind"] == "routing"}
     probed = {step: change for step, change in probed.items() if len(change) == iterations}
-    measured = {step: logit_change(r, batch, iterations) for step, r in stages(run)}
+    measured = {step: logit_change(r.model, batch, iterations) for step, r in stages(run)}
     last = measured[max(measured)]
     # weights that are kept may be averages, which lag behind what was probed: one or the other makes a curve
     table = {s: x for s, x in measured.items() if s == 0} | probed if probed else measured
-    fig = figure(9, 3.6)
-    left, right = fig.subplots(1, 2, sharey=True)
+    fig, (left, right) = subplots(9, 3.6, 1, 2, sharey=True)
     steps = list(table)
     for t in range(iterations):
         values = [float(table[s][t]) for s in steps]
@@ -56,20 +49,12 @@ def routing_logits(run: Run, iterations: int = ITERATIONS) -> Drawn:
     right.set(xlabel="iteration", title=f"at step {max(measured):,}")
     right.legend()
     whole_ticks(right, iterations)
-    for axis in (left, right):
-        grid(axis)
+    grid(left, right)
     own = run.layer().routing.iterations
     text = (f"After training, the {_ordinal(1)} iteration changes a logit by {float(last[0]):.2g} on average and the "
             f"{_ordinal(iterations)} by {float(last[-1]):.2g}, over {len(batch.inputs)} test images; the model routes "
             f"{own} times. {_trend(last)} {_points(steps, len(probed))}")
     return Drawn({"steps": steps, "change": torch.stack([table[s] for s in steps])}, fig, text)
-
-
-def logit_change(run: Run, batch: Batch, iterations: int) -> Tensor:
-    """mean |b_ij after - b_ij before| = mean |u_j|i . v_j|, for every iteration, (iterations,)."""
-    votes, top = class_votes(run, batch, iterations)
-    changes = [torch.einsum("bijd,bjd->bij", votes, step.pose.to(votes.dtype)).abs().mean() for step in top.steps]
-    return torch.stack(changes).cpu()
 
 
 def stages(run: Run) -> list[tuple[int, Run]]:
@@ -78,38 +63,13 @@ def stages(run: Run) -> list[tuple[int, Run]]:
     if run.recipe is not None:
         found[0] = untrained(run)
     files = sorted(run.folder.glob("*.safetensors")) if run.folder else []
-    device = next(run.model.parameters()).device
     for path in files:
         step = int(read_weights(path)[1].get("step", 0))
         if step and step not in found:
-            found[step] = load(path, device=device)
+            found[step] = load(path, device=run.device)
     own = int(getattr(run.model, "config", {}).get("step", 0))
     found[own or max(found, default=0)] = run.model
     return [(step, replace(run, model=found[step])) for step in sorted(found)]
-
-
-def probe_due(step: int) -> bool:
-    """At steps 1, 2, 5, 10, 20, 50, ...: most happens early."""
-    return step > 0 and str(step).rstrip("0") in ("1", "2", "5")
-
-
-def applies(model: Any) -> bool:
-    """Whether the class layer is dynamic routing's, whose logits add up."""
-    layers = getattr(getattr(model, "capsules", None), "layers", None)
-    return layers is not None and layers[-1].name == "dynamic" and isinstance(layers[-1], DenseCapsules)
-
-
-def probe(model: Any, batch: Batch, iterations: int = ITERATIONS) -> list[float]:
-    """`logit_change` of a model in training on the first examples of a batch, for its metrics. Neither weights nor
-    statistics nor random numbers change."""
-    rows = torch.arange(min(IMAGES, len(batch.inputs)), device=batch.inputs.device)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            return [float(f"{x:.6g}") for x in logit_change(Run(model), take(batch, rows), iterations).tolist()]
-    finally:
-        model.train(training)
 
 
 def _points(steps: list[int], probed: int) -> str:

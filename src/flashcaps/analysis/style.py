@@ -1,4 +1,4 @@
-"""One look for all figures: colour-blind safe, light or dark, readable at half size. matplotlib is imported late."""
+"""The common style of all figures: colour-blind safe, light or dark, readable at half size."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec
 import torch
 from torch import Tensor
 
+from ..routing import ROUTING
 from .figure import Drawn, Run
 
 P = ParamSpec("P")
@@ -16,8 +17,8 @@ P = ParamSpec("P")
 INK, PAPER, MUTED, FAINT = "#1c1f24", "#ffffff", "#6b7280", "#d5d9e0"
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"
 COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)  # Okabe and Ito's, apart for every kind of colour vision
-ALGORITHM = dict(zip(("dynamic", "em", "attention", "heinsen", "discriminative"), COLOURS, strict=False))
 MARKERS = ("o", "s", "^", "D", "v", "P")
+LINES = ("-", "--", "-.", ":", (0, (1, 3)), (0, (5, 4)))
 IN_THE_DARK = {INK: "#e7eaf0", PAPER: "#14171c", MUTED: "#9aa3b2", FAINT: "#343a45", BLUE: "#4aa8e0", SKY: "#9fd3f5"}
 
 RC: dict[Any, Any] = {
@@ -30,24 +31,42 @@ RC: dict[Any, Any] = {
 }  # fmt: skip
 
 
-def figure(width: float, height: float) -> Any:
-    """An empty figure, inches. Not pyplot's: it needs no screen and nobody has to close it."""
+def import_matplotlib() -> Any:
     try:
-        from matplotlib.figure import Figure
+        import matplotlib.figure
+        import matplotlib.ticker
     except ImportError:
         raise ImportError("figures need matplotlib: pip install 'flashcaps[plots]'") from None
-    return Figure(figsize=(width, height), layout="constrained")
+    return matplotlib
+
+
+def colour_of(algorithm: str) -> str:
+    """The colour of an algorithm by its place in `ROUTING`; grey for a plain network."""
+    return COLOURS[list(ROUTING).index(algorithm) % len(COLOURS)] if algorithm in ROUTING else MUTED
+
+
+def look_of(k: int) -> dict[str, Any]:
+    """Colour and line style of the k-th line of an axis."""
+    return {"color": COLOURS[k % len(COLOURS)], "linestyle": LINES[k % len(LINES)]}
+
+
+def figure(width: float, height: float) -> Any:
+    """An empty figure, sizes in inches. Not pyplot's: it needs no screen, and nobody has to close it."""
+    return import_matplotlib().figure.Figure(figsize=(width, height), layout="constrained")
+
+
+def subplots(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, list[Any]]:
+    """An empty figure and the list of its axes, row by row."""
+    fig = figure(width, height)
+    return fig, list(fig.subplots(rows, columns, squeeze=False, **options).flat)
 
 
 def styled(function: Callable[Concatenate[Run, P], Drawn]) -> Callable[Concatenate[Run, P], Drawn]:
-    """A figure function in our style, the model in evaluation mode and without gradients, its layout settled."""
+    """Draw a figure in the common style, with the model in evaluation mode and without gradients."""
 
     @functools.wraps(function)
     def inner(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> Drawn:
-        try:
-            import matplotlib
-        except ImportError:
-            raise ImportError("figures need matplotlib: pip install 'flashcaps[plots]'") from None
+        matplotlib = import_matplotlib()
         training = run.model.training
         run.model.eval()
         try:
@@ -110,38 +129,29 @@ def tiles(axis: Any, pictures: Tensor, columns: Sequence[str] = (), rows: Sequen
         axis.set_yticks([i * (h + gap) + (h - 1) / 2 for i in range(r)], rows)
 
 
-def show(axis: Any, image: Tensor, title: str = "") -> None:
-    """One picture (C, H, W) without axes."""
-    axis.imshow(rgba(image).numpy(), interpolation="nearest")
-    bare(axis)
-    if title:
-        axis.set_title(title)
-
-
 def bare(axis: Any) -> None:
     axis.set(xticks=[], yticks=[])
     for spine in axis.spines.values():
         spine.set_visible(False)
 
 
-def grid(axis: Any, along: str = "y") -> None:
-    axis.grid(True, axis=along, linewidth=0.8)
+def grid(*axes: Any, along: str = "y") -> None:
+    for axis in axes:
+        axis.grid(True, axis=along, linewidth=0.8)
 
 
-def plain_log(axis: Any) -> None:
-    """0.2, 0.5, 1, 10 along a log axis, not powers of ten."""
-    from matplotlib.ticker import LogLocator
-
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter("{x:g}")
-    axis.yaxis.set_minor_formatter("")
+def label_curves(axis: Any, x: str, y: str, log: bool = False) -> None:
+    """Names of the axes, a grid and a legend. log: a logarithmic y axis with 0.2, 0.5, 1 instead of powers of ten."""
+    axis.set(xlabel=x, ylabel=y)
+    if log:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(import_matplotlib().ticker.LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("")
+    grid(axis)
+    axis.legend()
 
 
 def whole_ticks(axis: Any, count: int) -> None:
-    """1, 2, ..., count below."""
+    """Label the x axis with 1, 2, ..., count."""
     axis.set_xticks(range(1, count + 1))
-
-
-def numbers(x: Any) -> str:
-    """1234567 -> 1,234,567."""
-    return f"{int(x):,}"

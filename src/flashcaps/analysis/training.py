@@ -1,4 +1,4 @@
-"""Runs side by side: loss, error and accuracy, read from run folders and measured results."""
+"""Curves of loss, error and accuracy, from run folders and stored results."""
 
 from __future__ import annotations
 
@@ -7,36 +7,33 @@ import statistics
 from dataclasses import replace
 from typing import Any
 
+from ..routing import ROUTING
 from ..training.autosize import own_command
 from .figure import DoesNotApply, Drawn, Run
-from .inside import iterated, iterations_of
-from .records import Facts, accuracy, algorithm_name, comparable
-from .style import ALGORITHM, COLOURS, INK, MARKERS, MUTED, figure, grid, plain_log, styled, whole_ticks
+from .inside import iterated, iterations_of, keeps_couplings
+from .records import accuracy, algorithm_name, comparable
+from .style import INK, MARKERS, MUTED, colour_of, grid, label_curves, look_of, styled, subplots, whole_ticks
 
-LINES = ("-", "--", "-.", ":", (0, (1, 3)), (0, (5, 4)))
+NO_CURVES = "runs evaluated during training are needed; give finished ones with --beside"
 
 
 @styled
 def training_loss(run: Run) -> Drawn:
     """Training loss with 1 against 3 routing iterations (dynamic, Fig. A.2)."""
-    mine = [(r, f) for r, f in comparable(run) if r.get("metrics") and _same_model(run, f)]
-    curves = {f.iterations: [m for m in r["metrics"] if m["kind"] == "train"] for r, f in mine}
+    own = (run.model.name, {k: v for k, v in run.model.overrides.items() if k != "iterations"})
+    curves = {f.iterations: [m for m in r["metrics"] if m["kind"] == "train"] for r, f in comparable(run)
+              if r.get("metrics") and (f.recipe.model.name, f.changed) == own}
     if len(curves) < 2:
         words = shlex.join(own_command(run.recipe)) if run.recipe else "RECIPE"
         raise DoesNotApply("runs with different numbers of iterations are needed: flashcaps train "
                            f"{words} model.iterations=1, then --beside its folder")
-    fig = figure(7.5, 3.8)
-    axis = fig.subplots()
+    fig, (axis,) = subplots(7.5, 3.8)
     data = {}
     for k, (count, lines) in enumerate(sorted(curves.items())):
         steps, losses = [m["step"] for m in lines], [m["loss"] for m in lines]
         data[count] = {"step": steps, "loss": losses}
-        axis.plot(steps, losses, color=COLOURS[k % len(COLOURS)], linestyle=LINES[k % len(LINES)],
-                  label=f"{count} iteration{'s' * (count > 1)}")
-    axis.set(xlabel="training step", ylabel="training loss", yscale="log")
-    plain_log(axis)
-    grid(axis)
-    axis.legend()
+        axis.plot(steps, losses, label=f"{count} iteration{'s' * (count > 1)}", **look_of(k))
+    label_curves(axis, "training step", "training loss", log=True)
     last = {count: statistics.fmean(d["loss"][-3:]) for count, d in data.items()}
     best = min(last, key=lambda c: last[c])
     text = (f"Training loss of {run.model.name}. At the end (mean of the last three points): "
@@ -45,38 +42,28 @@ def training_loss(run: Run) -> Drawn:
     return Drawn({"curves": data, "last": last}, fig, text)
 
 
-def _same_model(run: Run, f: Facts) -> bool:
-    own = {k: v for k, v in run.model.overrides.items() if k != "iterations"}
-    return f.recipe.model.name == run.model.name and f.changed == own
-
-
 @styled
 def iterations(run: Run, most: int = 5) -> Drawn:
     """Accuracy against routing iterations: of this model rerouted, and of runs trained so (attention, Fig. 4)."""
-    stack = run.stack()
-    rerouted = reroute(run, 1 if run.layer().name == "discriminative" else most)
+    own = iterations_of(run.stack())
+    rerouted = reroute(run, 1 if keeps_couplings(run.layer().routing) else most)
     trained: dict[str, dict[int, list[float]]] = {}
     if run.recipe is not None:
         for record, f in comparable(run):
             if f.algorithm:
                 trained.setdefault(f.algorithm, {}).setdefault(f.iterations, []).append(accuracy(record))
-    fig = figure(7.5, 3.9)
-    axis = fig.subplots()
-    counts = list(rerouted)
-    axis.plot(counts, list(rerouted.values()), "o--", color=INK, label="this model, rerouted")
+    fig, (axis,) = subplots(7.5, 3.9)
+    axis.plot(list(rerouted), list(rerouted.values()), "o--", color=INK, label="this model, rerouted")
     for k, (name, points) in enumerate(sorted(trained.items())):
         x = sorted(points)
         axis.plot(x, [statistics.fmean(points[t]) for t in x], marker=MARKERS[k % len(MARKERS)], markersize=9,
-                  color=ALGORITHM.get(name, COLOURS[k % len(COLOURS)]), label=f"trained: {name}")
-    own = iterations_of(stack)
+                  color=colour_of(name), label=f"trained: {name}")
     axis.axvline(own, color=MUTED, linewidth=1, linestyle=":")
-    axis.set(xlabel="routing iterations", ylabel="accuracy, %")
-    whole_ticks(axis, max([most, *counts, *(t for p in trained.values() for t in p)]))
-    grid(axis)
-    axis.legend()
+    label_curves(axis, "routing iterations", "accuracy, %")
+    whole_ticks(axis, max([most, *rerouted, *(t for p in trained.values() for t in p)]))
     said = ", ".join(f"{v:.1f} % with {t}" for t, v in rerouted.items())
-    text = (f"{run.model.name} was trained with {own} (dotted). The same weights routed otherwise, on "
-            f"{len(run.examples().inputs)} test examples: {said}.")
+    text = (f"{run.model.name} was trained with {own} iterations (dotted). The same weights with other numbers of "
+            f"iterations, on {len(run.examples().inputs)} test examples: {said}.")
     if trained:
         text += " Trained runs on the same data: " + "; ".join(
             f"{name} {', '.join(f'{statistics.fmean(v):.2f} % with {t}' for t, v in sorted(points.items()))}"
@@ -99,12 +86,11 @@ def convergence(run: Run) -> Drawn:
     panels: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     for record, f in comparable(run):
         if len(record.get("curve", [])) > 1:
-            panels.setdefault(algorithm_name(f.algorithm), []).append((f.iterations, record))
+            panels.setdefault(algorithm_name(f), []).append((f.iterations, record))
     if not panels:
-        raise DoesNotApply("runs evaluated as they were trained are needed; give finished ones with --beside")
-    names = [n for n in (*ALGORITHM, "plain CNN") if n in panels]
-    fig = figure(max(3.4 * len(names), 5.5) + 0.4, 4.4)
-    axes = fig.subplots(1, len(names), squeeze=False, sharey=True)[0]
+        raise DoesNotApply(NO_CURVES)
+    names = [n for n in ROUTING if n in panels] + [n for n in panels if n not in ROUTING]
+    fig, axes = subplots(max(3.4 * len(names), 5.5) + 0.4, 4.4, 1, len(names), sharey=True)
     data: dict[str, Any] = {}
     for axis, name in zip(axes, names, strict=True):
         for k, (count, record) in enumerate(sorted(panels[name], key=lambda p: p[0])):
@@ -114,19 +100,19 @@ def convergence(run: Run) -> Drawn:
             alike = sum(c == count for c, _ in panels[name]) > 1
             label = f"{count} iteration{'s' * (count > 1)}" if count else record["recipe"]
             label += f", {_variant(record)}" if alike else ""
-            axis.plot(epochs, values, color=COLOURS[k % len(COLOURS)], linestyle=LINES[k % len(LINES)], label=label)
+            axis.plot(epochs, values, label=label, **look_of(k))
         axis.set(title=name, xlabel="epoch")
-        grid(axis)
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=10)
         axis.xaxis.get_major_locator().set_params(integer=True)
     axes[0].set_ylabel("accuracy on held-out data, %")
+    grid(*axes)
     ends = [f"{key.split()[0]} with {key.split()[1]}: {values[-1]:.2f} % after {epochs[-1]} epochs"
             for key, (epochs, values) in data.items()]
-    return Drawn({"curves": data}, fig, f"Accuracy on held-out data as training goes on. {'; '.join(ends)}.")
+    return Drawn({"curves": data}, fig, f"Accuracy on held-out data during training. {'; '.join(ends)}.")
 
 
 def _variant(record: dict[str, Any]) -> str:
-    """What tells a run from its neighbours, in a few characters."""
+    """What distinguishes a run from its neighbours, in a few characters."""
     own = [o.removeprefix("model.") for o in record["overrides"] if "iterations" not in o and "routing=" not in o]
     text = " ".join([*own, f"seed {record['seed']}"])
     return text if len(text) < 30 else text[:28] + "…"
@@ -137,23 +123,19 @@ def error_curves(run: Run) -> Drawn:
     """Error curves per algorithm on the same data (discriminative, Fig. 3)."""
     best: dict[str, dict[str, Any]] = {}
     for record, f in comparable(run):
-        name = algorithm_name(f.algorithm)
+        name = algorithm_name(f)
         if len(record.get("curve", [])) > 1 and (name not in best or accuracy(record) > accuracy(best[name])):
             best[name] = record
     if not best:
-        raise DoesNotApply("runs evaluated as they were trained are needed; give finished ones with --beside")
-    fig = figure(7.5, 3.8)
-    axis = fig.subplots()
+        raise DoesNotApply(NO_CURVES)
+    fig, (axis,) = subplots(7.5, 3.8)
     data = {}
     for k, (name, record) in enumerate(best.items()):
         steps, errors = [c["step"] for c in record["curve"]], [c["error"] for c in record["curve"]]
         data[name] = (steps, errors)
         axis.plot(steps, [max(e, 0.01) for e in errors], marker=MARKERS[k % len(MARKERS)], markersize=5, label=name,
-                  color=ALGORITHM.get(name, MUTED))
-    axis.set(xlabel="training step", ylabel="error on held-out data, %", yscale="log")
-    plain_log(axis)
-    grid(axis)
-    axis.legend()
+                  color=colour_of(name))
+    label_curves(axis, "training step", "error on held-out data, %", log=True)
     said = "; ".join(f"{n} ends at {e[-1]:.2f} % (best {min(e):.2f} %)" for n, (_, e) in data.items())
     assert run.recipe is not None
     text = f"Error on held-out {run.recipe.data.name}: {said}. One run per algorithm, the best."

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..data import Split, to_float
 from ..data.augment import center_crop
 from .figure import DoesNotApply, Drawn, Run
-from .style import BLUE, MUTED, figure, grid, styled
+from .style import BLUE, MUTED, figure, grid, styled, subplots
 
 DEGREES = {"azimuth": 10, "elevation": 5}  # of one unit of the label
 FIRST = {"azimuth": 0, "elevation": 30}
@@ -19,8 +19,7 @@ FIRST = {"azimuth": 0, "elevation": 30}
 @styled
 def pose_trajectories(run: Run, toy: int = 0) -> Drawn:
     """MDS trajectories of a class capsule's pose vectors as elevation or azimuth changes (heinsen, Fig. 4)."""
-    fig = figure(9.4, 4.2)
-    axes = fig.subplots(1, 2)
+    fig, axes = subplots(9.4, 4.2, 1, 2)
     data: dict[str, Any] = {}
     said = []
     for axis, what in zip(axes, ("elevation", "azimuth"), strict=True):
@@ -36,8 +35,8 @@ def pose_trajectories(run: Run, toy: int = 0) -> Drawn:
                     f"{100 * kept:.0f} % of all squared distances")
     label, instance = data["azimuth"]["toy"]
     text = (f"The {run.class_name(label)} capsule while toy {instance} is turned: each line joins its "
-            f"{data['azimuth']['pose'].shape[1]} pose vectors in one image, the first ringed in the first and last. "
-            f"Light to dark is the first to the last angle; {'; '.join(said)}.")
+            f"{data['azimuth']['pose'].shape[1]} pose vectors in one image; the first has a ring at both ends. Light "
+            f"to dark is the first to the last angle; {'; '.join(said)}.")
     return Drawn(data, fig, text)
 
 
@@ -79,7 +78,7 @@ def _changes(run: Run, what: str) -> Drawn:
             axis.plot(angles, lines.mean(0), color=BLUE, linewidth=3.5)
             grid(axis)
         row[0].set_ylabel(name)
-        if key != "cosine":  # a few wild lines must not flatten the rest
+        if key != "cosine":  # a few outliers must not flatten the rest
             row[0].set_ylim(0, 1.05 * float(values[key].quantile(0.995)) + 1e-9)
     for p, axis in enumerate(axes[0]):
         axis.set_title(f"pose vector {p + 1}")
@@ -89,7 +88,7 @@ def _changes(run: Run, what: str) -> Drawn:
     far = int(mean["distance"].argmax())
     text = (f"The label's capsule of {len(toys)} toys (thin; bold is the mean) as only {what} changes. On average a "
             f"pose vector is farthest from its first value at {angles[far]} degrees "
-            f"({float(mean['distance'][far]):.2f} of its norm) and {float(mean['distance'][-1]):.2f} away at the last; "
+            f"({float(mean['distance'][far]):.2f} of its norm) and {float(mean['distance'][-1]):.2f} at the last; "
             f"its norm stays between {float(mean['norm'].min()):.2f} and {float(mean['norm'].max()):.2f} of the first, "
             f"and its cosine with it falls to {float(mean['cosine'].min()):.2f}.")
     return Drawn({"angle": angles, "toys": toys, **values}, fig, text)
@@ -104,7 +103,7 @@ def changes(poses: Tensor) -> dict[str, Tensor]:
 
 
 def turned(run: Run, what: str, only: int | None = None) -> tuple[list[int], Tensor, list[tuple[int, int]]]:
-    """(angles, poses (toys, V, P, d) of the label's capsule, toys): all else the same while `what` changes."""
+    """(angles, poses (toys, V, P, d) of the label's capsule, toys): only `what` changes along V."""
     layer, split = run.layer(), run.split
     if split is None or not {"azimuth", "elevation", "instance", "lighting"} <= set(split.info):
         raise DoesNotApply("images of toys with azimuth and elevation are needed: smallnorb or synthetic_norb")
@@ -137,7 +136,7 @@ def sequences(split: Split, what: str, toys: list[tuple[int, int]]) -> tuple[lis
 
 
 def mds(distances: Tensor, dim: int = 2) -> Tensor:
-    """Classical multidimensional scaling: (N, N) distances -> (N, dim) points that keep them as well as can be."""
+    """Classical multidimensional scaling: (N, N) distances -> the (N, dim) points that keep them best."""
     n = len(distances)
     centre = torch.eye(n, dtype=torch.float64) - 1 / n
     gram = -0.5 * centre @ distances.double().cpu().square() @ centre
@@ -152,5 +151,5 @@ def _stress(poses: Tensor, points: Tensor) -> float:
 
 
 def _path(poses: Tensor) -> float:
-    """How far pose vectors travel in all, over their mean norm: (V, P, d) -> ."""
+    """The length of the path of pose vectors over their mean norm: (V, P, d) -> ()."""
     return float(poses.diff(dim=0).norm(dim=-1).sum(0).mean() / poses.norm(dim=-1).mean().clamp(min=1e-9))

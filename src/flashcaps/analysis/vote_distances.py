@@ -1,4 +1,4 @@
-"""Do votes agree? How far from a class capsule's mean they lie, iteration by iteration (em slides, Fig. 2)."""
+"""Distances of votes to a class capsule's mean, iteration by iteration (em slides, Fig. 2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BINS = 24
 def vote_distances(run: Run, classes: int = 3) -> Drawn:
     """Histograms of vote distances to each class capsule's mean, weighted by assignment (em slides, Fig. 2).
 
-    A rightly and a wrongly answered image; the classes with the largest scores, the label first.
+    A correctly and a wrongly answered image; the label first, then the classes with the largest scores.
     """
     batch = run.examples()
     kinds = {"right": run.right, "wrong": ~run.right}
@@ -32,9 +32,8 @@ def vote_distances(run: Run, classes: int = 3) -> Drawn:
         data[kind] = {"distance": weighted_distances(votes[0], weights), "weight": weights,
                       "classes": ranked(run, row, classes), "label": labels(run, row)}
     fig = _draw(run, data, rows)
-    said = [f"{kind} ({_names(run, data[kind]['label'])}): {_shrink(run, data[kind])}" for kind in rows]
-    text = ("Votes near the mean agree. " + " ".join(f"In the {s}" for s in said)
-            + " The label's classes come first, then those with the largest scores.")
+    said = " ".join(f"{kind.capitalize()} answer: {_shrink(run, data[kind])}" for kind in rows)
+    text = f"Votes near the mean agree. {said} The label's classes come first, then those with the largest scores."
     return Drawn(data, fig, text)
 
 
@@ -83,12 +82,8 @@ def _draw(run: Run, data: dict[str, Any], rows: dict[str, int]) -> Any:
             mark = " (label)" if k in data[kind]["label"] else ""
             axis.set_title(f"{run.class_name(k)}{mark}, {float(run.output.scores[rows[kind], k]):.2f}", fontsize=11)
         part.supxlabel("distance of a vote to the mean", fontsize=11)
-        part.suptitle(f"answered {'rightly' if kind == 'right' else 'wrongly'}", fontsize=12, fontweight="bold")
+        part.suptitle(f"{kind} answer", fontsize=12, fontweight="bold")
     return fig
-
-
-def _names(run: Run, classes: list[int]) -> str:
-    return " and ".join(run.class_name(k) for k in classes)
 
 
 def _shrink(run: Run, data: dict[str, Any]) -> str:

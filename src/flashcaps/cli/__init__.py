@@ -1,11 +1,11 @@
-"""The command line. Everything it does is a function of the library; only this package imports typer and rich."""
+"""The command line, on top of the library; only this package imports typer and rich."""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -19,21 +19,20 @@ from .data import data
 from .demo import demo
 from .export import export
 from .figures import figures
-from .lists import models, recipes, results
+from .lists import models, recipes
 from .predict import predict
 from .train import evaluate, train
-from .tune import tune
 
 EXAMPLES = """\
 flashcaps: capsule networks at the speed of the hardware. Five things to try:
 
   flashcaps train tiny                      a small network on 4,000 digits, a minute on a laptop
-  flashcaps figures runs/tiny-0             what it learned: a report of pictures
-  flashcaps predict runs/tiny-0 digit.png   what it says of a picture of yours
-  flashcaps train --images pets/            your own pictures, a folder per class; a network to their size
-  flashcaps recipes                         the papers' networks, and what the papers claim
+  flashcaps figures runs/tiny-0             what it learned: a report with figures
+  flashcaps predict runs/tiny-0 digit.png   its prediction for a picture of yours
+  flashcaps train --images pets/            your own pictures, a folder per class; the network is sized for them
+  flashcaps recipes                         the papers' networks and claims
 
-flashcaps COMMAND --help says more; flashcaps --install-completion completes names in your shell.
+flashcaps COMMAND --help explains a command; flashcaps --install-completion completes names in your shell.
 """
 
 app = typer.Typer(rich_markup_mode="rich", no_args_is_help=False,
@@ -46,13 +45,26 @@ def examples(context: typer.Context) -> None:
         typer.echo(EXAMPLES, nl=False)
 
 
-for command in (models, recipes, train, evaluate, attack, predict, figures, export, bench, tune, demo, results, checks):
-    app.command(name=command.__name__)(command)
-app.add_typer(data, name="data")
+COMMANDS: dict[str, Callable[..., None]] = {
+    "models": models,
+    "recipes": recipes,
+    "data": data,
+    "train": train,
+    "evaluate": evaluate,
+    "attack": attack,
+    "predict": predict,
+    "figures": figures,
+    "export": export,
+    "bench": bench,
+    "demo": demo,
+    "checks": checks,
+}
+for name, command in COMMANDS.items():
+    app.command(name=name)(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command line; leaves with exit code 0, or with one line that says what to do."""
+    """Run a command line and exit with code 0, or with one line that says what to do."""
     errors = Console(stderr=True, highlight=False)
     code = 0
 
@@ -62,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         words = None if arguments is None else list(arguments)
         with warnings.catch_warnings():
-            warnings.showwarning = warn  # one line, not the place in the code
+            warnings.showwarning = warn  # one line, without the position in the code
             code = app(args=words, prog_name="flashcaps", standalone_mode=False) or 0
     except Stopped as stopped:
         errors.print(str(stopped), markup=False, soft_wrap=True)
@@ -83,14 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _explain(error: Exception, errors: Console) -> int:
-    """One line; the exit code. click's own errors know theirs."""
+    """Print an error in one line and return the exit code, which click's own errors have."""
     message = getattr(error, "format_message", lambda: str(error))()
     ours = ValueError | TypeError | OSError | ImportError | RuntimeError
     expected = isinstance(error, ours) or hasattr(error, "exit_code")
     line = " ".join(message.split()) or type(error).__name__
-    command = getattr(getattr(error, "ctx", None), "command_path", None)  # of what was typed wrongly
+    command = getattr(getattr(error, "ctx", None), "command_path", None)  # of a wrong option or argument
     if command:
-        line = f"{line.removesuffix('.')}; {command} --help says more"
+        line = f"{line.removesuffix('.')}; see {command} --help"
     prefix = "" if expected else f"{type(error).__name__}: "
     errors.print(f"error: {prefix}{line}", markup=False, soft_wrap=True)
     if not expected:

@@ -10,26 +10,24 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from .complete import run_names
-from .console import DATA_ROOT, console
+from .console import console, say
+from .names import AsJson, DataRoot, Device, RunNames
 
 
 def attack(
-    runs: Annotated[
-        list[str], typer.Argument(help="run folders, weights files or shipped names", autocompletion=run_names)
-    ],
+    runs: RunNames,
     epsilon: Annotated[list[float] | None, typer.Option(help="largest change of a pixel, of 1; give several")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="of PGD")] = 20,
-    loss: Annotated[str, typer.Option(help="what is climbed: gap, cross_entropy, trained")] = "gap",
+    steps: Annotated[int, typer.Option(min=1, help="number of PGD steps")] = 20,
+    loss: Annotated[str, typer.Option(help="what the attack increases: gap, cross_entropy, trained")] = "gap",
     examples: Annotated[int, typer.Option(min=1, help="test images, evenly over the set")] = 1000,
-    seed: Annotated[int, typer.Option(help="of PGD's random start")] = 0,
-    batch: Annotated[int, typer.Option(min=1, help="images at once")] = 250,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")] = "auto",
-    data: Annotated[str | None, typer.Option(help=f"where data sets lie ({DATA_ROOT})")] = None,
-    keep: Annotated[Path | None, typer.Option(help="folder of measured results to add each to: results")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object a line")] = False,
+    seed: Annotated[int, typer.Option(help="seed of PGD's random start")] = 0,
+    batch: Annotated[int, typer.Option(min=1, help="batch size")] = 250,
+    device: Device = "auto",
+    data: DataRoot = None,
+    keep: Annotated[Path | None, typer.Option(help="folder of stored results to add each to: results")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Accuracy under FGSM and PGD: by how little can pictures be changed so that a model fails?
+    """Accuracy under FGSM and PGD attacks of increasing size.
 
     \b
     flashcaps attack runs/tiny-0
@@ -38,17 +36,18 @@ def attack(
     flashcaps figures runs/capsnet_mnist-0 adversarial
     """
     from ..analysis import open_run
-    from ..analysis.adversarial import Plan, keep_record, make_record
+    from ..analysis.adversarial import FOLDER, Plan, make_record
+    from ..training.results import keep as store
 
     plan = Plan(tuple(epsilon or ()), steps, loss, seed, batch)
     options = [f"--epsilon {e:g}" for e in plan.epsilons] + [f"--steps {steps}", f"--loss {loss}",
                                                             f"--examples {examples}", f"--seed {seed}"]
     for name in runs:
-        place = f"runs/{Path(name).name}" if Path(name).exists() else name  # which is a shipped one's
-        command = f"flashcaps attack {shlex.quote(place)} {' '.join(options)}"
+        run = f"runs/{Path(name).name}" if Path(name).exists() else name  # a shipped name
+        command = f"flashcaps attack {shlex.quote(run)} {' '.join(options)}"
         record = make_record(open_run(name, data=data, device=device, count=examples), plan, command)
         if keep is not None:
-            console.print(str(keep_record(record, keep)), markup=False, soft_wrap=True)
+            say(store(record, keep / FOLDER))
         if as_json:
             typer.echo(json.dumps(record))
         else:
@@ -61,6 +60,5 @@ def show(name: str, record: dict[str, Any]) -> None:
     for e in sorted({e for _, e in accuracy}):
         table.add_row(f"{e:g}", *(f"{accuracy[kind, e]:.2f} %" for kind in ("fgsm", "pgd")))
     flat = f", {record['flat']:.1f} % of gradients are 0" if record["flat"] else ""
-    console.print(f"{name}: accuracy on {record['examples']:,} images, {record['wall_s']:g} s{flat}", markup=False,
-                  soft_wrap=True)  # fmt: skip
+    say(f"{name}: accuracy on {record['examples']:,} images, {record['wall_s']:g} s{flat}")
     console.print(table)

@@ -11,11 +11,12 @@ from typing import Annotated
 
 import typer
 
-from .console import console
+from .console import say
+from .names import Device
 
 
 def find_benchmarks() -> ModuleType:
-    """The package `benchmarks`: a part of the wheel, or beside src in a clone."""
+    """The package `benchmarks`, from the wheel or from a clone."""
     if importlib.util.find_spec("flashcaps.benchmarks") is not None:
         return importlib.import_module("flashcaps.benchmarks.bench")
     root = Path(__file__).parents[3]
@@ -27,21 +28,21 @@ def find_benchmarks() -> ModuleType:
 
 
 def bench(
-    workloads: Annotated[list[str] | None, typer.Argument(help="which, by name (default: all)")] = None,
+    workloads: Annotated[list[str] | None, typer.Argument(help="names of workloads (default: all)")] = None,
     backend: Annotated[list[str] | None, typer.Option(help="only triton, public, matrix, reference, ...")] = None,
     precision: Annotated[list[str] | None, typer.Option(help="only tf32 or bf16")] = None,
     sweep: Annotated[bool, typer.Option(help="how cost grows with I, J, D, iterations, batch and image size")] = False,
     whole: Annotated[bool, typer.Option(help="memory of whole training steps at large batches")] = False,
     profile: Annotated[bool, typer.Option(help="the kernels of three whole steps, to profile.txt")] = False,
-    seconds: Annotated[float, typer.Option(help="time for all of it; the most important rows come first")] = 600.0,
-    kernels: Annotated[str, typer.Option(help="first: compile them, only: no more, ready: they are")] = "first",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
+    seconds: Annotated[float, typer.Option(help="time limit; the most important rows come first")] = 600.0,
+    kernels: Annotated[str, typer.Option(help="first: compile, only: compile and stop, ready: compiled")] = "first",
+    device: Device = "auto",
     save: Annotated[Path, typer.Option(help="folder for the JSON, the tables and the plots")] = Path("results/bench"),
     toy: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """Time and memory of layers and training steps here, beside code that stores its votes, the floor and the goal.
+    """Time and memory of layers and training steps on this machine, compared with public code, the floor and the goal.
 
-    On a CPU: one layer of every algorithm, public style, reference and matrix form side by side.
+    On a CPU: one layer of every algorithm in public, reference and matrix form.
 
     \b
     flashcaps bench
@@ -55,5 +56,4 @@ def bench(
     plan = module.Plan(
         workloads or (), backend or (), precision or (), sweep, whole, profile, seconds, device, save, kernels, toy
     )
-    path = module.bench(plan, lambda line: console.print(line, markup=False, soft_wrap=True))
-    console.print(str(path), markup=False, soft_wrap=True)
+    say(module.bench(plan, say))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
 from rich.markup import escape
 from rich.table import Table
 
-from .console import console
+from .console import console, say
+from .names import Device
 
 
-def checks(device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")] = "auto") -> None:
-    """Whether everything works here: versions, devices, which kernels run and why no other, each against its reference.
+def checks(device: Device = "auto") -> None:
+    """Check this installation: versions, devices, the active kernels, and each kernel against its reference.
 
     \b
     flashcaps checks
@@ -20,31 +18,29 @@ def checks(device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")] 
     """
     from ..training import environment as found
     from ..training.distributed import find_device
+    from ..training.results import versions
 
-    chosen = find_device(device)
-    say = {"versions": ", ".join(f"{name} {v or 'not here'}" for name, v in found.versions().items())}
-    for k, line in enumerate(found.devices()):
-        say["devices" if k == 0 else " " * k] = line
-    there = found.extras()
-    say["extras"] = ", ".join(name for name, here in there.items() if here) or "none"
-    missing = [name for name, here in there.items() if not here]
-    if missing:
-        say["not here"] = f"{', '.join(missing)}: pip install 'flashcaps[{','.join(missing)}]'"
+    chosen, extras = find_device(device), found.extras()
+    missing = [name for name, here in extras.items() if not here]
+    rows = [("versions", ", ".join(f"{name} {v or 'not installed'}" for name, v in versions().items()))]
+    rows += [("" if k else "devices", line) for k, line in enumerate(found.devices())]
+    rows += [("extras", ", ".join(name for name, here in extras.items() if here) or "none")]
+    rows += [("not installed", f"{', '.join(missing)}: pip install 'flashcaps[{','.join(missing)}]'")] * bool(missing)
     plain = Table(show_header=False, box=None, pad_edge=False)
-    for key, line in say.items():
-        plain.add_row(key.strip(), escape(line))  # extras are named in brackets
+    for key, line in rows:
+        plain.add_row(key, escape(line))  # extras are named in brackets
     console.print(plain)
-    console.print(f"\nlayers on {chosen} are computed by", markup=False)
+    say(f"\nbackends of layers on {chosen}")
     console.print(active_table(found.active_backends(chosen)))
-    console.print("\nlargest difference from the reference, as a share of the largest element", markup=False)
+    say("\nlargest difference from the reference, as a share of the largest element")
     compared = found.compare_backends(chosen)
     console.print(compared_table(compared))
     if not all(row.ok for row in compared):
-        raise RuntimeError("a fast form differs from its reference here; use backend='reference', and report it")
+        raise RuntimeError("a kernel differs from its reference; use backend='reference', and report it")
 
 
 def active_table(rows: list) -> Table:
-    table = Table("algorithm", "backend", "why no other", box=None, pad_edge=False)
+    table = Table("algorithm", "backend", "why not another", box=None, pad_edge=False)
     for row in rows:
         table.add_row(row.algorithm, row.backend, "; ".join(f"{name}: {why}" for name, why in row.others.items()))
     return table

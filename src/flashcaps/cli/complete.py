@@ -1,58 +1,34 @@
-"""What the shell offers when Tab is pressed: names, by what is typed so far."""
+"""Shell completion: the names that begin with what is typed so far."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
+
+Complete = Callable[[str], list[str]]
 
 
-def _beginning(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+def _names_of(module: str, names: Callable[[Any], Iterable[str]]) -> Complete:
+    """Completes names of a module of flashcaps, which is imported when Tab is pressed."""
+
     def complete(incomplete: str) -> list[str]:
-        return [name for name in names() if name.startswith(incomplete)]
+        found = names(importlib.import_module(f"..{module}", __package__))
+        return [name for name in found if name.startswith(incomplete)]
 
     return complete
 
 
-def _recipes() -> list[str]:
-    from ..training.recipe import list_recipes
-
-    return list_recipes()
-
-
-def _models() -> list[str]:
-    from ..models import list_models
-
-    return list_models()
-
-
-def _data() -> list[str]:
-    from ..data import DATA
-
-    return sorted(DATA)
-
-
-def _figures() -> list[str]:
-    from ..analysis import FIGURES
-
-    return list(FIGURES)
-
-
-def _algorithms() -> list[str]:
-    from ..routing import ROUTING
-
-    return list(ROUTING)
-
-
-def _runs() -> list[str]:
-    """Run folders here, and whatever else the shell would offer: weights files."""
+def run_names(incomplete: str) -> list[str]:
+    """Run folders and weights files here."""
     folders = [str(path.parent) for path in Path("runs").glob("*/config.json")]
-    weights = [*Path().glob("*.safetensors"), *Path().glob("*.safetensors.xz")]
-    return sorted(folders) + sorted(str(path) for path in weights)
+    weights = [str(path) for pattern in ("*.safetensors", "*.safetensors.xz") for path in Path().glob(pattern)]
+    return [name for name in sorted(folders) + sorted(weights) if name.startswith(incomplete)]
 
 
-recipe_names = _beginning(_recipes)
-model_names = _beginning(_models)
-data_names = _beginning(_data)
-figure_names = _beginning(_figures)
-algorithm_names = _beginning(_algorithms)
-run_names = _beginning(_runs)
+recipe_names = _names_of("training.recipe", lambda module: module.list_recipes())
+model_names = _names_of("models", lambda module: module.list_models())
+data_names = _names_of("data", lambda module: sorted(module.DATA))
+figure_names = _names_of("analysis", lambda module: module.FIGURES)
+algorithm_names = _names_of("routing", lambda module: module.ROUTING)

@@ -1,4 +1,4 @@
-"""The one console; wide where no terminal says how wide it is, so that tables keep their words."""
+"""The console of all commands; wide where there is no terminal, so that tables are not wrapped."""
 
 from __future__ import annotations
 
@@ -8,3 +8,8 @@ from rich.console import Console
 
 DATA_ROOT = "default $FLASHCAPS_DATA or ~/.cache/flashcaps"
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+
+
+def say(text: object) -> None:
+    """Print one line as it is."""
+    console.print(str(text), markup=False, soft_wrap=True)

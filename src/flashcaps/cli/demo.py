@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 import typer
 
-from .console import console
+from .console import console, say
 
 
 def demo(
@@ -17,7 +17,7 @@ def demo(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one")] = 8000,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page")] = True,
 ) -> None:
-    """The Capsule Explainer: draw a digit, watch it being routed, take it apart. A page on this machine, no network.
+    """The Capsule Explainer: draw a digit and watch its routing, on a local page that needs no network.
 
     \b
     flashcaps demo
@@ -29,12 +29,11 @@ def demo(
             raise ImportError(f"the page is served by {module}: pip install 'flashcaps[demo]'")
     from ..demo.serve import LOCAL, address, open_models, serve, take_port
 
-    torch.set_num_threads(1)  # the models are small: a second thread costs more than it gives
+    torch.set_num_threads(1)  # the models are too small to gain from a second thread
     place = take_port(host, port)
     with console.status("opening") as status:
         models = open_models(checkpoints or [], lambda name: status.update(f"opening {name}"))
-    console.print(f"{address(host, place.getsockname()[1])}   {len(models)} models; stop with Ctrl+C",
-                  markup=False, soft_wrap=True)  # fmt: skip
+    say(f"{address(host, place.getsockname()[1])}   {len(models)} models; stop with Ctrl+C")
     if host not in LOCAL:
-        console.print("reachable from other machines, without a password", markup=False, soft_wrap=True)
+        say("reachable from other machines, without a password")
     serve(models, place, host, browser=browser)

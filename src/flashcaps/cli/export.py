@@ -11,13 +11,13 @@ from torch import Tensor
 
 from ..deploy.export import SUFFIX, Quantised, Report, export_model, quantise
 from ..deploy.predict import answer_rule, find_pictures, prepare
-from ..deploy.shipped import FOLDER
+from ..models.shipped import FOLDER
 from ..routing.checks import check_choice
 from ..training.checkpoint import find_weights, load
-from .console import console
-from .names import RunName, Weights
+from .console import say
+from .names import DataRoot, RunName, Weights
 
-REAL = 1000  # images of the data to compare on
+REAL = 1000  # images of the test data to compare on
 
 
 def export(
@@ -25,12 +25,12 @@ def export(
     to: Annotated[str, typer.Option(help=", ".join(SUFFIX))] = "onnx",
     out: Annotated[Path | None, typer.Option(help="the file to write (default: beside the weights of a run)")] = None,
     inputs: Annotated[list[str] | None, typer.Option(help="pictures to compare on (default: the test data)")] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="an int8 ONNX file, too, and what it costs")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="write an int8 ONNX file, too, and measure its cost")] = False,
     tolerance: Annotated[float, typer.Option(help="largest difference from PyTorch")] = 1e-4,
     weights: Weights = None,
-    data: Annotated[str | None, typer.Option(help="where data sets lie")] = None,
+    data: DataRoot = None,
 ) -> None:
-    """A file that runs without flashcaps, any batch size, compared with PyTorch; fails where they differ.
+    """Export to a file that runs without flashcaps at any batch size; fails if it differs from PyTorch.
 
     \b
     flashcaps export runs/tiny-0
@@ -43,17 +43,17 @@ def export(
     model = load(checkpoint, weights=weights)
     path = out or beside(find_weights(checkpoint, weights), SUFFIX[to])
     if out is None and path.parent == FOLDER:
-        path = Path(path.name)  # of weights that come along: here, not in the package
+        path = Path(path.name)  # shipped weights are exported to this folder, not into the package
     real, labels, why = real_inputs(model, inputs, data)
     report = export_model(model, path, to, real=real, tolerance=tolerance)
-    console.print(describe(report, 0 if real is None else len(real)), markup=False, soft_wrap=True)
+    say(describe(report, 0 if real is None else len(real)))
     if why:
-        console.print(why, markup=False, soft_wrap=True)
+        say(why)
     if int8:
         rule, threshold = answer_rule(model)
         images = torch.rand(64, *model.image) if real is None else real  # type: ignore[misc]
         cost = quantise(path, images, labels, rule=rule, threshold=threshold)
-        console.print(describe_int8(cost, report, real is not None), markup=False, soft_wrap=True)
+        say(describe_int8(cost, report, real is not None))
 
 
 def beside(weights: Path, suffix: str) -> Path:
@@ -63,7 +63,7 @@ def beside(weights: Path, suffix: str) -> Path:
 
 
 def real_inputs(model: Any, inputs: list[str] | None, data: str | None) -> tuple[Tensor | None, Tensor | None, str]:
-    """(images, labels, why there are none): pictures somebody named, or of the data the model was tested on."""
+    """(images, labels, why there are none): the given pictures, or images of the model's test data."""
     if inputs:
         return torch.stack([prepare(p.source, model) for p in find_pictures(inputs)]), None, ""
     if "recipe" not in getattr(model, "config", {}):

@@ -10,26 +10,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from .complete import run_names
-from .console import DATA_ROOT
-from .names import Figures
+from .names import DataRoot, Device, Figures, RunOrNone
 
 console = Console(highlight=False)
 
 
 def figures(
-    checkpoint: Annotated[
-        str | None, typer.Argument(help="a run folder, a weights file, or a shipped name", autocompletion=run_names)
-    ] = None,
+    checkpoint: RunOrNone = None,
     names: Figures = None,
     out: Annotated[Path | None, typer.Option(help="folder to write to (default: CHECKPOINT/figures)")] = None,
     against: Annotated[str | None, typer.Option(help="another checkpoint, shown side by side")] = None,
     beside: Annotated[list[str] | None, typer.Option(help="run folders, or a folder of them, to compare with")] = None,
-    results: Annotated[Path, typer.Option(help="folder of measured results")] = Path("results"),
-    data: Annotated[str | None, typer.Option(help=f"where data sets lie ({DATA_ROOT})")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")] = "cpu",
+    results: Annotated[Path, typer.Option(help="folder of stored results")] = Path("results"),
+    data: DataRoot = None,
+    device: Device = "cpu",
 ) -> None:
-    """Draw what is inside a trained model: PNG and SVG, light and dark, and one report to read. Alone, list figures.
+    """Draw figures of a trained model as PNG and SVG, light and dark, with a report. Without a model, list the figures.
 
     \b
     flashcaps figures

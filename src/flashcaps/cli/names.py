@@ -1,4 +1,4 @@
-"""Arguments that several commands take, and what the shell completes them with."""
+"""Arguments and options that several commands take, with their completion."""
 
 from __future__ import annotations
 
@@ -8,20 +8,9 @@ import typer
 
 from ..routing.checks import check_choice
 from .complete import algorithm_names, figure_names, recipe_names, run_names
+from .console import DATA_ROOT
 
-RunName = Annotated[
-    str, typer.Argument(help="a run folder, a weights file, or a shipped name", autocompletion=run_names)
-]
-RecipeName = Annotated[
-    str | None,
-    typer.Argument(help="a name `flashcaps recipes` lists, or a .toml file", autocompletion=recipe_names),
-]
-Algorithm = Annotated[
-    str | None, typer.Option(help="for your data: the algorithm", autocompletion=algorithm_names)
-]
-Figures = Annotated[
-    list[str] | None, typer.Argument(help="which figures (default: all)", autocompletion=figure_names)
-]
+RUN = "a run folder, a weights file, or a shipped name"
 KINDS = ("ema", "last", "best")
 
 
@@ -31,8 +20,16 @@ def _check_weights(value: str | None) -> str | None:
     return value
 
 
-Weights = Annotated[
-    str | None,
-    typer.Option(help="last, best or ema (default: those the run tested)", callback=_check_weights,
-                 autocompletion=lambda: list(KINDS)),
-]  # fmt: skip
+RunName = Annotated[str, typer.Argument(help=RUN, autocompletion=run_names)]
+RunOrNone = Annotated[str | None, typer.Argument(help=RUN, autocompletion=run_names)]
+RunNames = Annotated[list[str], typer.Argument(help="run folders, weights files or shipped names",
+                                               autocompletion=run_names)]  # fmt: skip
+RecipeName = Annotated[str | None, typer.Argument(help="a name `flashcaps recipes` lists, or a .toml file",
+                                                  autocompletion=recipe_names)]  # fmt: skip
+Algorithm = Annotated[str | None, typer.Option(help="for your data: the algorithm", autocompletion=algorithm_names)]
+Figures = Annotated[list[str] | None, typer.Argument(help="which figures (default: all)", autocompletion=figure_names)]
+Weights = Annotated[str | None, typer.Option(help="last, best or ema (default: those the run tested)",
+                                             callback=_check_weights, autocompletion=lambda: list(KINDS))]  # fmt: skip
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")]
+DataRoot = Annotated[str | None, typer.Option(help=f"folder of data sets ({DATA_ROOT})")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object per line")]

@@ -1,11 +1,10 @@
-"""flashcaps train --images, --table, --dataset, --text: a recipe for your own data, and what was chosen, printed."""
+"""flashcaps train --images, --table, --dataset, --text: makes a recipe for your own data and prints what it chose."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..training.autosize import own_recipe
-from ..training.autosize_text import own_text_recipe
+from ..training.autosize import own_recipe, own_text_recipe
 from ..training.distributed import find_device
 from ..training.memory import memory_warning
 from ..training.recipe import Recipe
@@ -26,7 +25,7 @@ def own_fields(
 ) -> Recipe | None:
     """The recipe for the one of --images, --table, --dataset and --text that was given; None for none of them.
 
-    words: all positional ones, which are overrides here. routing None: dynamic for pictures, heinsen for texts.
+    words: the positional ones, all overrides. routing None: dynamic for pictures, heinsen for texts.
     """
     named = [(flag, path) for flag, path in given.items() if path is not None]
     if not named:
@@ -36,11 +35,11 @@ def own_fields(
     wrong = next((word for word in words if "=" not in word), None)
     flag, path = named[0]
     if not path:
-        raise ValueError(f"{flag}: expected where your data are, got an empty name")
+        raise ValueError(f"{flag}: expected the path of your data, got an empty one")
     if wrong is not None:
         raise ValueError(f"{wrong}: {flag} makes the recipe itself; expected key=value after it, as epochs=3")
     if transformer is not None and flag != "--text":
-        raise ValueError(f"--transformer: expected with --text, got {flag}; pictures need none")
+        raise ValueError(f"--transformer: expected with --text, got {flag}; pictures take none")
     if flag == "--text":
         recipe, why = own_text_recipe(path, transformer or "", words, routing=routing or "heinsen")
     else:

@@ -11,27 +11,35 @@ import typer
 from rich.table import Table
 
 from ..data.user_images import read_picture
-from ..deploy.predict import Picture, Prediction, draw, find_pictures, looks
-from ..deploy.predict_text import find_texts, predict_texts, reads_text
+from ..deploy.predict import (
+    Picture,
+    Prediction,
+    draw,
+    find_pictures,
+    find_texts,
+    predict_batches,
+    predict_texts,
+    reads_text,
+)
 from ..training.checkpoint import load
 from ..training.distributed import find_device
-from .console import console
-from .names import RunName, Weights
+from .console import console, say
+from .names import AsJson, Device, RunName, Weights
 
 
 def predict(
     checkpoint: RunName,
     files: Annotated[list[str] | None, typer.Argument(help="pictures, folders, patterns; - is stdin")] = None,
     text: Annotated[list[str] | None, typer.Option(help="a text, for models of text; files are .txt or .csv")] = None,
-    transformer: Annotated[str | None, typer.Option(help="for texts: where the transformer is now")] = None,
-    top: Annotated[int, typer.Option(min=1, help="classes to list for each picture")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object a line")] = False,
-    reconstruct: Annotated[Path | None, typer.Option(help="folder for pictures of what the decoder draws")] = None,
-    invert: Annotated[bool, typer.Option("--invert", help="for dark on white, as on paper")] = False,
+    transformer: Annotated[str | None, typer.Option(help="for texts: folder or name of the transformer")] = None,
+    top: Annotated[int, typer.Option(min=1, help="number of classes per picture")] = 3,
+    as_json: AsJson = False,
+    reconstruct: Annotated[Path | None, typer.Option(help="folder for reconstructions by the decoder")] = None,
+    invert: Annotated[bool, typer.Option("--invert", help="for dark ink on white paper")] = False,
     weights: Weights = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")] = "auto",
+    device: Device = "auto",
 ) -> None:
-    """Classes of pictures or texts: the answer, the top capsules and their lengths; both digits of a two-digit model.
+    """Predict the classes of pictures or texts, with the top scores and lengths of capsules.
 
     \b
     flashcaps predict runs/tiny-0 digit.png
@@ -54,7 +62,7 @@ def predict(
         raise ValueError(f"--reconstruct: expected a folder, got a file, {reconstruct}")
     found: list[Prediction] = []
     unread: list[str] = []
-    for batch in looks(model, readable(find_pictures(files or []), model, unread), top=top, invert=invert):
+    for batch in predict_batches(model, readable(find_pictures(files or []), model, unread), top=top, invert=invert):
         paths = [] if reconstruct is None else draw(model, batch, reconstruct)
         for k, prediction in enumerate(batch.predictions):
             if as_json:
@@ -64,7 +72,7 @@ def predict(
     if found and not as_json:
         console.print(table(found))
         if reconstruct is not None:
-            console.print(f"{len(found)} pictures in {reconstruct}", markup=False)
+            say(f"{len(found)} pictures in {reconstruct}")
     for why in unread:
         typer.echo(f"error: {why}", err=True)
     if unread:
@@ -72,7 +80,7 @@ def predict(
 
 
 def readable(pictures: list[Picture], model: Any, unread: list[str]) -> Iterator[Picture]:
-    """Pictures as arrays; one that is damaged is left out and named in `unread`, so that the others have an answer."""
+    """Pictures as arrays; a damaged one is skipped and its error added to `unread`."""
     for picture in pictures:
         try:
             yield Picture(picture.name, read_picture(picture.source, model.image[0]).numpy())
@@ -90,7 +98,7 @@ def show_texts(found: list[Prediction], as_json: bool) -> None:
 
 
 def table(predictions: list[Prediction], what: str = "file") -> Table:
-    """A row a picture: its answer, then the top classes with score and, where it differs, length."""
+    """One row per picture: its answer, then the top classes with score and, if it differs, length."""
     shown = Table(what, "answer", "score", box=None, pad_edge=False)
     for found in predictions:
         scores = []

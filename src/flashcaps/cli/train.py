@@ -18,27 +18,28 @@ from rich.table import Table
 from ..training import loop as training
 from ..training.checkpoint import load
 from ..training.distributed import find_device
-from ..training.ensemble import ensemble_result, keep_ensemble, open_ensemble
+from ..training.ensemble import ensemble_result, open_ensemble
 from ..training.evaluate import Evaluation, confusion_text, evaluate_as
 from ..training.loader import open_sources
 from ..training.recipe import Recipe, make_recipe, read_recipe
 from ..training.results import duration
-from .console import DATA_ROOT, console
-from .names import Algorithm, RecipeName, RunName, Weights
+from ..training.results import keep as keep_result
+from .console import console
+from .names import Algorithm, DataRoot, Device, RecipeName, RunName, Weights
 from .own import own_fields
 
 QUIET_S = 30  # between two lines of progress where there is no terminal for a bar
 
 
 class Bar(training.Progress):
-    """A progress bar with loss, error, images a second and time left, gone when training is."""
+    """A progress bar with loss, error, images a second and time left; it disappears at the end."""
 
     begun = False
 
     def begin(self, title: str, total: int, at: int) -> None:
-        self.__exit__()  # of a run that went back to an earlier state
+        self.__exit__()  # the bar of a run that resumes from an earlier state
         console.print(title, markup=False)
-        self.told = time.monotonic()
+        self.printed = time.monotonic()
         self.progress_bar = Progress(
             BarColumn(None), MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn(),
             TextColumn("left"), TimeRemainingColumn(), console=console, transient=True,
@@ -50,8 +51,8 @@ class Bar(training.Progress):
     def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
         text = f"loss {loss:.4f}  error {error:.2f} %  {images_s:,.0f} images/s"
         self.progress_bar.update(self.task, completed=at, text=text)
-        if not console.is_terminal and time.monotonic() - self.told > QUIET_S:
-            self.told = time.monotonic()
+        if not console.is_terminal and time.monotonic() - self.printed > QUIET_S:
+            self.printed = time.monotonic()
             console.print(f"step {at:,}  {text}", markup=False)
 
     def say(self, text: str) -> None:
@@ -66,8 +67,6 @@ class Bar(training.Progress):
 
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value: epochs=3, train.batch=64, iterations=1")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")]
-DataRoot = Annotated[str | None, typer.Option(help=f"where data sets lie ({DATA_ROOT})")]
 
 
 def train(
@@ -85,12 +84,12 @@ def train(
     device: Device = "auto",
     out: Annotated[str | None, typer.Option(help="the run's folder (default runs/RECIPE-SEED)")] = None,
     data: DataRoot = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with an unfinished run")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="continue an unfinished run")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="overwrite an unfinished run")] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="write TensorBoard events, too")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="also write TensorBoard events")] = False,
     dev: Annotated[bool, typer.Option("--dev", help="a few steps on a few hundred examples, as a trial")] = False,
 ) -> None:
-    """Train a recipe, evaluate it, keep weights, curve and pictures.
+    """Train a recipe and test it; writes weights, curve and pictures to a folder.
 
     \b
     flashcaps train tiny
@@ -108,21 +107,21 @@ def train(
     if own is None and recipe is None:
         raise ValueError("recipe: expected a name `flashcaps recipes` lists, or your data: --images DIR, --text FILE")
     if own is None and any((routing, size, transformer, backbone)):
-        raise ValueError("--routing, --size, --backbone, --transformer: are for your own data; a recipe takes "
+        raise ValueError("--routing, --size, --backbone, --transformer: expected with your own data; a recipe takes "
                          "model.routing=, data.resize=, model.backbone=, data.transformer=")  # fmt: skip
     fields = own or read_recipe(words[0], words[1:])
     if seed is not None:
         fields = with_seed(fields, seed)
-    place = training.RunOptions(device, out, data, resume, fresh, tensorboard, dev, "" if own else words[0])
+    options = training.RunOptions(device, out, data, resume, fresh, tensorboard, dev, "" if own else words[0])
     with Bar() as bar:
-        outcome = training.train(fields, place, bar)
+        outcome = training.train(fields, options, bar)
     if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:
         return
     report(fields, outcome)
 
 
 def check_out(out: str | None) -> None:
-    """Before anything is read: a folder can be there."""
+    """Raises where --out cannot be a folder, before anything is read."""
     if out is None:
         return
     path = Path(out)
@@ -136,7 +135,7 @@ def with_seed(recipe: Recipe, seed: int) -> Recipe:
 
 
 def report(recipe: Recipe, outcome: training.Outcome) -> None:
-    """The table at the end: what came out, where it is, what to try next."""
+    """Prints the results, where they are, and what to try next."""
     result, folder = outcome.result, outcome.folder
     table = Table(show_header=False, box=None, pad_edge=False)
     claim = f"{recipe.claim} ({recipe.claim.paper})" if recipe.claim.value is not None else ""
@@ -188,8 +187,8 @@ def evaluate(
     """
     more, changes = runs_and_overrides(overrides or [])
     if not ensemble and (more or keep):
-        raise ValueError(f"{more[0] if more else '--keep'}: expected key=value; several runs, and --keep of what they "
-                         "answer together, go with --ensemble")
+        word = more[0] if more else "--keep"
+        raise ValueError(f"{word}: expected key=value; several runs and --keep go with --ensemble")
     if ensemble and keep is not None and (changes or split != "test"):
         raise ValueError("--keep: expected the recipe's own test data, got overrides or --split; leave them out")
     if ensemble:
@@ -213,12 +212,12 @@ def runs_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
 def evaluate_run(
     run: str, overrides: list[str], weights: str | None, split: str, device: str, data: str | None, batch: int
 ) -> tuple[Evaluation, tuple[str, ...]]:
-    """Any checkpoint, on the data of its recipe (or of the overrides); and the names of its classes."""
+    """Evaluates a checkpoint on the data of its recipe or of the overrides; and the names of its classes."""
     model: Any = load(run, weights=weights, device=find_device(device))
     content = model.config["recipe"]
     elsewhere = any(word.startswith(("data.path=", "data.options.path=")) for word in overrides)
     if elsewhere and "examples" in content["data"].get("options", {}):
-        overrides = ["data.examples=0", *overrides]  # as many as there are: none of them was trained on
+        overrides = ["data.examples=0", *overrides]  # all of them: none was trained on
     return evaluate_model(model, make_recipe(content, overrides), split, data, batch)
 
 
@@ -226,14 +225,14 @@ def evaluate_together(
     runs: list[str], overrides: list[str], weights: str | None, split: str, device: str, data: str | None, batch: int,
     keep: Path | None,
 ) -> tuple[Evaluation, tuple[str, ...]]:  # fmt: skip
-    """Several checkpoints of one recipe as one; the result goes to the folder `keep`."""
+    """Evaluates several checkpoints of one recipe as one; writes the result to the folder `keep`."""
     chosen = find_device(device)
     model, members = open_ensemble(runs, weights=weights, device=chosen)
     recipe = make_recipe(members[0].recipe.to_dict(), overrides)
     evaluation, names = evaluate_model(model, recipe, split, data, batch)
     if keep is not None:
         command = shlex.join(["flashcaps", "evaluate", *(f"runs/{Path(run).name}" for run in runs), "--ensemble"])
-        path = keep_ensemble(ensemble_result(members, evaluation, command, chosen), keep)
+        path = keep_result(ensemble_result(members, evaluation, command, chosen), keep / "runs")
         console.print(str(path), markup=False, soft_wrap=True)
     return evaluation, names
 
@@ -241,7 +240,7 @@ def evaluate_together(
 def evaluate_model(
     model: Any, recipe: Recipe, split: str, data: str | None, batch: int
 ) -> tuple[Evaluation, tuple[str, ...]]:
-    """A model on the data of a recipe; and the names of its classes."""
+    """Evaluates a model on the data of a recipe; and the names of its classes."""
     sources = open_sources(recipe, data, next(model.parameters()).device, None)
     held = {"test": sources.test, "validation": sources.validation}.get(split)
     if held is None:

@@ -9,8 +9,16 @@ import numpy as np
 import torch
 
 from .affnist_style import CANVAS, translated_mnist
-from .files import Root, check_labels, check_same, data_root, load_mat, locate, wrong
-from .types import Dataset, Split
+from .files import Root, check_labels, data_root, load_mat, locate, wrong
+from .mnist import MNIST
+from .split import Dataset, Split, join
+from .urls import Member, Published, Remote, published
+
+_FILES = Published("affnist", (Remote(  # checksum as published
+    "test.mat.zip", ("https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/test.mat.zip",), 121_743_191,
+    "sha256:2cde38ec83ee2ebfd7b901f8be5a09efb17a1bda04771f9b4905751eb945c01a",
+    members=(Member("test.mat", "test.mat"),),
+),))  # fmt: skip
 
 
 def read_affnist(path: Path) -> Split:
@@ -22,12 +30,12 @@ def read_affnist(path: Path) -> Split:
     image, label = data["image"].flat[0], data["label_int"].flat[0].astype(np.int64).reshape(-1)
     if image.dtype != np.uint8 or image.ndim != 2 or image.shape[0] != CANVAS * CANVAS:
         raise wrong(path, f"image uint8 ({CANVAS * CANVAS}, N)", f"{image.dtype} {image.shape}")
-    check_same(path, image.shape[1], len(label))
-    check_labels(path, label, 0, 9)
+    check_labels(path, label, image.shape[1], 0, 9)
     images = torch.from_numpy(np.ascontiguousarray(image.T)).view(-1, 1, CANVAS, CANVAS)
     return Split(images, torch.from_numpy(label))
 
 
+@published(MNIST, _FILES)
 def affnist(root: Root = None, *, seed: int = 0, centred: bool = False) -> Dataset:
     """The paper's experiment: trained on translated MNIST (root/mnist), tested on root/affnist/test.mat.
 
@@ -41,5 +49,4 @@ def affnist(root: Root = None, *, seed: int = 0, centred: bool = False) -> Datas
         if not batches:
             raise
         parts = [read_affnist(path) for path in batches]
-    test = Split(torch.cat([p.images for p in parts]), torch.cat([p.labels for p in parts]))
-    return replace(base, name="affnist", test=test)
+    return replace(base, name="affnist", test=join(parts))

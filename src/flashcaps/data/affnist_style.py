@@ -15,9 +15,10 @@ from torch import Tensor
 
 from .augment import center_crop, random_crop
 from .files import Root
-from .mnist import mnist
+from .mnist import MNIST, mnist
 from .random import uniform
-from .types import Dataset, Split
+from .split import Dataset, Split
+from .urls import published
 
 CANVAS = 40
 ROTATION, SHEAR, SCALE = 20.0, 0.2, (0.8, 1.2)
@@ -91,10 +92,11 @@ def transformed(split: Split, *, seed: int, copies: int = 1, canvas: int = CANVA
     return Split(torch.cat(parts), split.labels[digit], {"digit": digit})
 
 
+@published(MNIST)
 def translated_mnist(root: Root = None, *, seed: int = 0, centred: bool = False) -> Dataset:
     """MNIST, each digit placed at random on 40 x 40, in training and test.
 
-    centred=True leaves the training digits in the middle, for augment.shift by 6 to place anew in every epoch.
+    centred=True leaves the training digits in the middle, so that augment.shift by 6 places them in every epoch.
     """
     base = mnist(root)
     train = translated(base.train, seed=seed)
@@ -104,6 +106,7 @@ def translated_mnist(root: Root = None, *, seed: int = 0, centred: bool = False)
     return replace(base, name="translated_mnist", train=train, test=test, shape=(1, CANVAS, CANVAS))
 
 
+@published(MNIST)
 def affnist_style(root: Root = None, *, seed: int = 0, centred: bool = False, copies: int = 1) -> Dataset:
     """Trained on translated MNIST, tested on transformed test digits, `copies` of each (affNIST itself has 32)."""
     base = translated_mnist(root, seed=seed, centred=centred)

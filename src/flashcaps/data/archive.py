@@ -1,4 +1,4 @@
-"""Unpacking archives from elsewhere: only named members, and none from an archive that reaches outside itself."""
+"""Unpacks named members of archives; an archive with a member that leads outside itself is refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _plain_zip(info: zipfile.ZipInfo) -> bool:
 
 @contextmanager
 def _opened(archive: Path, limit: int) -> Iterator[dict[str, Callable[[], IO[bytes] | None]]]:
-    """How to open each member, by name, after every member was looked at."""
+    """How to open each member, by name, after every member was checked."""
     total = 0
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as z:

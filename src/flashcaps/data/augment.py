@@ -1,4 +1,4 @@
-"""Augmentation of whole batches: every image draws its own numbers, nothing loops over images or waits for the device.
+"""Augmentation of whole batches: every image draws its own numbers, without loops over images or synchronisation.
 
 Images are (B, C, H, W), uint8 or float, and keep their type where no arithmetic is done on them. Random numbers
 come from `generator`, or are handed in (`offsets`, `mask`, ...), so that a captured graph can be fed from outside.
@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from .checks import check_images, check_real, check_whole
-from .types import to_float
+from ..routing.checks import check_number
+from .checks import check_images, check_whole
+from .split import to_float
 
 Size = int | tuple[int, int]
 
@@ -58,12 +59,7 @@ def shift(images: Tensor, pixels: int, generator: Generator | None = None, *, of
 
 
 def random_crop(
-    images: Tensor,
-    size: Size,
-    padding: int = 0,
-    generator: Generator | None = None,
-    *,
-    offsets: Tensor | None = None,
+    images: Tensor, size: Size, padding: int = 0, generator: Generator | None = None, *, offsets: Tensor | None = None
 ) -> Tensor:
     """A window of `size` anywhere in the image padded with `padding` zeros on each side.
 
@@ -73,10 +69,8 @@ def random_crop(
     check_whole(padding=padding)
     spare = [n + 2 * padding - s for n, s in zip(images.shape[2:], _pair(size), strict=True)]
     if min(spare) < 0:
-        raise ValueError(
-            f"size: expected at most {images.shape[2] + 2 * padding} x {images.shape[3] + 2 * padding} "
-            f"(the image and padding {padding}), got {_pair(size)}; raise padding or lower size"
-        )
+        raise ValueError(f"size: expected at most {images.shape[2] + 2 * padding} x {images.shape[3] + 2 * padding} "
+                         f"(the image and padding {padding}), got {_pair(size)}; raise padding or lower size")
     if offsets is None:
         u = _rand(images, 2, generator)
         offsets = torch.stack([(u[:, i] * (n + 1)).long() for i, n in enumerate(spare)], dim=1)
@@ -96,19 +90,15 @@ def flip(
 ) -> Tensor:
     """Mirror each image left to right with `probability`, or where mask (B,) says so."""
     check_images(images)
-    check_real(0, probability=probability)
+    check_number("probability", probability, 0)
     if mask is None:
         mask = _rand(images, 1, generator)[:, 0] < probability
     return torch.where(mask[:, None, None, None], images.flip(-1), images)
 
 
 def brightness_contrast(
-    images: Tensor,
-    brightness: float = 32 / 255,
-    contrast: tuple[float, float] = (0.5, 1.5),
-    generator: Generator | None = None,
-    *,
-    amounts: Tensor | None = None,
+    images: Tensor, brightness: float = 32 / 255, contrast: tuple[float, float] = (0.5, 1.5),
+    generator: Generator | None = None, *, amounts: Tensor | None = None,
 ) -> Tensor:
     """x -> clip((x + d - m) f + m), m the mean of each channel of x + d, d in +-brightness, f in the contrast range.
 
@@ -117,9 +107,8 @@ def brightness_contrast(
     check_images(images)
     if not isinstance(contrast, list | tuple) or len(contrast) != 2:
         raise ValueError(f"contrast: expected (low, high), got {contrast!r}")
-    for bound in contrast:
-        check_real(0, contrast=bound)
-    check_real(0, brightness=brightness)
+    for name, value in (("contrast", contrast[0]), ("contrast", contrast[1]), ("brightness", brightness)):
+        check_number(name, value, 0)
     u = _rand(images, 2, generator) if amounts is None else amounts
     d = ((2 * u[:, 0] - 1) * brightness)[:, None, None, None]
     f = (contrast[0] + u[:, 1] * (contrast[1] - contrast[0]))[:, None, None, None]
@@ -128,10 +117,8 @@ def brightness_contrast(
     return ((x - m) * f + m).clamp(0, 1)
 
 
-def cutout(
-    images: Tensor, side: int, generator: Generator | None = None, *, places: Tensor | None = None
-) -> Tensor:
-    """Set a square to the mean of its image (of each channel): side x side, less where it hangs over the edge.
+def cutout(images: Tensor, side: int, generator: Generator | None = None, *, places: Tensor | None = None) -> Tensor:
+    """Set a square of side x side pixels to the mean of its image (of each channel); the edge cuts it off.
 
     places (B, 2) in [0, 1): where its centre lies, down and across, in place of random ones. Returns floats.
     """
@@ -143,7 +130,7 @@ def cutout(
 
 
 def boxes(images: Tensor, places: Tensor, height: Tensor | int, width: Tensor | int) -> Tensor:
-    """(B, 1, H, W) bool: a box of height x width pixels, (B,) each or one for all, less where it hangs over the edge.
+    """(B, 1, H, W) bool: a box of height x width pixels, (B,) each or one for all, cut off at the edge.
 
     places (B, 2) in [0, 1): where its centre lies, down and across.
     """
@@ -160,12 +147,12 @@ def cutmix(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """CutMix (Yun et al. 2019): with `probability`, a box of an image is another's. -> (images, weight, partner)
 
-    weight (B,): the share of its own pixels; targets are mixed by it (`mix`). The box has the proportions of the image
-    and a share of it that is uniform in (0, 1), less where it hangs over the edge. amounts (B, 4) in [0, 1): whether
-    and how large, the place of its centre (2), and by their order whom it is mixed with, in place of random ones.
+    weight (B,): the share of its own pixels, by which `mix` mixes targets. The box has the proportions of the image and
+    a share of its area that is uniform in (0, 1), cut off at the edge. amounts (B, 4) in [0, 1), in place of random
+    numbers: whether and how large, the place of the centre (2), and by their order the partners.
     """
     check_images(images)
-    check_real(0, probability=probability)
+    check_number("probability", probability, 0)
     u = _rand(images, 4, generator) if amounts is None else amounts
     share = torch.where(u[:, 0] < probability, u[:, 0] / max(probability, 1e-9), 0.0)
     height, width = ((share.sqrt() * n).round().long() for n in images.shape[2:])
@@ -176,8 +163,11 @@ def cutmix(
 def mixup_weights(
     count: int, alpha: float, generator: Generator | None = None, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
-    """(weight, partner), both (count,): each example's own share, Beta(alpha, alpha), and whom it is mixed with."""
-    check_real(alpha=alpha)
+    """mixup (Zhang et al. 2017). -> (weight, partner), both (count,), for `mix`.
+
+    weight: each example's own share, Beta(alpha, alpha); partner: the index of the example it is mixed with.
+    """
+    check_number("alpha", alpha)
     if alpha <= 0:
         raise ValueError(f"alpha: expected more than 0, got {alpha}; leave mixup out to mix nothing")
     concentration = torch.full((count, 2), alpha, device=device)
@@ -192,18 +182,8 @@ def mix(x: Tensor, weight: Tensor, partner: Tensor) -> Tensor:
     return x * share + x[partner] * (1 - share)
 
 
-def mixup(
-    images: Tensor,
-    targets: Tensor,
-    alpha: float,
-    generator: Generator | None = None,
-    *,
-    weights: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """mixup (Zhang et al. 2017): images (B, C, H, W) and targets (B, K), each mixed with another's.
-
-    weights: what mixup_weights gave, when more than two tensors are mixed alike.
-    """
+def mixup(images: Tensor, targets: Tensor, alpha: float, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
+    """mixup of images (B, C, H, W) and targets (B, K), each with another's."""
     check_images(images)
     if not isinstance(targets, Tensor) or targets.layout != torch.strided:
         raise TypeError(f"targets: expected a dense tensor (B, K), got {type(targets).__name__}")
@@ -211,11 +191,9 @@ def mixup(
         raise ValueError(f"targets: expected {len(images)} rows on {images.device}, one per image, got "
                          f"{tuple(targets.shape)} on {targets.device}")
     if not targets.is_floating_point():
-        raise ValueError(
-            f"targets: expected float (B, K), got {targets.dtype} {tuple(targets.shape)}; "
-            "class indices cannot be mixed: torch.nn.functional.one_hot(targets, K).float() first"
-        )
-    weight, partner = weights or mixup_weights(len(images), alpha, generator, images.device)
+        raise ValueError(f"targets: expected float (B, K), got {targets.dtype} {tuple(targets.shape)}; class indices "
+                         "cannot be mixed: torch.nn.functional.one_hot(targets, K).float() first")
+    weight, partner = mixup_weights(len(images), alpha, generator, images.device)
     return mix(to_float(images), weight, partner), mix(targets, weight, partner)
 
 

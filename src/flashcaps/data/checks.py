@@ -1,15 +1,13 @@
-"""Arguments of generators and augmentation, looked at by shape and type alone: numbers may lie on another device."""
+"""Checks of arguments by shape and type alone: values may be on a device."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
 
 
 def check_images(images: Tensor) -> None:
-    """(B, C, H, W), bytes or floats."""
+    """Raises unless images are (B, C, H, W), uint8 or floats."""
     if not isinstance(images, Tensor) or images.layout != torch.strided:
         raise TypeError(f"images: expected a dense tensor (B, C, H, W), got {type(images).__name__}")
     if images.ndim != 4:
@@ -26,16 +24,8 @@ def check_whole(least: int = 0, **numbers: int) -> None:
             raise ValueError(f"{name}: expected at least {least}, got {number}")
 
 
-def check_real(least: float = -math.inf, **numbers: float) -> None:
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise TypeError(f"{name}: expected a number, got {number!r}")
-        if not (math.isfinite(number) and number >= least):
-            raise ValueError(f"{name}: expected a finite number of at least {least:g}, got {number}")
-
-
 def check_integers(name: str, x: Tensor) -> None:
-    """A list of whole numbers, (N,) int64."""
+    """Raises unless x is (N,) int64."""
     if not isinstance(x, Tensor) or x.layout != torch.strided:
         raise TypeError(f"{name}: expected a dense tensor (N,) int64, got {type(x).__name__}")
     if x.ndim != 1 or x.dtype != torch.int64:

@@ -10,8 +10,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from .files import Root, check_labels, check_same, locate, read_bytes, wrong
-from .types import Dataset, Split
+from .files import Root, check_labels, locate, read_bytes, wrong
+from .split import Dataset, Split, join
+from .urls import Member, Published, Remote, published
+
+_SITE = "https://www.cs.toronto.edu/~kriz"
+# checksums of the six files computed from a copy, the archive's as published
+_ARCHIVE10 = Published("cifar10", (Remote(
+    "cifar-10-binary.tar.gz", (f"{_SITE}/cifar-10-binary.tar.gz",), 170_052_171, "md5:c32a1d4ab5d03f1284b67883e8d87530",
+    members=tuple(
+        Member(f"cifar-10-batches-bin/{file}", file, 30_730_000, f"md5:{md5}")
+        for file, md5 in (
+            ("data_batch_1.bin", "5dd7e06a14cb22eb9f671a540d1b7c25"),
+            ("data_batch_2.bin", "5ea93a67294ea407fff1d09f752e9692"),
+            ("data_batch_3.bin", "942cd6a4bcdd0dd3c604fbe906cb4421"),
+            ("data_batch_4.bin", "ae636b3ba5c66a11e91e8cb52e771fcb"),
+            ("data_batch_5.bin", "53f37980c15c3d472c316c40844f3f0d"),
+            ("test_batch.bin", "803d5f7f4d78ea53de84dbe85f74fb6d"),
+        )
+    ),
+),))  # fmt: skip
+_ARCHIVE100 = Published("cifar100", (Remote(  # checksum as published
+    "cifar-100-binary.tar.gz", (f"{_SITE}/cifar-100-binary.tar.gz",), 168_513_733,
+    "md5:03b5dce01913d631647c71ecec9e9cb8",
+    members=(
+        Member("cifar-100-binary/train.bin", "train.bin", 153_700_000),
+        Member("cifar-100-binary/test.bin", "test.bin", 30_740_000),
+    ),
+),))  # fmt: skip
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR100 = (
@@ -87,17 +113,13 @@ def _read(path: Path, classes: int, count: int | None) -> Split:
     if count is not None and len(pixels) != count:
         raise wrong(path, f"{count:,} images", f"{len(pixels):,}")
     for column, (name, number) in zip(columns, _LABELS[classes], strict=True):
-        check_same(path, len(pixels), len(column))
-        check_labels(path, column, 0, number - 1, name.replace("_", " "))
+        check_labels(path, column, len(pixels), 0, number - 1, name.replace("_", " "))
     images = torch.from_numpy(pixels.reshape(-1, 3, 32, 32).copy())
     info = {"coarse": torch.from_numpy(columns[0])} if classes == 100 else {}
     return Split(images, torch.from_numpy(columns[-1]), info)
 
 
-def _join(splits: list[Split]) -> Split:
-    return Split(torch.cat([s.images for s in splits]), torch.cat([s.labels for s in splits]))
-
-
+@published(_ARCHIVE10)
 def cifar10(root: Root = None, *, per_file: int | None = 10_000) -> Dataset:
     """root/cifar10/data_batch_{1..5}.bin and test_batch.bin, or the python files without .bin.
 
@@ -108,9 +130,10 @@ def cifar10(root: Root = None, *, per_file: int | None = 10_000) -> Dataset:
     stems = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
     paths = [locate("cifar10", root, folders, (f"{stem}.bin", stem)) for stem in stems]
     *train, test = (_read(path, 10, per_file) for path in paths)
-    return Dataset("cifar10", _join(train), test, classes=10, shape=(3, 32, 32), class_names=CIFAR10)
+    return Dataset("cifar10", join(train), test, classes=10, shape=(3, 32, 32), class_names=CIFAR10)
 
 
+@published(_ARCHIVE100)
 def cifar100(root: Root = None, *, counts: tuple[int, int] | None = (50_000, 10_000)) -> Dataset:
     """root/cifar100/{train,test}.bin, or the python files train and test; info has the 20 coarse classes.
 

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 
 from .files import Root
-from .types import Dataset, Split, holdout
+from .split import Dataset, Split, holdout
 
 
 @cache  # 4 MB that take seconds to read: they come as text

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from .files import Root
+from .mnist import MNIST
 from .multimnist import MultiMNIST, multimnist
-from .types import Batch, Dataset
+from .split import Batch, Dataset
+from .urls import published
 
 
 class DiverseMultiMNIST(MultiMNIST):
@@ -27,6 +29,7 @@ class DiverseMultiMNIST(MultiMNIST):
         return self._overlay(torch.stack([pair.sources[:, 0], second], dim=1), labels)
 
 
+@published(MNIST)
 def diverse_multimnist(root: Root = None) -> Dataset:
     """MNIST's digits, to be composed: train images from training digits, test images from test digits."""
     return replace(multimnist(root), name="diverse_multimnist", compose=DiverseMultiMNIST)

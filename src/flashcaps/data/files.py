@@ -1,4 +1,4 @@
-"""Where data lie, and how a broken file is reported: which file, what was expected, what was found.
+"""Finding and reading data files; errors name the file, what was expected and what was found.
 
 A folder that `fetch` filled has its files' checksums in SHA256SUMS; a file listed there is checked whenever it is read.
 """
@@ -27,10 +27,7 @@ def data_root(root: Root = None) -> Path:
 
 
 def locate(name: str, root: Root, folders: tuple[str, ...], files: tuple[str, ...]) -> Path:
-    """The first of `files` in the first of `folders` under the root that is there.
-
-    Both run from the usual to the unusual; a file may have lost its .gz.
-    """
+    """The first of `files` that is in the first of `folders` under the root, as it is or unpacked from its .gz."""
     base = data_root(root)
     for folder in folders:
         for file in files:
@@ -45,7 +42,7 @@ def locate(name: str, root: Root, folders: tuple[str, ...], files: tuple[str, ..
 
 def wrong(path: Path, expected: object, found: object) -> ValueError:
     return ValueError(
-        f"{path}: expected {expected}, found {found}; the file is damaged or of another kind, remove it and get it anew"
+        f"{path}: expected {expected}, found {found}; the file is damaged or of another kind, get it again"
     )
 
 
@@ -65,7 +62,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_checked(path: Path) -> bytes:
-    """The file's bytes, which are those that were once noted in SHA256SUMS, where it lists the file."""
+    """The file's bytes; raises where SHA256SUMS lists another checksum for the file."""
     raw = path.read_bytes()
     noted = next((sum_ for folder in (path.parent, path.parent.parent)
                   if (sum_ := read_sums(folder).get(path.relative_to(folder).as_posix()))), None)
@@ -97,16 +94,12 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def check_labels(path: Path, labels: np.ndarray, low: int, high: int, what: str = "labels") -> None:
-    """Raise unless every label lies in low..high."""
+def check_labels(path: Path, labels: np.ndarray, count: int, low: int, high: int, what: str = "labels") -> None:
+    """Raises unless there is one label for each of `count` images, and every label lies in low..high."""
+    if len(labels) != count:
+        raise wrong(path, f"{count:,} {what}, one per image", f"{len(labels):,}")
     if labels.size and (labels.min() < low or labels.max() > high):
         raise wrong(path, f"{what} from {low} to {high}", f"{labels.min()} to {labels.max()}")
-
-
-def check_same(path: Path, images: int, labels: int) -> None:
-    """Raise unless the label file has one label per image."""
-    if images != labels:
-        raise wrong(path, f"{images:,} labels, one per image", f"{labels:,}")
 
 
 def load_mat(path: Path, key: str) -> Any:

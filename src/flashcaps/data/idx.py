@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .files import Root, check_labels, check_same, locate, read_bytes, wrong
-from .types import Dataset, Split
+from .files import Root, check_labels, locate, read_bytes, wrong
+from .split import Dataset, Split
+from .urls import Remote
 
 _UNSIGNED_BYTE = 0x08
 
@@ -35,9 +36,17 @@ def _split(name: str, root: Root, folders: tuple[str, ...], prefix: str) -> Spli
              (("images", 3), ("labels", 1))]
     image_path, label_path = (locate(name, root, folders, stem) for stem in stems)
     images, labels = read_idx(image_path, 3), read_idx(label_path, 1)
-    check_labels(label_path, labels, 0, 9)
-    check_same(label_path, len(images), len(labels))
+    check_labels(label_path, labels, len(images), 0, 9)
     return Split(torch.from_numpy(images.copy())[:, None], torch.from_numpy(labels.astype(np.int64)))
+
+
+def idx_files(hosts: tuple[str, ...], *rows: tuple[str, int, str, str]) -> tuple[Remote, ...]:
+    """Published files, from (stem, size, md5 of the .gz, sha256 of what it unpacks to) of each."""
+    return tuple(
+        Remote(f"{stem}-ubyte.gz", tuple(f"{host}{stem}-ubyte.gz" for host in hosts), size, f"md5:{md5}",
+               f"sha256:{content}")
+        for stem, size, md5, content in rows
+    )  # fmt: skip
 
 
 def idx_dataset(name: str, root: Root, folders: tuple[str, ...], class_names: tuple[str, ...]) -> Dataset:

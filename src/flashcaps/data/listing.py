@@ -1,9 +1,10 @@
-"""What there is to learn from, before any of it is read: a folder per class, a table, a data set of the hub, texts."""
+"""Your own examples as a list of files and labels: a folder per class, a table, a data set of the hub, texts."""
 
 from __future__ import annotations
 
 import csv
 import importlib
+import io
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -22,9 +23,9 @@ TEXT_COLUMNS = ("text", "sentence", "review", "phrase", "content")
 
 
 class Listing(NamedTuple):
-    """What there is, before a picture is read. labels (N,) int64, or multi-hot (N, K); parts: "" is not assigned."""
+    """Examples before they are read. labels (N,) int64, or multi-hot (N, K); parts: "" is not assigned yet."""
 
-    files: Sequence[Any]  # paths, pictures that are opened when asked for, or texts
+    files: Sequence[Any]  # paths, stored pictures, or texts
     labels: Tensor
     parts: list[str]
     class_names: tuple[str, ...]
@@ -36,7 +37,9 @@ class Listing(NamedTuple):
 
 def list_folder(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
     """A folder per class, or folders train, val and test with a folder per class in each."""
-    base = _folder(path)
+    base = Path(path).expanduser()
+    if not base.is_dir():
+        raise FileNotFoundError(f"--images: no folder {path}; give one that holds a folder of pictures per class")
     inner = [d for d in sorted(base.iterdir()) if d.is_dir() and not d.name.startswith(".")]
     parts = [(d, PARTS[d.name.lower()]) for d in inner if d.name.lower() in PARTS]
     if not any(part == "train" for _, part in parts):
@@ -51,20 +54,13 @@ def list_folder(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
             inside, why = parts[0][0], f" ({parts[0][0].name} is taken for a split; rename it if it is a class)"
         raise ValueError(f"{base}: no pictures in folders; expected one folder per class, as {inside}/cat/1.png{why}")
     names = _names([c for _, c, part in found if part in ("", "train")], class_names, str(base))
-    labels = torch.tensor([_place(names, c, str(f)) for f, c, _ in found])
+    labels = _indices(names, [c for _, c, _ in found], [str(f) for f, _, _ in found])
     return Listing([f for f, _, _ in found], labels, [part for _, _, part in found], names)
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """All pictures below a folder, by their suffix; hidden ones, as some systems leave beside a file, are not meant."""
+    """All pictures below a folder, by their suffix, without hidden files."""
     return sorted(f for f in folder.rglob("*") if f.suffix.lower() in SUFFIXES and f.name[0] != "." and not f.is_dir())
-
-
-def _folder(path: str | Path) -> Path:
-    base = Path(path).expanduser()
-    if not base.is_dir():
-        raise FileNotFoundError(f"--images: no folder {path}; give one that holds a folder of pictures per class")
-    return base
 
 
 def _names(seen: Sequence[str], given: Sequence[str], where: str) -> tuple[str, ...]:
@@ -77,10 +73,14 @@ def _names(seen: Sequence[str], given: Sequence[str], where: str) -> tuple[str, 
     return tuple(names)
 
 
-def _place(names: tuple[str, ...], name: str, where: str) -> int:
-    if name not in names:
-        raise ValueError(f"{where}: no class {name!r} among those of training ({', '.join(names)})")
-    return names.index(name)
+def _indices(names: tuple[str, ...], words: Sequence[str], where: str | Sequence[str]) -> Tensor:
+    """The class of each word, (N,) int64; `where` names the source of all words, or of each."""
+    index = {name: k for k, name in enumerate(names)}
+    unknown = next((k for k, word in enumerate(words) if word not in index), None)
+    if unknown is not None:
+        source = where if isinstance(where, str) else where[unknown]
+        raise ValueError(f"{source}: no class {words[unknown]!r} among those of training ({', '.join(names)})")
+    return torch.tensor([index[word] for word in words], dtype=torch.int64)
 
 
 def list_table(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
@@ -93,34 +93,41 @@ def list_table(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
     file = next((c for c in columns if c.lower() in FILE_COLUMNS), columns[0])
     if os.path.isfile(table.parent / file):
         raise ValueError(f"{table}: expected a header, got a file, {file}; add a first line file,label")
-    split = next((c for c in columns if c.lower() == "split"), None)
     files = [table.parent / row[file] for row in rows]
-    missing = next((f for f in files if not os.path.isfile(f)), None)  # False for whatever cannot be a path, too
+    missing = next((f for f in files if not os.path.isfile(f)), None)  # also False for what cannot be a path
     if missing is not None:
         raise FileNotFoundError(f"{table}: no file {str(missing)[:300]}; paths in column {file!r} are relative to the "
                                 "table")
-    parts = [_part(row[split], table) if split else "" for row in rows]
-    labels, names = _labels(rows, [c for c in columns if c not in (file, split)], class_names, str(table))
-    return Listing(files, labels, parts, names)
+    return _listing(files, file, table, rows, columns, class_names)
 
 
 def list_text(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
     """A .csv or .tsv with a header: a column text, and labels (and a column split) as in `list_table`."""
     table, rows, columns = read_rows(path, "--text", "text,label")
     text = next((c for c in columns if c.lower() in TEXT_COLUMNS), columns[0])
-    split = next((c for c in columns if c.lower() == "split"), None)
     texts = [row[text].strip() for row in rows]
     if "" in texts:
         raise ValueError(f"{table}: row {texts.index('') + 1}: expected text in column {text!r}, got none")
-    parts = [_part(row[split], table) if split else "" for row in rows]
-    labels, names = _labels(rows, [c for c in columns if c not in (text, split)], class_names, str(table))
-    return Listing(texts, labels, parts, names)
+    return _listing(texts, text, table, rows, columns, class_names)
+
+
+def _listing(files: Sequence[Any], column: str, table: Path, rows: list[dict[str, str]], columns: list[str],
+             class_names: Sequence[str]) -> Listing:
+    """The examples of a table whose `column` holds the files or texts."""
+    split = next((c for c in columns if c.lower() == "split"), None)
+    words = [row[split].strip() if split else "" for row in rows]
+    wrong = next((word for word in words if split and word.lower() not in PARTS), None)
+    if wrong is not None:
+        raise ValueError(f"{table}: split: expected train, val or test, got {wrong!r}")
+    parts = [PARTS[word.lower()] if split else "" for word in words]
+    labels, names = _labels(rows, [c for c in columns if c not in (column, split)], class_names, str(table))
+    return Listing(files, labels, parts, names)
 
 
 def read_rows(path: str | Path, flag: str, header: str) -> tuple[Path, list[dict[str, str]], list[str]]:
-    """(the file, its rows, its columns) of a .csv or .tsv; `flag` is who asks, `header` what it should begin with.
+    """(the file, its rows, its columns) of a .csv or .tsv; errors name the option `flag` and an example of a `header`.
 
-    Fields are divided by commas, or by what divides the header: semicolons, tabs. A column without a name counts rows.
+    Fields are divided by commas, or by what divides the header: semicolons, tabs. Columns without a name are left out.
     """
     table = Path(path).expanduser()
     if not table.is_file():
@@ -137,7 +144,7 @@ def read_rows(path: str | Path, flag: str, header: str) -> tuple[Path, list[dict
             raise ValueError(f"{table}: not a table in UTF-8 ({error}); save it as .csv in UTF-8") from None
     if not rows:
         raise ValueError(f"{table}: no rows; expected a header such as {header} and a row per example")
-    long = next((k for k, row in enumerate(rows) if any(row.get(None, ()))), None)  # None: what no column is there for
+    long = next((k for k, row in enumerate(rows) if any(row.get(None, ()))), None)  # None: fields beyond the header
     if long is not None:
         raise ValueError(f"{table}: row {long + 1}: more fields than the header has; put text with {mark!r} in it "
                          "between double quotes")
@@ -146,13 +153,6 @@ def read_rows(path: str | Path, flag: str, header: str) -> tuple[Path, list[dict
     if twice is not None:
         raise ValueError(f"{table}: two columns {twice!r}; expected one, rename the other")
     return table, rows, columns
-
-
-def _part(word: str, table: Path) -> str:
-    word = word.strip()
-    if word.lower() not in PARTS:
-        raise ValueError(f"{table}: split: expected train, val or test, got {word!r}")
-    return PARTS[word.lower()]
 
 
 def _labels(
@@ -171,12 +171,12 @@ def _labels(
         if named is None and column in words:
             raise ValueError(f"{where}: expected a header, got a first line with the label {column!r}; add a header")
         names = _names(words, given, where)
-        return torch.tensor([_place(names, word, where) for word in words]), names
+        return _indices(names, words, where), names
     several = [[w.strip() for w in word.replace(";", "|").split("|") if w.strip()] for word in words]
     names = _names([w for ws in several for w in ws], given, where)
     labels = torch.zeros(len(rows), len(names))
     for row, ws in zip(labels, several, strict=True):
-        row[[_place(names, w, where) for w in ws]] = 1
+        row[_indices(names, ws, where)] = 1
     return labels, names
 
 
@@ -196,41 +196,40 @@ def _by_column(
     return torch.tensor([[float(row[c]) for c in names] for row in rows]), names
 
 
-class Column(Sequence[Any]):
-    """The pictures of a data set of the hub, each decoded when it is asked for."""
+class StoredPicture(io.BytesIO):
+    """The bytes of a picture file, with a name for errors."""
 
-    def __init__(self, rows: Any, column: str) -> None:
-        self.rows, self.column = rows, column
+    def __init__(self, content: bytes, name: str) -> None:
+        super().__init__(content)
+        self.name = name
+
+
+class HubPictures(Sequence[Any]):
+    """The pictures of a data set of the hub, each read from memory-mapped files when it is asked for."""
+
+    def __init__(self, rows: Any, column: str, name: str) -> None:
+        self.rows, self.column, self.name = rows, column, name
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.rows[int(index)][self.column]
+        stored = self.rows[int(index)][self.column]  # {"bytes", "path"}: one of them may be None
+        if stored["bytes"] is None:
+            return stored["path"]
+        return StoredPicture(stored["bytes"], f"{self.name}: row {index}")
 
 
-class Joined(Sequence[Any]):
-    """Several columns as one."""
-
-    def __init__(self, parts: list[Column]) -> None:
-        self.places = [(part, k) for part in parts for k in range(len(part))]
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __getitem__(self, index: Any) -> Any:
-        part, k = self.places[index]
-        return part[k]
-
-
-def list_hub(path: str, class_names: Sequence[str] = (), *, datasets: Any = None) -> Listing:
-    """A data set of the hub, or local files that `datasets.load_dataset` reads, with columns image and label."""
-    if datasets is None:
-        try:
-            datasets = importlib.import_module("datasets")
-        except ImportError:
-            raise ImportError("--dataset needs the datasets package: pip install 'flashcaps[hub]'") from None
-    loaded = datasets.load_dataset(path)
+def list_hub(path: str, class_names: Sequence[str] = ()) -> Listing:
+    """A data set of the hub, or a folder of files that `datasets.load_dataset` reads, with columns image and label."""
+    try:
+        datasets = importlib.import_module("datasets")
+    except ImportError:
+        raise ImportError("--dataset needs the datasets package: pip install 'flashcaps[hub]'") from None
+    try:
+        loaded = datasets.load_dataset(path)
+    except (ValueError, datasets.exceptions.DatasetGenerationError) as error:
+        raise ValueError(f"--dataset: {_damaged(path) or path}: `datasets` cannot read it ({error})") from None
     splits = {PARTS[name.lower()]: rows for name, rows in loaded.items() if name.lower() in PARTS}
     if "train" not in splits:
         raise ValueError(f"--dataset: {path} has no split train, only {', '.join(loaded)}")
@@ -238,18 +237,31 @@ def list_hub(path: str, class_names: Sequence[str] = (), *, datasets: Any = None
     image, label = (next((c for c in features if c in known), None) for known in (("image", "img"), LABEL_COLUMNS))
     if image is None or label is None:
         raise ValueError(f"--dataset: {path}: expected columns image and label, got {', '.join(features)}")
-    known = getattr(features[label], "names", None)
-    words = [known[v] if known else str(v) for rows in splits.values() for v in rows[label]]
+    rows = datasets.concatenate_datasets(list(splits.values())).cast_column(image, datasets.Image(decode=False))
+    known, numbers = getattr(features[label], "names", None), list(rows[label])
+    if known and (wrong := next((v for v in numbers if not 0 <= v < len(known)), None)) is not None:
+        raise ValueError(f"--dataset: {path}: expected labels from 0 to {len(known) - 1}, got {wrong}")
+    words = [known[v] if known else str(v) for v in numbers]
     names = _names(words, class_names or known or (), path)
-    parts = [part for part, rows in splits.items() for _ in range(len(rows))]
+    parts = [part for part, inner in splits.items() for _ in range(len(inner))]
     if "test" not in splits:
         parts = ["" if part == "train" else part for part in parts]
-    labels = torch.tensor([_place(names, w, path) for w in words])
-    return Listing(Joined([Column(rows, image) for rows in splits.values()]), labels, parts, names)
+    return Listing(HubPictures(rows, image, path), _indices(names, words, path), parts, names)
+
+
+def _damaged(path: str) -> Path | None:
+    """The first .parquet file of a folder that cannot be opened."""
+    parquet = importlib.import_module("pyarrow.parquet")
+    for file in sorted(Path(path).rglob("*.parquet")):
+        try:
+            parquet.ParquetFile(file)
+        except (ValueError, OSError):
+            return file
+    return None
 
 
 def assign(listing: Listing, seed: int) -> list[str]:
-    """train, validation or test for every picture. What nobody assigned: of each class 70, 10 and 20 in a hundred."""
+    """train, validation or test for every example; those without a part are split 70, 10 and 20 % within each class."""
     parts = list(listing.parts)
     free = [k for k, part in enumerate(parts) if not part]
     known = set(parts) - {""}

@@ -1,8 +1,8 @@
 """MultiMNIST (dynamic routing, section 6.1): two digits of different classes laid over each other on 36 x 36.
 
 Each digit is shifted by up to 4 pixels each way and the two are added and clipped at white. (20 x 20 boxes shifted
-so share 72.6 % of their area on average; the paper says 80 %.) Pairs are made on the device the digits lie on,
-from integers that a generator or a pure function of (seed, index) draws, so that no pair need ever be stored.
+so share 72.6 % of their area on average; the paper says 80 %.) Pairs are made on the digits' device, from integers that
+a generator or a pure function of (seed, index) draws, and are never stored.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from torch import Generator, Tensor
 
 from .checks import check_integers, check_whole
 from .files import Root
-from .mnist import mnist
+from .mnist import MNIST, mnist
 from .random import DRAW_BITS, draws
-from .types import Batch, Dataset, Split, to_float
+from .split import Batch, Dataset, Split, to_float
+from .urls import published
 
 
 class MultiMNIST:
     """Pairs from the digits of one split, without end.
 
     sample(n, generator) draws new ones; at(index, seed) gives the pairs of an endless list by their place in it,
-    the same on every device: rank r of w takes the places shard_index gives it. fixed(count, seed) is a test set.
+    the same on every device, so that processes can share it out. fixed(count, seed) is a test set.
     """
 
     columns = 6  # random integers a pair takes: first digit, second digit, two shifts each
@@ -128,20 +129,7 @@ class FixedPairs:
             yield self.fixed_batch(start, start + size)
 
 
-def shard_index(
-    step: int | Tensor, n: int, rank: int = 0, world: int = 1, device: torch.device | str = "cpu"
-) -> Tensor:
-    """The n places of an endless list that rank `rank` of `world` takes at `step`.
-
-    All ranks together take at each step what one process with a batch of n * world would.
-    """
-    check_whole(1, n=n, world=world)
-    check_whole(rank=rank)
-    if not isinstance(step, Tensor):
-        check_whole(step=step)
-    return (step * world + rank) * n + torch.arange(n, device=device)
-
-
+@published(MNIST)
 def multimnist(root: Root = None) -> Dataset:
     """MNIST's digits, to be composed: train pairs from training digits, test pairs from test digits."""
     base = mnist(root)

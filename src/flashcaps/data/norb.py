@@ -13,14 +13,28 @@ import numpy as np
 import torch
 
 from .augment import resize
-from .files import Root, check_labels, check_same, locate, read_bytes, wrong
-from .types import Dataset, Split
+from .files import Root, check_labels, locate, read_bytes, wrong
+from .split import Dataset, Split
+from .urls import Published, Remote, published
 from .viewpoints import hold_out_views
 
 CLASSES = ("animal", "human", "airplane", "truck", "car")
 # column of the info file: name and highest value; azimuth is 0, 2, .., 34 (times 10 degrees)
 INFO = (("instance", 9), ("elevation", 8), ("azimuth", 34), ("lighting", 5))
 _STEMS = {"train": "smallnorb-5x46789x9x18x6x2x96x96-training", "test": "smallnorb-5x01235x9x18x6x2x96x96-testing"}
+# checksums as published
+_FILES = Published("smallnorb", tuple(
+    Remote(f"{_STEMS[part]}-{kind}.mat.gz",
+           (f"https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/{_STEMS[part]}-{kind}.mat.gz",), size, f"sha256:{sha}")
+    for part, kind, size, sha in (
+        ("train", "dat", 131_896_188, "5ffd6272a07d32695ee1082a26a41a93a37aab8c28da047f8c34ed348d214873"),
+        ("train", "cat", 348, "2784e542c1922060691090952b6cd6278879a216c90f81476f0f00256d42cdaa"),
+        ("train", "info", 71_052, "de7eb932ebe7a4ee16217fead60660d0eb3d23632c2f4d1c51f88c501c17bf32"),
+        ("test", "dat", 130_799_817, "cf7104eed3e51174d2f65b66d1e5878b9da233b886f161b0d88f4510ba2c7474"),
+        ("test", "cat", 347, "ecaf6d5bb8c3bc5eab9cf0258f6d2198dd474e016e374836fc097f2e5ff509ff"),
+        ("test", "info", 10_428, "16adf314226327ee006d1a44db8cfef52773c06c829951d5653a9f6f310248a2"),
+    )
+))  # fmt: skip
 _MAGIC = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
 
 
@@ -50,13 +64,11 @@ def _split(root: Root, part: str) -> Split:
     images, labels, columns = read_matrix(dat, "u1", 4), read_matrix(cat, "<i4", 1), read_matrix(info, "<i4", 2)
     if images.shape[1] != 2:
         raise wrong(dat, "stereo pairs (N, 2, H, W)", images.shape)
-    check_same(cat, len(images), len(labels))
-    check_same(info, len(images), len(columns))
-    check_labels(cat, labels, 0, len(CLASSES) - 1)
+    check_labels(cat, labels, len(images), 0, len(CLASSES) - 1)
     if columns.shape[1] != len(INFO):
         raise wrong(info, f"{len(INFO)} columns", columns.shape[1])
     for column, (name, high) in zip(columns.T, INFO, strict=True):
-        check_labels(info, column, 0, high, name)
+        check_labels(info, column, len(images), 0, high, name)
     extra = {name: torch.from_numpy(columns[:, i].astype(np.int64)) for i, (name, _) in enumerate(INFO)}
     return Split(torch.from_numpy(images.copy()), torch.from_numpy(labels.astype(np.int64)), extra)
 
@@ -65,6 +77,7 @@ def _resized(split: Split, size: int) -> Split:
     return Split(torch.cat([resize(part, size) for part in split.images.split(1024)]), split.labels, split.info)
 
 
+@published(_FILES)
 def smallnorb(root: Root = None, *, size: int | None = None, held_out_azimuths: Iterable[int] = (),
               held_out_elevations: Iterable[int] = ()) -> Dataset:
     """root/smallnorb/*-{dat,cat,info}.mat, .gz or raw; `size` scales the images once (48 in two of the papers).

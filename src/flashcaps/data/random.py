@@ -34,6 +34,6 @@ def uniform(seed: int, index: Tensor, count: int) -> Tensor:
 
 
 def make_generator(seed: int, rank: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator of its own for every (seed, rank)."""
+    """A generator with its own random numbers for every (seed, rank)."""
     mixed = draws(seed, torch.tensor([rank]), 1)
     return torch.Generator(device).manual_seed(int(mixed))

@@ -14,7 +14,22 @@ from typing import NamedTuple
 import torch
 
 from .files import Root, locate, read_bytes, wrong
-from .types import Dataset, Split
+from .split import Dataset, Split
+from .urls import Member, Published, Remote, published
+
+# checksums computed from a copy
+_FILES = Published("sst", (Remote(
+    "trainDevTestTrees_PTB.zip", ("https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip",), 789_539,
+    "sha256:5c613a4f673fc74097d523a2c83f38e0cc462984d847b82c7aaf36b01cbbbfcc",
+    members=tuple(
+        Member(f"trees/{part}.txt", f"trees/{part}.txt", size, f"sha256:{sha}")
+        for part, size, sha in (
+            ("train", 2_160_058, "e2f3f41b0b1e6d4dddc0effe3bfc2d27ed8928079aa9a03d652311614fc5feb7"),
+            ("dev", 280_825, "0e9336aed6e4730e19f58d00a77b3f0297efdb755f7b5e598c98a05e3f97ea40"),
+            ("test", 559_614, "6e54806dee95cf80cd918e7dfb3f6770f6df24bf826f289a4d1f709e1c8f6761"),
+        )
+    ),
+),))  # fmt: skip
 
 FINE = ("very negative", "negative", "neutral", "positive", "very positive")
 BINARY = ("negative", "positive")
@@ -55,16 +70,13 @@ def parse_tree(line: str) -> list[Phrase]:
     return phrases
 
 
-def _text(path: Path) -> str:
-    try:
-        return read_bytes(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise wrong(path, "UTF-8 text", error) from None
-
-
 def read_trees(path: Path) -> Iterator[list[Phrase]]:
     """The phrases of each tree, one tree a line."""
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    try:
+        text = read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise wrong(path, "UTF-8 text", error) from None
+    for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 yield parse_tree(line)
@@ -109,6 +121,7 @@ def _sst(name: str, root: Root, binary: bool, phrases: bool, counts: tuple[int, 
 _PUBLISHED = (8_544, 1_101, 2_210)
 
 
+@published(_FILES)
 def sst5(root: Root = None, *, phrases: bool = True, counts: tuple[int, ...] | None = _PUBLISHED) -> Dataset:
     """root/sst/trees/{train,dev,test}.txt, five classes. phrases=False trains on root sentences alone.
 
@@ -117,6 +130,7 @@ def sst5(root: Root = None, *, phrases: bool = True, counts: tuple[int, ...] | N
     return _sst("sst5", root, False, phrases, counts)
 
 
+@published(_FILES)
 def sst2(root: Root = None, *, phrases: bool = True, counts: tuple[int, ...] | None = _PUBLISHED) -> Dataset:
     """As sst5, without the neutral phrases: negative (0, 1) and positive (3, 4)."""
     return _sst("sst2", root, True, phrases, counts)

@@ -7,8 +7,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .files import Root, check_labels, check_same, load_mat, locate, wrong
-from .types import Dataset, Split
+from .files import Root, check_labels, load_mat, locate, wrong
+from .split import Dataset, Split
+from .urls import Published, Remote, published
+
+# checksums as published
+_FILES = Published("svhn", tuple(
+    Remote(file, (f"http://ufldl.stanford.edu/housenumbers/{file}",), size, f"md5:{md5}")
+    for file, size, md5 in (
+        ("train_32x32.mat", 182_040_794, "e26dedcc434d2e4c54c9b2d4a06d8373"),
+        ("test_32x32.mat", 64_275_384, "eb5a983be6a315427106f1b164d9cef3"),
+    )
+))  # fmt: skip
 
 
 def read_svhn(path: Path) -> Split:
@@ -16,11 +26,11 @@ def read_svhn(path: Path) -> Split:
     x, y = load_mat(path, "X"), load_mat(path, "y").astype(np.int64).reshape(-1)
     if x.dtype != np.uint8 or x.shape[:3] != (32, 32, 3) or x.ndim != 4:
         raise wrong(path, "X uint8 (32, 32, 3, N)", f"{x.dtype} {x.shape}")
-    check_same(path, x.shape[3], len(y))
-    check_labels(path, y, 1, 10)
+    check_labels(path, y, x.shape[3], 1, 10)
     return Split(torch.from_numpy(np.ascontiguousarray(x.transpose(3, 2, 0, 1))), torch.from_numpy(y % 10))
 
 
+@published(_FILES)
 def svhn(root: Root = None) -> Dataset:
     """root/svhn/{train,test}_32x32.mat."""
     paths = [locate("svhn", root, ("svhn", "SVHN"), (f"{part}_32x32.mat",)) for part in ("train", "test")]

@@ -2,9 +2,8 @@
 
     dataset = load_data("images", path="pets")              # pets/cat/*.png, pets/dog/*.jpg
     dataset = load_data("table", path="scenes.csv")         # file,label  or  file,sea,sky,people with 0 and 1
+    dataset = load_data("hub", path="someone/pictures")     # columns image and label
     dataset = load_data("text", path="reviews.csv")         # text,label
-
-Importing this module adds "images", "table", "hub" and "text" to the data sets `load_data` knows.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..training.batches import HeldImages
-from . import DATA, Dataset, Split
 from .augment import resize
 from .files import Root
 from .listing import Listing, assign, list_folder, list_hub, list_table, list_text
+from .split import Dataset, Split
+from .stored_images import StoredImages
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-MAX_SIDE = 128  # of images nobody gave a size for
-SAMPLE = 200  # pictures looked at to choose a size
+MAX_SIDE = 128  # of images without a given size
+SAMPLE = 200  # pictures that a size is chosen from
+LISTS: dict[str, Callable[..., Listing]] = {"images": list_folder, "table": list_table, "hub": list_hub}
 
 
 class Survey(NamedTuple):
@@ -71,7 +71,7 @@ def read_picture(source: Any, channels: int = 0) -> Tensor:
 
 
 def _eight_bits(image: Any, source: Any, channels: int) -> Any:
-    """A picture of which convert() keeps what is seen: 16 bits and fractions become bytes, the transparent white."""
+    """A picture that convert() keeps the look of: 16 bits and fractions become bytes, transparency becomes white."""
     if image.mode == "F" or image.mode.startswith("I"):
         x = np.asarray(image)
         most = 65535 if image.mode != "F" else 1 if x.max() <= 1 else 255
@@ -86,7 +86,9 @@ def _eight_bits(image: Any, source: Any, channels: int) -> Any:
 
 
 def _where(source: Any) -> str:
-    return str(source) if isinstance(source, str | Path) else "stdin" if isinstance(source, bytes) else "picture"
+    if isinstance(source, bytes):
+        return "stdin"
+    return str(source) if isinstance(source, str | Path) else getattr(source, "name", "picture")
 
 
 def _open(source: Any) -> Any:
@@ -121,9 +123,6 @@ def _array(x: np.ndarray, channels: int, where: str) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(x.astype(np.uint8)))
 
 
-LISTS: dict[str, Callable[..., Listing]] = {"images": list_folder, "table": list_table, "hub": list_hub}
-
-
 def survey(listing: Listing, size: Sequence[int] = (), channels: int = 0) -> Survey:
     """The shape pictures are brought to: `size`, or the median of a sample, its longer side at most 128 pixels."""
     n = len(listing.files)
@@ -144,12 +143,23 @@ def count_classes(listing: Listing) -> dict[str, int]:
     return dict(zip(listing.class_names, labels.sum(0).int().tolist(), strict=True))
 
 
-def read_listing(listing: Listing, name: str, size: Sequence[int] = (), channels: int = 0, seed: int = 0) -> Dataset:
-    """Read every picture, brought to one shape, into a Dataset; multi-label targets are (N, K)."""
+def read_listing(
+    listing: Listing, name: str, size: Sequence[int] = (), channels: int = 0, seed: int = 0, streaming: bool = False
+) -> Dataset:
+    """A Dataset of all pictures, brought to one shape; multi-label targets are (N, K).
+
+    The pictures are read into memory, or with streaming=True whenever a batch of them is asked for.
+    """
     shape = survey(listing, size, channels).image
-    images = torch.empty(len(listing.files), *shape, dtype=torch.uint8)
-    for k in range(len(images)):
-        images[k] = fit(read_picture(listing.files[k], shape[0]), shape)
+
+    def read(k: int) -> Tensor:
+        return fit(read_picture(listing.files[k], shape[0]), shape)
+
+    images: Any = StoredImages(read, torch.arange(len(listing.files)), shape)
+    if not streaming:
+        images = torch.empty(images.shape, dtype=torch.uint8)
+        for k in range(len(images)):
+            images[k] = read(k)
     return _dataset(Split(images, listing.labels), listing, name, shape, seed)
 
 
@@ -173,38 +183,25 @@ def fit(picture: Tensor, shape: tuple[int, int, int]) -> Tensor:
     return resize(picture[None], (shape[1], shape[2]))[0]
 
 
-class HeldSeveral(HeldImages):
-    """Images of several classes each: the answer is every class above the threshold."""
+def read_pictures(
+    kind: str, root: Root = None, *, path: str, size: Sequence[int] = (), channels: int = 0,
+    class_names: Sequence[str] = (), multilabel: bool | None = None, examples: int = 0, seed: int = 0,
+    streaming: bool = False,
+) -> Dataset:
+    """Your own pictures. kind: "images", a folder at `path`; "table", a .csv; "hub", a name or a folder of data files.
 
-    rule = "threshold"
-
-
-def held_images(split: Split, crop: int, dataset: Dataset) -> HeldImages:
-    """Examples to evaluate on, with one class an image or several."""
-    return (HeldSeveral if dataset.multilabel else HeldImages)(split, crop, dataset.classes)
-
-
-def _reader(kind: str) -> Any:
-    def read(
-        root: Root = None,
-        *,
-        path: str,
-        size: Sequence[int] = (),
-        channels: int = 0,
-        class_names: Sequence[str] = (),
-        multilabel: bool | None = None,
-        examples: int = 0,
-        seed: int = 0,
-    ) -> Dataset:
-        listing = same_labels(LISTS[kind](path, class_names), path, multilabel, examples)
-        return read_listing(listing, kind, size, channels, seed)
-
-    return read
+    size (height, width) and channels: what all pictures are brought to, chosen from a sample by default.
+    class_names, multilabel and examples: what a model was trained with. streaming: leave the pictures on disk.
+    """
+    listing = same_labels(LISTS[kind](path, class_names), path, multilabel, examples)
+    return read_listing(listing, kind, size, channels, seed, streaming)
 
 
 def same_labels(listing: Listing, path: str, multilabel: bool | None, examples: int = 0) -> Listing:
-    """What a model was trained with is still there: one label or several, and as many examples (0: not known), since
-    another number of them holds out other ones."""
+    """Raises, or warns, where the data are not those a model was trained with.
+
+    A change of the number of examples (0: not known) changes which of them are held out.
+    """
     if multilabel not in (None, listing.multilabel):
         raise ValueError(f"{path}: expected {'several labels' if multilabel else 'one label'} an example, as the "
                          "model was trained with")  # fmt: skip
@@ -216,18 +213,10 @@ def same_labels(listing: Listing, path: str, multilabel: bool | None, examples: 
 
 
 def read_text(
-    root: Root = None,
-    *,
-    path: str,
-    class_names: Sequence[str] = (),
-    multilabel: bool | None = None,
-    examples: int = 0,
-    seed: int = 0,
+    root: Root = None, *, path: str, class_names: Sequence[str] = (), multilabel: bool | None = None,
+    examples: int = 0, seed: int = 0,
 ) -> Dataset:
-    """Texts and labels of a table; what a transformer makes of them is computed when a batch is."""
+    """Texts and labels of a table; a transformer's hidden states are computed batch by batch."""
     listing = same_labels(list_text(path, class_names), path, multilabel, examples)
     images = torch.empty(len(listing.files), 0, 0, 0, dtype=torch.uint8)
     return _dataset(Split(images, listing.labels, {}, tuple(listing.files)), listing, "text", (0, 0, 0), seed)
-
-
-DATA.update({kind: _reader(kind) for kind in LISTS} | {"text": read_text})

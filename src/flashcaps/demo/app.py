@@ -1,4 +1,4 @@
-"""The HTTP surface: requests validated and limited, answers computed by the worker, the page as it lies in page/."""
+"""The HTTP interface: requests are validated and limited, the worker computes answers, page/ is served as files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .schema import Compare, Drawing, Image, Pose, Route
 from .worker import Worker
 
 PAGE = Path(__file__).with_name("page")
-# Nothing comes from another host. 'unsafe-inline' is for style attributes of drawings made by the page itself.
+# Nothing is loaded from another host. 'unsafe-inline' is for style attributes of drawings that the page makes.
 HEADERS = {
     "content-security-policy": "default-src 'self' data: blob:; style-src 'self' 'unsafe-inline'",
     "x-content-type-options": "nosniff",
@@ -37,7 +37,7 @@ HEADERS = {
 
 
 def create_app(explainers: Sequence[Explainer], *, worker: Worker | None = None, hosts: Sequence[str] = ()) -> FastAPI:
-    """The page over these models. hosts: names it may be called by (see `Limits`)."""
+    """The application for these models. hosts: names it may be called by (see `Limits`)."""
     worker = worker or Worker()
 
     @asynccontextmanager
@@ -57,7 +57,7 @@ def create_app(explainers: Sequence[Explainer], *, worker: Worker | None = None,
 
 
 def add_lists(app: FastAPI, explainers: Sequence[Explainer]) -> None:
-    """What there is; encoded once."""
+    """Routes that list models and samples; encoded once."""
     listed = encode({"models": [x.info() for x in explainers], "samples": describe_samples()})
 
     @app.get("/health")
@@ -70,7 +70,7 @@ def add_lists(app: FastAPI, explainers: Sequence[Explainer]) -> None:
 
 
 def add_answers(app: FastAPI, models: Mapping[str, Explainer], worker: Worker) -> None:
-    """What is computed, all of it by the worker."""
+    """Routes whose answers the worker computes."""
 
     def model(name: str) -> Explainer:
         if name not in models:
@@ -123,7 +123,7 @@ def answered(content: bytes) -> Response:
 
 
 def key_of(request: Any) -> str:
-    """The same content, the same key."""
+    """The key of a request's content in the cache."""
     if not isinstance(request, bytes):
         own = request.key() if hasattr(request, "key") else request
         request = json.dumps(own, sort_keys=True).encode()
@@ -137,7 +137,7 @@ def centred(ink: Tensor) -> dict[str, Any]:
 
 
 def sized(image: Image, explainer: Explainer, also: bool) -> Tensor:
-    """An image of the model's size: as it came, or centred like MNIST and put in the middle."""
+    """An image of the model's size: unchanged, or centred like MNIST."""
     pixels = read_pixels(image.width, image.height, image.pixels)
     if not (image.center or also):
         return pixels
@@ -156,7 +156,7 @@ def add_page(app: FastAPI) -> None:
 
 
 def add_errors(app: FastAPI) -> None:
-    """Every error is one line of JSON."""
+    """Handlers that turn every error into one line of JSON."""
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> JSONResponse:

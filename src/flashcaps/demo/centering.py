@@ -1,4 +1,4 @@
-"""A drawing the way MNIST was made: the ink's box scaled to 20 pixels, its centre of mass in the middle of 28 x 28."""
+"""Centres a drawing as in MNIST: its bounding box scaled to 20 pixels, its centre of mass in the middle of 28 x 28."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 SIDE = 28
 BOX = 20
-FAINT = 200.0  # the darkest pixel of a thin line scaled down; below this the ink is stretched to 255
-PAPER = 0.25  # share of the contrast in a photograph that still is paper
+FAINT = 200.0  # thin lines fade when scaled down; below this maximum the ink is stretched to 255
+PAPER = 0.25  # share of the contrast of a photograph below which a pixel is paper
 
 
 def ink_box(picture: Tensor) -> tuple[slice, slice] | None:
-    """Rows and columns of (H, W) that hold ink; None for an empty sheet."""
+    """The bounding box of the ink in (H, W); None for an empty sheet."""
     rows, columns = picture.any(1).nonzero()[:, 0], picture.any(0).nonzero()[:, 0]
     if not len(rows):
         return None
@@ -23,10 +23,10 @@ def ink_box(picture: Tensor) -> tuple[slice, slice] | None:
 
 
 def center(picture: Tensor) -> Tensor | None:
-    """uint8 (H, W), ink high -> uint8 (28, 28), or None where nothing is drawn.
+    """uint8 (H, W), ink high -> uint8 (28, 28), or None for an empty sheet.
 
-    The longer side of the ink's box becomes 20 pixels. The whole-pixel shift puts the centre of mass, in coordinates of
-    pixel centres, into [13.5, 14.5): that is where it lies in every MNIST digit, so those come out as they went in.
+    The longer side of the bounding box becomes 20 pixels. A whole-pixel shift puts the centre of mass, in coordinates
+    of pixel centres, into [13.5, 14.5), where it is in every MNIST digit, so that these do not change.
     """
     box = ink_box(picture)
     if box is None:
@@ -47,21 +47,21 @@ def center(picture: Tensor) -> Tensor | None:
 
 
 def averages(n: int, m: int) -> Tensor:
-    """(m, n): row o holds how much of each of n pixels lies in the o-th of m equal parts of them; rows sum to 1."""
+    """(m, n): row o is the share of each of n pixels in the o-th of m equal parts; rows sum to 1."""
     edges, pixels = torch.arange(m + 1, dtype=torch.float64) * (n / m), torch.arange(n, dtype=torch.float64)
     begin, end = torch.maximum(edges[:-1, None], pixels), torch.minimum(edges[1:, None], pixels + 1)
     return ((end - begin).clamp(min=0) * (m / n)).float()
 
 
 def shift(ink: Tensor, room: int) -> int:
-    """Where a profile (n,) of ink begins so that its centre of mass is in the middle, within 0 .. room."""
+    """The offset, within 0 .. room, that puts the centre of mass of a profile (n,) in the middle."""
     mass = ink.double()
     middle = float((mass * torch.arange(len(mass))).sum() / mass.sum())
     return min(max(math.ceil(SIDE / 2 - 0.5 - middle), 0), room)
 
 
 def to_ink(grey: Tensor) -> Tensor:
-    """A photograph or scan, uint8 (H, W), as ink: whatever differs from its border is drawn; paper becomes 0."""
+    """A photograph or scan, uint8 (H, W), as ink: what differs from the border; paper becomes 0."""
     border = torch.cat([grey[0], grey[-1], grey[:, 0], grey[:, -1]]).float()
     paper = border.median()
     ink = (paper - grey.float()) if paper > 127 else (grey.float() - paper)
@@ -73,7 +73,7 @@ def to_ink(grey: Tensor) -> Tensor:
 
 
 def fit(digit: Tensor, height: int, width: int) -> Tensor:
-    """A centred 28 x 28 digit in the middle of a model's image where it fits, else resized. uint8 (H, W)"""
+    """A centred 28 x 28 digit in the middle of a model's image if it fits, else resized. uint8 (H, W)"""
     if min(height, width) < SIDE or max(height, width) > 2 * SIDE:
         scaled = F.interpolate(digit[None, None].float(), (height, width), mode="bilinear", align_corners=False)
         return scaled[0, 0].round().to(torch.uint8)

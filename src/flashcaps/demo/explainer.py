@@ -1,4 +1,4 @@
-"""One model, explained: where its capsules look, how an image is routed, what a pose draws."""
+"""Explains one model: receptive fields of its capsules, the routing of an image, the drawing of a pose."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..analysis.drawings import OFFSETS
 from ..analysis.figure import Run
-from ..analysis.inside import children, class_votes, layers_of, receptive_fields
+from ..analysis.inside import children, class_votes, keeps_couplings, layers_of, receptive_fields
 from ..analysis.measures import MEASURES, measure
-from ..analysis.perturbations import OFFSETS
 from ..data import to_float
+from ..deploy.hub import model_card
 from ..deploy.predict import answer_rule, class_names
 from ..nn.capsules import ConvCapsules, DenseCapsules
 from ..routing import Routed
@@ -24,13 +25,13 @@ from ..training.evaluate import answers
 from .centering import fit
 from .inputs import Refused, write_pixels
 from .routing_view import DIGITS, Seen, plain, step_activations, steps, strongest, votes_in_plane
-from .wording import MEASURED, words_for
+from .wording import MEASURED, formulas_of, title_of
 
-NAMEABLE = 1.0  # standard deviations over digits by which a dimension must move a measure to be named after it
+NAMEABLE = 1.0  # standard deviations by which a dimension must move a measure to be named after it
 
 
 class Explainer:
-    """A trained capsule network of images. samples: uint8 (N, 28, 28), digits to learn its habits from."""
+    """A trained capsule network of images. samples: uint8 (N, 28, 28), digits to measure its drawings on."""
 
     def __init__(self, name: str, model: Any, samples: Tensor, *, card: str = "", title: str = "") -> None:
         self.name, self.model, self.card = name, model.eval(), card
@@ -48,8 +49,8 @@ class Explainer:
             poses, labels = routed.pose, model.head(routed).argmax(1)
             self.poses = poses[torch.arange(len(poses)), labels]  # (N, D) of the capsules that win
             self.labels: list[int] = labels.tolist()
-            self.habits = self._habits() if model.decoder is not None else None
-        self.title = title or words_for(self.layer.name).title + (", two digits" if self.pairs else "")
+            self.deviations = self._deviations() if model.decoder is not None else None
+        self.title = title or title_of(self.layer.name) + (", two digits" if self.pairs else "")
         self.meanings = self._meanings()
 
     @property
@@ -58,11 +59,11 @@ class Explainer:
 
     @property
     def signed(self) -> bool:
-        """Whether couplings are coefficients of the layer's own, no distribution over parents."""
-        return self.layer.name == "discriminative"
+        """Whether couplings are coefficients of the layer, not a distribution over parents."""
+        return keeps_couplings(self.layer.routing)
 
     def info(self) -> dict[str, Any]:
-        """An entry of /api/models."""
+        """The model's entry in /api/models."""
         result: dict[str, Any] | None = getattr(self.model, "config", {}).get("result")
         return {
             "name": self.name,
@@ -84,7 +85,7 @@ class Explainer:
         }
 
     def batch(self, pixels: Tensor) -> Batch:
-        """uint8 (H, W) -> a batch of one, its grey in every channel."""
+        """uint8 (H, W) -> a batch of one image, grey in every channel."""
         x = to_float(pixels.to(torch.uint8)).expand(1, *self.image)
         label = torch.zeros(1, dtype=torch.long)
         return Batch(x, label, label, x)
@@ -95,21 +96,21 @@ class Explainer:
 
     @property
     def measure(self) -> str:
-        """What is shown of a class capsule, a number between 0 and 1."""
+        """The number between 0 and 1 that is shown for a class capsule."""
         routing = self.layer.routing
         if routing.output_activation in ("length", "probability") and not routing.stepwise:
             return "length" if routing.output_activation == "length" else "activation"
         return "logistic score" if self.pairs else "softmax of scores"
 
     def as_shown(self, scores: Tensor) -> Tensor:
-        """Lengths and probabilities as they are, logits through what the loss took."""
+        """Lengths and probabilities unchanged, logits through the function of the loss."""
         if self.measure == "logistic score":
             return scores.sigmoid()
         return scores.softmax(-1) if self.measure == "softmax of scores" else scores
 
     @torch.no_grad()
     def route(self, pixels: Tensor) -> dict[str, Any]:
-        """What /api/route answers for an image (H, W) of the model's own size."""
+        """The answer of /api/route for an image (H, W) of the model's size."""
         if tuple(pixels.shape) != self.image[1:]:
             raise Refused(422, f"image: {self.name} expects {self.image[1]} x {self.image[2]} (height x width), got "
                                f"{pixels.shape[0]} x {pixels.shape[1]}; center=true takes any size")  # fmt: skip
@@ -135,7 +136,7 @@ class Explainer:
         }
 
     def routing(self, seen: Seen, classes: list[int]) -> dict[str, Any]:
-        words = words_for(self.layer.name)
+        formulas = formulas_of(self.layer.name)
         activations = step_activations(self.model, seen.top, self.as_shown)
         return {
             "signed": self.signed,
@@ -147,8 +148,8 @@ class Explainer:
             "top": strongest(seen),
             "votes": votes_in_plane(seen, classes),
             "measure": self.measure,
-            "formula": words.formula,
-            "agreement_formula": words.agreement,
+            "formula": formulas.update,
+            "agreement_formula": formulas.agreement,
         }
 
     def reconstructions(self, out: Routed, classes: list[int]) -> list[dict[str, Any]]:
@@ -158,10 +159,10 @@ class Explainer:
         return [{"class": k, "image": write_pixels(x)} for k, x in zip(classes, drawn, strict=True)]
 
     def draw(self, poses: Tensor, label: int) -> Tensor:
-        """Poses (N, D) of class capsule `label` -> what the decoder draws, (N, C, H, W)."""
+        """Drawings (N, C, H, W) of poses (N, D) of class capsule `label`."""
         capsules = poses.new_zeros(len(poses), self.parents, self.dim)
         capsules[:, label] = poses
-        return self.model.reconstruct(Routed(capsules), torch.full((len(poses),), label))
+        return self.run.draw(capsules, torch.full((len(poses),), label))
 
     def check_pose(self, pose: list[float], label: int) -> Tensor:
         if self.model.decoder is None:
@@ -179,7 +180,7 @@ class Explainer:
 
     @torch.no_grad()
     def dimensions(self, pose: list[float], label: int) -> dict[str, Any]:
-        """Every dimension from -reach to reach in eleven steps, and what moves with it."""
+        """Drawings with every dimension changed from -reach to reach, and the measure that it changes most."""
         pictures = self.vary(self.check_pose(pose, label), label)  # (D, 11, C, H, W)
         names = self.name_rows(pictures)
         rows = [{"dimension": d, "stands_for": names[d], "images": [write_pixels(x) for x in row]}
@@ -196,30 +197,30 @@ class Explainer:
         return self.draw((pose + moved).flatten(0, 1), label).unflatten(0, moved.shape[:2])
 
     def name_rows(self, pictures: Tensor) -> list[str | None]:
-        """The measure each row moves most, in units of how much it differs between digits; None below NAMEABLE."""
-        assert self.habits is not None
+        """The measure that each row changes most, in standard deviations over digits; None below NAMEABLE."""
+        assert self.deviations is not None
         values = measure(crisp(pictures.mean(2)))  # each (D, offsets)
-        moved = torch.stack([(values[m][:, -1] - values[m][:, 0]) / self.habits[m] for m in MEASURES], 1)
+        moved = torch.stack([(values[m][:, -1] - values[m][:, 0]) / self.deviations[m] for m in MEASURES], 1)
         best = moved.abs().max(1)
         return [MEASURED[MEASURES[m]] if size >= NAMEABLE else None
                 for size, m in zip(best.values.tolist(), best.indices.tolist(), strict=True)]  # fmt: skip
 
     @property
     def reach(self) -> float:
-        """How far sliders go: 0.25 for a vector no longer than 1 (dynamic, Fig. 4), else as far as poses vary."""
+        """The range of sliders: 0.25 for vectors no longer than 1 (dynamic, Fig. 4), else the deviation of poses."""
         if self.layer.routing.output_activation == "length" or len(self.poses) < 2:
             return OFFSETS[-1]
         return float(f"{max(float(self.poses.std(0).mean()), 0.01):.2g}")
 
-    def _habits(self) -> dict[str, Tensor]:
-        """How much each measure differs between the digits that the model draws of the samples."""
+    def _deviations(self) -> dict[str, Tensor]:
+        """The standard deviation of each measure over the model's drawings of the samples."""
         drawn = torch.cat([self.draw(p[None], k) for p, k in zip(self.poses, self.labels, strict=True)])
         return {name: x.std().clamp(min=1e-3) for name, x in measure(crisp(drawn.mean(1))).items()}
 
     @torch.no_grad()
     def _meanings(self) -> list[str | None]:
-        """What each dimension stands for in most class capsules; None where they do not agree."""
-        if self.habits is None:
+        """The measure that each dimension changes in most class capsules; None if there is no majority."""
+        if self.deviations is None:
             return [None] * self.dim
         first = {k: p for p, k in zip(self.poses, self.labels, strict=True)}
         found = [self.name_rows(self.vary(p, k)) for k, p in first.items()]
@@ -228,19 +229,19 @@ class Explainer:
 
 
 def crisp(pictures: Tensor) -> Tensor:
-    """Drawings (..., H, W) with clear edges: blur and paleness are no thickness."""
+    """Drawings (..., H, W) with sharp edges, so that blur does not count as thickness."""
     top = pictures.amax((-2, -1), keepdim=True).clamp(min=1e-6)
     return (5 * (pictures / top - 0.5) + 0.5).clamp(0, 1)
 
 
 def error_of(result: dict[str, Any]) -> dict[str, Any]:
-    """In percent, of the weights as stored where they were tested again, and on what."""
+    """Test error in percent, of the stored weights if they were tested again, and the split."""
     value = result.get("stored", result)["value"]
     return {"error": round(100 - value if "accuracy" in result["metric"] else value, 4), "split": result["split"]}
 
 
 def check_model(name: str, model: Any) -> None:
-    """A capsule network of images with a dense class layer, or one line that says what it is instead."""
+    """Raises ValueError unless the model is a capsule network of images with a dense class layer."""
     if getattr(model, "image", None) is None:
         raise ValueError(f"{name}: expected a model of images; this one reads text")
     stack = getattr(model, "capsules", None)
@@ -251,10 +252,10 @@ def check_model(name: str, model: Any) -> None:
 
 
 def places(run: Run, top: Any, capsules: int) -> tuple[tuple[int, int, int], dict[str, int]]:
-    """How the children of the class layer lie, (types, H, W), and what one place of them sees of the image.
+    """The grid of the class layer's children, (types, H, W), and the receptive field of one place.
 
-    field: side in pixels, distance between neighbours, first pixel of the first place (negative where it is padded).
-    Capsule layers in between widen it by their kernels. Children without places all see the whole image.
+    field: side in pixels, distance between neighbours, first pixel of the first place (negative with padding).
+    Capsule layers in between widen it by their kernels. Children without places see the whole image.
     """
     assert run.model.image is not None
     side = max(run.model.image[1:])
@@ -272,7 +273,7 @@ def places(run: Run, top: Any, capsules: int) -> tuple[tuple[int, int, int], dic
 
 
 def field_of(fields: Tensor, side: int) -> dict[str, int]:
-    """size, stride and offset from the first and last row that each place looks at; borders cut some of them short."""
+    """size, stride and offset from the first and last row that each place sees; borders cut some of them short."""
     first, last = fields[:, 0, 0], fields[:, 0, 1]
     size = int((last - first).max()) + 1
     whole = (last - first + 1 == size).nonzero()[:, 0]
@@ -285,9 +286,7 @@ def field_of(fields: Tensor, side: int) -> dict[str, int]:
 
 
 def card_of(name: str, model: Any, folder: Path) -> str:
-    """The card that lies beside the weights, or one made on the spot."""
-    from ..deploy.hub import model_card
-
+    """The card beside the weights, or a new one."""
     beside = folder / f"{name}.md"
     if beside.is_file():
         return beside.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What comes from outside: base64 pixels and uploaded files, checked before anything large is made of them."""
+"""Pixels and uploaded files of a request, checked before anything large is allocated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 
 class Refused(Exception):
-    """A request that cannot be answered: an HTTP status and one line that says why."""
+    """A request that cannot be answered: an HTTP status and the reason in one line."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

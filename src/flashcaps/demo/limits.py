@@ -1,4 +1,4 @@
-"""Limits before anything is parsed: who may ask, how much, how many at once; and the headers of every answer."""
+"""Limits before anything is parsed: host, size and number of requests; and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from .inputs import MAX_BODY
 
-AT_ONCE = 64  # requests with a body: so many times MAX_BODY is the most memory they take
+AT_ONCE = 64  # requests with a body: they take at most AT_ONCE * MAX_BODY bytes
 PATIENCE = 20.0  # seconds a body may take to arrive
-DRAINED = 64 << 20  # bytes of a refused body that are read and dropped, so that who sends it gets to read why
+DRAINED = 64 << 20  # bytes of a refused body that are read and dropped, so that the client gets the answer
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 Scope = Any
@@ -56,7 +56,7 @@ class Limits:
                 self.active -= 1
 
     async def with_body(self, scope: Scope, asked: dict[bytes, bytes], receive: Receive, send: Send) -> None:
-        """Read the whole body, bounded in bytes and time, then let the application have it."""
+        """Reads the whole body, bounded in bytes and time, and hands it to the application."""
         declared = asked.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > MAX_BODY:
             await drain(receive)
@@ -90,7 +90,7 @@ class Limits:
 
 
 async def drain(receive: Receive) -> None:
-    """Read a body to its end and keep nothing of it; give up on one that is endless."""
+    """Reads a body to its end without keeping it; gives up on an endless one."""
     size = 0
     try:
         async with asyncio.timeout(PATIENCE):

@@ -1,4 +1,4 @@
-"""One image's routing as numbers to draw: couplings, flow, entropy and agreement per step, strongest lines, votes."""
+"""The routing of one image as JSON: couplings, flow, entropy and agreement per step, strongest lines, votes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..analysis.inside import LayerTrace, presence
 from ..routing import Routed
 from ..routing.math import length
 
-LINES = 24  # strongest, of each class and step
-POINTS = 96  # votes shown of a class
-DIGITS = 5
+LINES = 24  # per class and step
+POINTS = 96  # votes per class
+DIGITS = 5  # decimals in JSON
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One image in the class layer: votes (I, K, D), and how its I children lie, (types, H, W)."""
+    """One image in the class layer: votes (I, K, D), and the grid of its I children, (types, H, W)."""
 
     votes: Tensor
     top: LayerTrace
@@ -33,7 +33,7 @@ class Seen:
 
     @property
     def there(self) -> Tensor:
-        """How much each child is there, (I,)."""
+        """The presence of each child, (I,)."""
         return presence(self.top)[0].flatten()
 
     def by_cell(self, x: Tensor) -> Tensor:
@@ -42,12 +42,12 @@ class Seen:
 
 
 def plain(x: Tensor) -> Any:
-    """Numbers for JSON, short."""
+    """Rounded numbers for JSON."""
     return x.double().round(decimals=DIGITS).tolist()
 
 
 def steps(seen: Seen, activations: list[Tensor]) -> list[dict[str, Any]]:
-    """Every routing iteration; activations: of the class capsules after each, (K,)."""
+    """Every routing iteration. activations: of the class capsules after each iteration, (K,)."""
     found = []
     for step, a in zip(seen.top.steps, activations, strict=True):
         c = step.coupling[0]  # (I, K)
@@ -64,10 +64,10 @@ def steps(seen: Seen, activations: list[Tensor]) -> list[dict[str, Any]]:
 
 
 def agreement(seen: Seen, coupling: Tensor, pose: Tensor) -> Tensor:
-    """Of each class, how well votes agree with its pose, a mean weighted by |coupling| times presence. (K,)
+    """The agreement of votes with the pose of each class, a mean weighted by |coupling| times presence. (K,)
 
-    By direction, their cosine; where parents are Gaussians by distance, exp(-|V - mu|^2 / 2 s^2), s^2 the mean squared
-    distance of all votes from their class's mean.
+    Their cosine, or exp(-|V - mu|^2 / 2 s^2) if parents are Gaussians, s^2 the mean squared distance of all votes from
+    the mean of their class.
     """
     if seen.top.out.variance is None:
         near = torch.cosine_similarity(seen.votes, pose[None], dim=-1)  # (I, K)
@@ -79,7 +79,7 @@ def agreement(seen: Seen, coupling: Tensor, pose: Tensor) -> Tensor:
 
 
 def strongest(seen: Seen) -> list[list[list[dict[str, Any]]]]:
-    """Per step and class, the lines that carry most: |coupling| times presence, the coupling itself as weight."""
+    """The strongest lines per step and class, by |coupling| times presence; weight is the coupling itself."""
     found = []
     for step in seen.top.steps:
         c = step.coupling[0]
@@ -95,10 +95,10 @@ def strongest(seen: Seen) -> list[list[list[dict[str, Any]]]]:
 
 
 def step_activations(model: Any, top: LayerTrace, as_shown: Any) -> list[Tensor]:
-    """What the class capsules' activations were after each iteration, (K,) each, through `as_shown`.
+    """The activations of the class capsules after each iteration, (K,) each, through `as_shown`.
 
-    A length can be read off the pose of a step, and so can a score that a head reads from poses; em and heinsen are
-    routed again with fewer iterations, each a prefix of the whole.
+    A length, or a score that the head computes from poses, follows from the pose of a step. Other algorithms are run
+    again with fewer iterations, each a prefix of the whole.
     """
     layer, gives = top.layer, top.layer.routing.output_activation
     if gives == "length":
@@ -116,10 +116,10 @@ def step_activations(model: Any, top: LayerTrace, as_shown: Any) -> list[Tensor]
 
 
 def votes_in_plane(seen: Seen, classes: list[int]) -> list[dict[str, Any]]:
-    """The votes of the most present children for some classes, on the two axes along which they differ most.
+    """The votes of the children with the largest presence for some classes, on their first two principal axes.
 
-    Coordinates are in units of the votes' overall deviation. aligned: |mean vote| / mean |vote|, 1 where all point the
-    same way; spread: mean distance of a vote from the mean. Means are weighted by presence.
+    Coordinates are in units of the votes' standard deviation. aligned: |mean vote| / mean |vote|, 1 if all have one
+    direction; spread: mean distance of a vote from the mean. Means are weighted by presence.
     """
     there = seen.there
     best = there.topk(min(POINTS, len(there))).indices

@@ -1,4 +1,4 @@
-"""What may be asked, and how large it may be."""
+"""The requests that the page may send, and their limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Number = Annotated[float, Field(ge=-1e4, le=1e4, allow_inf_nan=False)]
 
 
 class Strict(BaseModel):
-    """Unknown fields are errors: a typing mistake is not an answer to something else."""
+    """Unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, protected_namespaces=())
 
@@ -35,7 +35,7 @@ class Drawing(Strict):
 
 
 class Image(Drawing):
-    """center: of any size, to be centred and scaled the way MNIST was."""
+    """center: an image of any size, to be centred and scaled like MNIST."""
 
     center: bool = False
 

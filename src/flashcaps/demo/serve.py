@@ -1,4 +1,4 @@
-"""Open the page: load models, take a port, run until stopped."""
+"""Starts the page: loads models, binds a port, serves until stopped."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..deploy.shipped import DEMO, shipped_names
+from ..models.shipped import shipped_files
+from ..routing import ROUTING
 from ..training.checkpoint import find_weights, load
 from .explainer import Explainer, card_of, check_model
 from .samples import read_samples
-from .wording import words_for
+from .wording import title_of
 
+DEMO = (*(f"demo_{name}" for name in ROUTING), "demo_pairs")
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def open_models(
     checkpoints: Iterable[str] = (), tell: Callable[[str], None] = lambda name: None
 ) -> list[Explainer]:
-    """Those named, then the small ones that come along and were not named."""
+    """The given checkpoints, then the other small models of the package."""
     given = list(dict.fromkeys(str(c) for c in checkpoints))
-    there = [name for name in DEMO if name in shipped_names() and name not in given]
+    there = [name for name in DEMO if name in shipped_files() and name not in given]
     if not given and not there:
         raise FileNotFoundError("checkpoint: no models come with this copy of flashcaps; give a run folder, as in "
                                 "flashcaps demo runs/tiny-0")  # fmt: skip
@@ -33,17 +35,17 @@ def open_models(
         tell(checkpoint)
         path = find_weights(checkpoint)
         model: Any = load(checkpoint)
-        name = unique(Path(checkpoint).name if checkpoint not in shipped_names() else checkpoint, taken)
+        name = unique(Path(checkpoint).name if checkpoint not in shipped_files() else checkpoint, taken)
         taken.add(name)
         check_model(name, model)
         model.config.setdefault("result", result_beside(path))
-        own = "" if checkpoint in shipped_names() else f"{words_for(model.capsules.layers[-1].name).title}: {name}"
+        own = "" if checkpoint in shipped_files() else f"{title_of(model.capsules.layers[-1].name)}: {name}"
         found.append(Explainer(name, model, samples, card=card_of(name, model, path.parent), title=own))
     return found
 
 
 def unique(name: str, taken: set[str]) -> str:
-    """Two runs of the same name in different folders stay apart."""
+    """Makes the names of two runs in different folders distinct."""
     k, wanted = 2, name
     while name in taken:
         name, k = f"{wanted}-{k}", k + 1
@@ -51,19 +53,19 @@ def unique(name: str, taken: set[str]) -> str:
 
 
 def result_beside(weights: Path) -> dict[str, Any] | None:
-    """What a run folder says it measured."""
+    """The result in a run folder, if there is one."""
     path = weights.with_name("result.json")
     return json.loads(path.read_text()) if path.is_file() else None
 
 
 def take_port(host: str, port: int) -> socket.socket:
-    """A listening place, or one line that says who else may have it."""
+    """A listening socket; OSError if the port is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio leaves 40 ms of Nagle on
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         place.bind((host, port))
-        place.listen(256)  # now, so that a second one is told at once
+        place.listen(256)  # now, so that a second server fails at once
     except OSError as error:
         place.close()
         raise OSError(f"--port: cannot listen on {host}, port {port} ({error.strerror}); is the page open already? "
@@ -77,7 +79,7 @@ def address(host: str, port: int) -> str:
 
 
 def serve(explainers: list[Explainer], place: socket.socket, host: str, *, browser: bool = True) -> None:
-    """Answer until interrupted. browser: open the page once the server listens."""
+    """Serves until interrupted. browser: open the page once the server listens."""
     import uvicorn
 
     from .app import create_app

@@ -1,4 +1,4 @@
-"""One thread that computes, a bounded queue before it, a cache of its answers: the event loop never waits for torch."""
+"""One thread that computes, with a bounded queue and a cache of answers: the event loop never waits for torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from .inputs import Refused
 
-QUEUE = 64  # jobs that may wait
-CACHE = 64 << 20  # bytes of answers that are kept
+QUEUE = 64  # waiting jobs
+CACHE = 64 << 20  # bytes of cached answers
 
 Work = Callable[[], bytes]
 
@@ -29,7 +29,7 @@ class Job:
 
 
 class Cache:
-    """The latest answers by key, `limit` bytes of them."""
+    """Least recently used cache of answers, up to `limit` bytes."""
 
     def __init__(self, limit: int = CACHE) -> None:
         self.limit, self.size = limit, 0
@@ -51,9 +51,9 @@ class Cache:
 
 
 class Worker:
-    """answer(key, work) is the cached bytes of `key`, or what `work` gives on the one thread.
+    """answer(key, work) returns the cached bytes of `key`, or the result of `work` on the thread.
 
-    The same key asked for twice at once is computed once. A full queue is an answer, too: 503.
+    A key requested twice at the same time is computed once. A full queue is refused with 503.
     """
 
     def __init__(self, limit: int = QUEUE, cache: int = CACHE) -> None:
@@ -88,7 +88,7 @@ class Worker:
         done.add_done_callback(lambda future: self._finished(key, future))
         self.running[key] = done
         self.jobs.put(Job((0 if quick else 1, next(self.turn)), work, done, loop))
-        return await asyncio.shield(done)  # one who asked may leave, the others still want it
+        return await asyncio.shield(done)  # a client may disconnect while others wait for the same answer
 
     def _finished(self, key: str, done: asyncio.Future[bytes]) -> None:
         self.running.pop(key, None)
@@ -113,7 +113,7 @@ def _leave() -> bytes:
 
 
 def _tell(job: Job, settle: Callable[..., None], value: object) -> None:
-    """Settle a future in its own loop, unless that is gone."""
+    """Sets the result of a future in its own loop, unless that is closed."""
 
     def inside() -> None:
         if not job.done.done():

@@ -1,4 +1,4 @@
-"""Models as files that run without flashcaps: ONNX, torch.export, safetensors; each checked before it counts.
+"""Export to ONNX, torch.export and safetensors. Every file is compared with PyTorch before it is kept.
 
     report = export_model(flashcaps.load("runs/tiny-0"), "tiny.onnx")
     run = open_exported("tiny.onnx")
@@ -24,21 +24,21 @@ from torch import Tensor, nn
 
 from ..nn.capsules import CapsuleLayer
 from ..training.checkpoint import load, save_weights
-from ..training.evaluate import is_right
+from ..training.evaluate import answers, is_right
 
 SUFFIX = {"onnx": ".onnx", "torch-export": ".pt2", "safetensors": ".safetensors"}
 TOLERANCE = 1e-4
-BATCHES = (1, 7)  # sizes that are tried: a batch axis that is not free fails here
-QUANTISED = ("Conv", "MatMul", "Gemm")  # what has learned weights; routing itself stays in fp32
+BATCHES = (1, 7)  # sizes to compare on: a batch axis that is fixed fails here
+QUANTISED = ("Conv", "MatMul", "Gemm")  # operators with learned weights; routing stays in fp32
 
 Run = Callable[[Tensor], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was written and how far it is from PyTorch: the largest difference over random and over real inputs.
+    """A written file and its largest difference from PyTorch, on random and on real inputs (None without any).
 
-    Differences are shares of the largest number expected, where that is above 1. real is None without real inputs.
+    Differences are relative to the largest expected number, if that is above 1.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class Report:
 class Deployed(nn.Module):
     """images (B, C, H, W) -> (scores (B, K), pose (B, K, D)), or (scores,) of a network without class capsules.
 
-    Votes are explicit in it: other runtimes have no use for the fused forms.
+    It routes by the reference, since other runtimes do not have the fused forms.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -86,10 +86,10 @@ def export_model(
     real: Tensor | None = None,
     tolerance: float = TOLERANCE,
 ) -> Report:
-    """Write `model` and compare the file with PyTorch; it is removed again where they differ by more than `tolerance`.
+    """Write `model` to a file and compare it with PyTorch; a file that differs by more than `tolerance` is not kept.
 
-    to: "onnx", "torch-export" or "safetensors", by default what the name of the file says. image: (C, H, W), for
-    networks that do not know theirs. real: images of the data, (B, C, H, W), to compare on beside random ones.
+    to: "onnx", "torch-export" or "safetensors", by default from the suffix. image: (C, H, W), for a model without an
+    attribute `image`. real: images of the data, (B, C, H, W), to compare on in addition to random ones.
     """
     path = Path(path)
     to = to or next((name for name, suffix in SUFFIX.items() if path.suffix == suffix), "")
@@ -104,7 +104,7 @@ def export_model(
         raise ValueError(f"model: {getattr(model, 'name', 'this one')} reads hidden states of text, and only models of "
                          "images are exported; save_pretrained shares it as it is")  # fmt: skip
     if shape is None:
-        raise ValueError("image: expected (C, H, W), for this model does not say what it takes; give image=")
+        raise ValueError("image: expected (C, H, W), since this model has no attribute image; give image=")
     part = path.with_name(f".part-{path.stem}{SUFFIX[to]}")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -127,7 +127,7 @@ def export_model(
 
 @torch.no_grad()
 def difference(model: nn.Module, run: Run, batches: Iterable[Tensor]) -> float:
-    """The largest difference between `model` as it is and `run`, over all outputs. NaN where either has one."""
+    """The largest difference between `model` and `run`, over all outputs; NaN if either has one."""
     training, device = model.training, next(model.parameters()).device
     model.eval()
     worst = torch.zeros(())
@@ -146,7 +146,7 @@ def difference(model: nn.Module, run: Run, batches: Iterable[Tensor]) -> float:
 
 def _program(model: nn.Module, shape: tuple[int, int, int]) -> Any:
     batch = torch.export.Dim("batch", min=1)
-    example = torch.rand(2, *shape)  # 0 and 1 would be taken as constants
+    example = torch.rand(2, *shape)  # torch.export takes batches of 0 and 1 for constants
     return torch.export.export(Deployed(model), (example,), dynamic_shapes={"images": {0: batch}})
 
 
@@ -160,7 +160,7 @@ def write_onnx(model: nn.Module, path: Path, shape: tuple[int, int, int]) -> Non
             input_names=["images"],
             output_names=["scores", "pose"][: len(program.graph_signature.user_outputs)],
             custom_translation_table=_translations(),
-            optimize=False,  # the optimiser takes an added 1e-8 for 0, and with it em's floor under variances
+            optimize=False,  # the optimiser replaces an added 1e-8, the floor of em's variances, by 0
             verbose=False,
         )
     assert written is not None
@@ -168,10 +168,8 @@ def write_onnx(model: nn.Module, path: Path, shape: tuple[int, int, int]) -> Non
 
 
 def _translations() -> dict[Any, Any]:
-    """Logistic functions in a form that stays exact in the tails.
-
-    onnxruntime's Sigmoid is a polynomial: below -15 it is off by a factor, and em takes its logarithm.
-    """
+    """Logistic functions that are exact in the tails: onnxruntime's Sigmoid is a polynomial, wrong by a factor below
+    -15, and em takes its logarithm."""
     op = importlib.import_module("onnxscript").opset18
 
     def log_sigmoid(self: Any) -> Any:
@@ -189,7 +187,7 @@ def write_program(model: nn.Module, path: Path, shape: tuple[int, int, int]) -> 
 
 def write_safetensors(model: nn.Module, path: Path, shape: tuple[int, int, int]) -> None:
     if not hasattr(model, "name"):
-        raise ValueError("model: safetensors name the model they belong to, and create_model did not make this one")
+        raise ValueError("model: safetensors store the name of the model, and create_model did not make this one")
     save_weights(path, model, getattr(model, "config", {}))
 
 
@@ -201,7 +199,7 @@ WRITERS: dict[str, Callable[[nn.Module, Path, tuple[int, int, int]], None]] = {
 
 
 def open_exported(path: str | os.PathLike[str]) -> Run:
-    """images (B, C, H, W) on the CPU -> the outputs of an exported file, by the runtime its suffix names."""
+    """A function from images (B, C, H, W) on the CPU to the outputs of an exported file."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; export_model or `flashcaps export` writes one")
@@ -209,13 +207,12 @@ def open_exported(path: str | os.PathLike[str]) -> Run:
         _need("onnxruntime")
         runtime = importlib.import_module("onnxruntime")
         options = runtime.SessionOptions()
-        options.log_severity_level = 3  # errors: its remarks on folding constants are many
+        options.log_severity_level = 3  # errors only
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         name = session.get_inputs()[0].name
         return lambda images: tuple(torch.from_numpy(x) for x in session.run(None, {name: images.numpy()}))
     if path.suffix == ".pt2":
-        program = torch.export.load(path).module()
-        return lambda images: program(images)
+        return torch.export.load(path).module()
     model = load(path)
 
     def run(images: Tensor) -> tuple[Tensor, ...]:
@@ -227,9 +224,9 @@ def open_exported(path: str | os.PathLike[str]) -> Run:
 
 @dataclass(frozen=True)
 class Quantised:
-    """An int8 file beside the one it was made from. agreement: percent of answers that are the same.
+    """An int8 file. agreement: percent of answers equal to those of the file it was made from.
 
-    error, error_int8: percent wrong, where labels were given.
+    error, error_int8: percent of wrong answers before and after, if labels were given.
     """
 
     path: Path
@@ -248,7 +245,7 @@ def quantise(
     rule: str = "top1",
     threshold: float = 0.5,
 ) -> Quantised:
-    """int8 weights for the convolutions and products of an ONNX file, and what that costs on `images` (B, C, H, W)."""
+    """Writes an ONNX file with int8 weights, and measures the cost on `images` (B, C, H, W)."""
     source = Path(path)
     if source.suffix != ".onnx":
         raise ValueError(f"--int8: expected an .onnx file, got {source.name}; use --to onnx")
@@ -258,18 +255,12 @@ def quantise(
     with _quiet():
         tools.quantize_dynamic(source, target, op_types_to_quantize=list(QUANTISED), weight_type=tools.QuantType.QUInt8)
     before, after = (torch.cat([run(x)[0] for x in images.split(64)]) for run in map(open_exported, (source, target)))
-    answer = before.argmax(1) if rule == "top1" else _present(before, rule, threshold)
+    answer = before.argmax(1) if rule == "top1" else answers(before, rule, threshold).float()
     agreement = 100 * float(is_right(after, answer, rule, threshold).float().mean())
-    errors = [None, None] if labels is None else [
-        100 - 100 * float(is_right(scores, labels, rule, threshold).float().mean()) for scores in (before, after)
-    ]  # fmt: skip
+    errors: list[float] = []
+    if labels is not None:
+        errors = [100 - 100 * float(is_right(x, labels, rule, threshold).float().mean()) for x in (before, after)]
     return Quantised(target, target.stat().st_size, agreement, len(images), *errors)
-
-
-def _present(scores: Tensor, rule: str, threshold: float) -> Tensor:
-    from ..training.evaluate import answers
-
-    return answers(scores, rule, threshold).float()
 
 
 def _need(*modules: str) -> None:
@@ -282,7 +273,7 @@ def _need(*modules: str) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporters' remarks: what counts is checked here."""
+    """Silences the exporters' logs and warnings."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

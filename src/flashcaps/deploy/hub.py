@@ -1,10 +1,10 @@
-"""Sharing: a folder as the Hugging Face hub expects it (model.safetensors, config.json, README.md), and the way back.
+"""Sharing on the Hugging Face hub: a folder with model.safetensors, config.json and README.md, and loading it again.
 
     save_pretrained(model, "shared", run="runs/tiny-0")
     model = from_pretrained("shared")                      # or "someone/tiny-capsules"
     push_to_hub(model, "someone/tiny-capsules", run="runs/tiny-0")
 
-Weights are safetensors only: nothing that is loaded can run code.
+Weights are safetensors only, so that loading cannot run code.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from torch import nn
 from ..training.checkpoint import load, save_weights, write_atomic
 
 WEIGHTS = "model.safetensors"
-SAFE = ["*.safetensors", "*.json", "README.md"]  # what is downloaded; a pickle is not
+SAFE = ["*.safetensors", "*.json", "README.md"]  # patterns of files to download: no pickles
 
 PathLike = str | os.PathLike[str]
 
 
 def save_pretrained(model: nn.Module, folder: PathLike, *, run: PathLike | None = None, licence: str = "") -> Path:
-    """Weights, config and model card in `folder`. run: the folder of the training run, whose result the card tells."""
+    """Writes weights, config and model card to `folder`. run: the run folder, whose result goes into the card."""
     if not hasattr(model, "name"):
-        raise ValueError("model: expected one that create_model or load made, which can be built again by name")
+        raise ValueError("model: expected one that create_model or load made, which can be rebuilt by name")
     path, result = Path(folder), read_result(run)
     config = portable(getattr(model, "config", {}))
     save_weights(path / WEIGHTS, model, config)
@@ -48,35 +48,28 @@ def from_pretrained(
     revision: str | None = None,
     device: torch.device | str = "cpu",
     backbone: nn.Module | None = None,
-    hub: Any = None,
 ) -> nn.Module:
-    """The model of a folder that `save_pretrained` wrote, or of a repository on the hub, ready to use.
+    """Loads a model from a folder that `save_pretrained` wrote, or from a repository on the hub.
 
-    backbone: as in `load`, for a model that was built on a module of yours.
+    backbone: as in `load`, for a model with a backbone of your own.
     """
     folder = Path(name).expanduser()
     if not folder.is_dir():
         if str(name).count("/") != 1 or str(name).startswith((".", "/", "~")):
             raise FileNotFoundError(f"name: no folder {name}, and names on the hub look like someone/model")
-        folder = Path(_hub(hub).snapshot_download(str(name), revision=revision, allow_patterns=SAFE))
+        folder = Path(_hub().snapshot_download(str(name), revision=revision, allow_patterns=SAFE))
     if not (folder / WEIGHTS).is_file():
         raise FileNotFoundError(f"{name}: no {WEIGHTS} in it; expected what save_pretrained writes")
     return load(folder / WEIGHTS, device=device, backbone=backbone)
 
 
 def push_to_hub(
-    model: nn.Module,
-    repository: str,
-    *,
-    run: PathLike | None = None,
-    licence: str = "",
-    private: bool = False,
-    hub: Any = None,
+    model: nn.Module, repository: str, *, run: PathLike | None = None, licence: str = "", private: bool = False
 ) -> str:
-    """Upload what `save_pretrained` writes to someone/model, made if it is not there; its address."""
+    """Uploads what `save_pretrained` writes to someone/model, creating it if needed, and returns its address."""
     if repository.count("/") != 1:
         raise ValueError(f"repository: expected someone/model, got {repository!r}")
-    api = _hub(hub).HfApi()
+    api = _hub().HfApi()
     with tempfile.TemporaryDirectory() as folder:
         save_pretrained(model, folder, run=run, licence=licence)
         address = api.create_repo(repository, private=private, exist_ok=True)
@@ -84,9 +77,7 @@ def push_to_hub(
     return str(address)
 
 
-def _hub(given: Any) -> Any:
-    if given is not None:
-        return given
+def _hub() -> Any:
     try:
         return importlib.import_module("huggingface_hub")
     except ImportError:
@@ -94,7 +85,7 @@ def _hub(given: Any) -> Any:
 
 
 def read_result(run: PathLike | None) -> dict[str, Any]:
-    """result.json of a finished run; nothing for no run."""
+    """result.json of a finished run; {} for None."""
     if run is None:
         return {}
     path = Path(run) / "result.json"
@@ -104,11 +95,11 @@ def read_result(run: PathLike | None) -> dict[str, Any]:
 
 
 def portable(config: dict[str, Any]) -> dict[str, Any]:
-    """A config without the folders of the machine it was made on: of a path, the last part."""
+    """A config without this machine's folders: absolute paths are cut to their last part."""
     config = copy.deepcopy(config)
     data = config.get("recipe", {}).get("data", {})
     for place, key in ((data.get("options", {}), "path"), (data, "transformer")):
-        if Path(place.get(key) or "").is_absolute():  # a name, someone/data, stays
+        if Path(place.get(key) or "").is_absolute():  # a name such as someone/data stays
             place[key] = Path(place[key]).name
     return config
 
@@ -116,15 +107,15 @@ def portable(config: dict[str, Any]) -> dict[str, Any]:
 def model_card(
     model: Any, config: dict[str, Any] | None = None, result: dict[str, Any] | None = None, licence: str = ""
 ) -> str:
-    """README.md for the hub: what it is, what it was trained on, how good it is, how to use and how to repeat it."""
+    """README.md for the hub: the model, its training data and result, how to use and how to reproduce it."""
     config, result = config or {}, result or {}
     recipe = config.get("recipe", {})
     title = f"{model.name} ({recipe['data']['name']})" if recipe else model.name
-    parts = [_front(model, config, result, licence), f"# {title}", _about(model), _use(model)]
+    parts = [_front(model, config, result, licence), f"# {title}", describe_model(model), _use(model)]
     if recipe:
-        parts.append(_data(recipe))
+        parts.append(describe_training(recipe))
     if result:
-        parts += [_result(result), _repeat(result)]
+        parts += [describe_result(result), _repeat(result)]
     versions = result.get("versions", {"python": platform.python_version(), "torch": torch.__version__})
     parts.append("Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".")
     return "\n\n".join(parts) + "\n"
@@ -145,7 +136,7 @@ def _front(model: Any, config: dict[str, Any], result: dict[str, Any], licence: 
     return "\n".join(["---", *lines, "---"])
 
 
-def _about(model: Any) -> str:
+def describe_model(model: Any) -> str:
     count = sum(p.numel() for p in model.parameters())
     takes = "hidden states of text" if model.image is None else "{} x {} x {} images".format(*model.image)
     return f"A capsule network of flashcaps: `{model.name}`, {count:,} weights, {takes}, {model.classes} classes."
@@ -159,7 +150,7 @@ def _use(model: Any) -> str:
     return "## Use\n\n```python\n" + "\n".join(lines) + "\n```"
 
 
-def _data(recipe: dict[str, Any]) -> str:
+def describe_training(recipe: dict[str, Any]) -> str:
     names, transformer = recipe["data"].get("options", {}).get("class_names", []), recipe["data"].get("transformer")
     classes = f" Hidden states of {transformer}, frozen." if transformer else ""
     classes += f" Classes: {', '.join(names)}." if names else ""
@@ -170,14 +161,14 @@ def _data(recipe: dict[str, Any]) -> str:
 
 
 def _views(train: dict[str, Any]) -> str:
-    """Of each image, when it is tested; "" where that is the image alone."""
+    """The views over which the scores of a test image are averaged; "" for the image alone."""
     mirror, nudge = train.get("mirror", False), train.get("nudge", 0)
-    seen = ["itself"] + ["its mirror image"] * mirror + [f"each moved by {nudge} along each diagonal"] * bool(nudge)
+    views = ["itself"] + ["its mirror image"] * mirror + [f"each moved by {nudge} along each diagonal"] * bool(nudge)
     count = (1 + mirror) * (5 if nudge else 1)
-    return f" Tested by the mean score of {count} views of each image: {', '.join(seen)}." if count > 1 else ""
+    return f" Tested by the mean score of {count} views of each image: {', '.join(views)}." if count > 1 else ""
 
 
-def _result(result: dict[str, Any]) -> str:
+def describe_result(result: dict[str, Any]) -> str:
     low, high = result["interval"]
     what = result["metric"].removesuffix("_percent").replace("_", " ")
     return (f"## Result\n\n| {what} | 95 % interval | images | trained |\n| --- | --- | --- | --- |\n"

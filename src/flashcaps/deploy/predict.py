@@ -1,8 +1,11 @@
-"""What a trained model says of pictures.
+"""Predictions of a trained model for pictures and texts.
 
     model = flashcaps.load("runs/tiny-0")
     for found in predict(model, find_pictures(["digits/*.png"])):
         print(found.file, found.answer, found.top)
+
+    for found in predict_texts(flashcaps.load("runs/reviews-0"), ["a quiet, moving film"]):
+        print(found.answer, found.top)
 """
 
 from __future__ import annotations
@@ -10,23 +13,30 @@ from __future__ import annotations
 import glob
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..data import to_float
 from ..data.augment import center_crop
-from ..data.listing import SUFFIXES, pictures_in
+from ..data.cifar import CIFAR10, CIFAR100
+from ..data.fashion_mnist import CLASSES
+from ..data.listing import SUFFIXES, TEXT_COLUMNS, pictures_in, read_rows
+from ..data.norb import CLASSES as TOYS
 from ..data.user_images import fit, read_picture
 from ..routing.math import length
 from ..training.evaluate import answers, score_threshold
+from ..training.text import Transformer, load_transformer
 
+T = TypeVar("T")
 DIGITS = tuple("0123456789")
-CROPPED = {"cifar10": 32, "cifar100": 32, "svhn": 32}  # side of the images that recipes crop without a resize
+NAMES = {"cifar10": CIFAR10, "cifar100": CIFAR100, "fashion_mnist": CLASSES, "smallnorb": TOYS, "synthetic_norb": TOYS}
+CROPPED = {"cifar10": 32, "cifar100": 32, "svhn": 32}  # side of the images that recipes crop without resizing
 
 
 class Score(NamedTuple):
@@ -41,7 +51,7 @@ class Score(NamedTuple):
 class Prediction:
     """answer: the best class, both of a two-digit model, or all above the threshold. top: the highest scores.
 
-    file: the picture's name, or the text itself.
+    file: the name of the picture, or the text itself.
     """
 
     file: str
@@ -59,8 +69,8 @@ class Picture(NamedTuple):
     source: Any
 
 
-class Look(NamedTuple):
-    """A batch as the model saw it (B, C, H, W), what it said, and the routed class capsules."""
+class PredictedBatch(NamedTuple):
+    """A batch as the model got it (B, C, H, W), its predictions, and the routed class capsules."""
 
     images: Tensor
     predictions: list[Prediction]
@@ -69,7 +79,7 @@ class Look(NamedTuple):
 
 
 def find_pictures(words: Iterable[str], stdin: Any = None) -> list[Picture]:
-    """Files, folders (searched through), patterns, and "-": a picture on stdin, or the names of some, one a line."""
+    """Files, folders (recursively), patterns, and "-": a picture on stdin, or names of pictures, one per line."""
     found: list[Picture] = []
     for word in [words] if isinstance(words, str) else words:
         path = Path(word).expanduser()
@@ -97,19 +107,57 @@ def find_pictures(words: Iterable[str], stdin: Any = None) -> list[Picture]:
 def _from_stdin(content: bytes) -> list[Picture]:
     try:
         lines = content.decode("utf-8").split("\n")
-    except UnicodeDecodeError:  # no list of names: a picture itself
+    except UnicodeDecodeError:  # a picture, not a list of names
         return [Picture("stdin", content)]
     return find_pictures([line.strip() for line in lines if line.strip()])
 
 
+def find_texts(words: Iterable[str], stdin: Any = None) -> list[str]:
+    """The column "text" of .csv and .tsv files, the lines of other files, and of stdin for "-"."""
+    found: list[str] = []
+    for word in words:
+        path = Path(word).expanduser()
+        if word == "-":
+            found += _lines((stdin or sys.stdin.buffer).read(), "stdin")
+        elif path.suffix.lower() in (".csv", ".tsv"):
+            _, rows, columns = read_rows(path, "files", "text")
+            column = next((c for c in columns if c.lower() in TEXT_COLUMNS), columns[0])
+            found += [row[column].strip() for row in rows if row[column].strip()]
+        elif path.is_file():
+            found += _lines(path.read_bytes(), word)
+        else:
+            raise FileNotFoundError(f"{word}: no such file; this model reads text: a .txt with a text per line, a .csv "
+                                    "with a column text, - for stdin, or --text 'a text'")  # fmt: skip
+    if not found:
+        raise ValueError("files: expected texts, got none; give a .txt, a .csv, - for stdin, or --text 'a text'")
+    return found
+
+
+def _lines(content: bytes, where: str) -> list[str]:
+    try:
+        lines = content.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: not text in UTF-8 ({error}); this model reads text, one per line") from None
+    return [line.strip() for line in lines if line.strip()]
+
+
+def reads_text(model: Any) -> bool:
+    """Whether a model takes hidden states of text, not images."""
+    return getattr(model, "image", ...) is None
+
+
+def recipe_of(model: Any) -> dict[str, Any]:
+    """The recipe in a model's file; {} if it names none."""
+    return getattr(model, "config", {}).get("recipe", {})
+
+
 def prepare(picture: Any, model: Any, *, invert: bool = False) -> Tensor:
-    """A picture as the model's data were made: channels, size, the centre where training took crops. (C, H, W) float"""
+    """A picture with the channels, size and centre crop of the training data: float (C, H, W)."""
     if getattr(model, "image", None) is None:
         raise ValueError(f"{getattr(model, 'name', 'model')}: expected a model of images; this one reads text: "
                          "predict_texts")
     channels, height, width = model.image
-    recipe = getattr(model, "config", {}).get("recipe", {})
-    data, crop = recipe.get("data", {}), recipe.get("augment", {}).get("crop", 0)
+    data, crop = recipe_of(model).get("data", {}), recipe_of(model).get("augment", {}).get("crop", 0)
     side = data.get("resize") or CROPPED.get(data.get("name", ""), 0)
     pixels = read_picture(picture, channels)
     if crop and side > crop == height == width:
@@ -119,27 +167,16 @@ def prepare(picture: Any, model: Any, *, invert: bool = False) -> Tensor:
 
 
 def class_names(model: Any) -> tuple[str, ...]:
-    """Those the model was trained with, where its file says them; digits, or numbers, otherwise."""
-    config: dict[str, Any] = getattr(model, "config", {})
-    data = config.get("recipe", {}).get("data", {})
-    names = config.get("class_names") or data.get("options", {}).get("class_names") or known_names(data.get("name", ""))
+    """The names in the model's file or of its data set; digits, or numbers, otherwise."""
+    data = recipe_of(model).get("data", {})
+    own = getattr(model, "config", {}).get("class_names") or data.get("options", {}).get("class_names")
+    names = own or NAMES.get(data.get("name", ""), DIGITS)
     return tuple(names) if len(names) == model.classes else tuple(str(k) for k in range(model.classes))
-
-
-def known_names(data: str) -> tuple[str, ...]:
-    from ..data.cifar import CIFAR10, CIFAR100
-    from ..data.fashion_mnist import CLASSES
-    from ..data.norb import CLASSES as TOYS
-
-    names = {"cifar10": CIFAR10, "cifar100": CIFAR100, "fashion_mnist": CLASSES, "smallnorb": TOYS,
-             "synthetic_norb": TOYS}  # fmt: skip
-    return tuple(names.get(data, DIGITS))
 
 
 def answer_rule(model: Any) -> tuple[str, float]:
     """How scores become an answer, as in evaluation: ("top1" | "top2" | "threshold", threshold)."""
-    recipe = getattr(model, "config", {}).get("recipe", {})
-    data, loss = recipe.get("data", {}), recipe.get("loss", {}).get("kind", "margin")
+    data, loss = recipe_of(model).get("data", {}), recipe_of(model).get("loss", {}).get("kind", "margin")
     several = data.get("name") == "diverse_multimnist" or data.get("options", {}).get("multilabel", False)
     rule = "threshold" if several else "top2" if data.get("name") == "multimnist" else "top1"
     return rule, score_threshold(loss)
@@ -160,43 +197,78 @@ def read_scores(model: Any, output: Any, files: Sequence[str], top: int) -> tupl
     return predictions, order
 
 
-@torch.no_grad()
-def look(model: Any, pictures: Sequence[Picture], *, top: int = 3, invert: bool = False) -> Look:
-    """One batch of pictures through the model."""
-    device = next(model.parameters()).device
-    images = torch.stack([prepare(p.source, model, invert=invert) for p in pictures]).to(device)
-    output = model(images)
-    predictions, order = read_scores(model, output, [p.name for p in pictures], top)
-    rule, _ = answer_rule(model)
-    drawn = order[:, 0] if rule == "top1" else order[:, :2]
-    return Look(images, predictions, drawn.to(device), output.routed)
-
-
-def looks(
-    model: Any, pictures: Iterable[Picture], *, top: int = 3, batch: int = 64, invert: bool = False
-) -> Iterator[Look]:
-    """All pictures, `batch` at a time, in evaluation mode."""
-    if batch < 1:
-        raise ValueError(f"batch: expected at least 1, got {batch}")
-    training, rest = model.training, iter(pictures)
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Evaluation mode, without gradients."""
+    training = model.training
     model.eval()
     try:
-        while some := list(islice(rest, batch)):
-            yield look(model, some, top=top, invert=invert)
+        with torch.no_grad():
+            yield
     finally:
         model.train(training)
+
+
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    if size < 1:
+        raise ValueError(f"batch: expected at least 1, got {size}")
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some
+
+
+def predict_batches(
+    model: Any, pictures: Iterable[Picture], *, top: int = 3, batch: int = 64, invert: bool = False
+) -> Iterator[PredictedBatch]:
+    """All pictures, `batch` at a time."""
+    device, (rule, _) = next(model.parameters()).device, answer_rule(model)
+    for some in _batches(pictures, batch):
+        images = torch.stack([prepare(p.source, model, invert=invert) for p in some]).to(device)
+        with _evaluating(model):
+            output = model(images)
+        predictions, order = read_scores(model, output, [p.name for p in some], top)
+        drawn = order[:, 0] if rule == "top1" else order[:, :2]
+        yield PredictedBatch(images, predictions, drawn.to(device), output.routed)
 
 
 def predict(
     model: Any, pictures: Iterable[Picture], *, top: int = 3, batch: int = 64, invert: bool = False
 ) -> list[Prediction]:
     """One Prediction per picture, in order."""
-    return [p for found in looks(model, pictures, top=top, batch=batch, invert=invert) for p in found.predictions]
+    found = predict_batches(model, pictures, top=top, batch=batch, invert=invert)
+    return [prediction for some in found for prediction in some.predictions]
+
+
+def open_transformer(model: Any, name: str | None = None, device: torch.device | str = "cpu") -> Transformer:
+    """The transformer that a model was trained on, by the name in its file or `name`; its size must fit."""
+    transformer = load_transformer(name or recipe_of(model).get("data", {}).get("transformer", ""), device)
+    layers, width = model.reads
+    if (transformer.layers, transformer.width) != (layers, width):
+        raise ValueError(f"transformer: expected {layers} layers, embeddings included, of width {width}, got "
+                         f"{transformer.layers} of {transformer.width}; give the one it was trained on")  # fmt: skip
+    return transformer
+
+
+def predict_texts(
+    model: Any, texts: Sequence[str], *, transformer: Transformer | str | None = None, top: int = 3, batch: int = 64
+) -> list[Prediction]:
+    """One Prediction per text, in order, `batch` at a time. transformer: the model's own by default."""
+    if not reads_text(model):
+        raise ValueError(f"{model.name}: expected a model of text; this one reads images: predict")
+    if not isinstance(transformer, Transformer):
+        transformer = open_transformer(model, transformer, next(model.parameters()).device)
+    tokens, found = recipe_of(model).get("data", {}).get("tokens", 64), []
+    for some in _batches(texts, batch):
+        with _evaluating(model):
+            ids, mask = transformer.encode(some, tokens)
+            output = model(transformer.states(ids, mask), mask=mask.float())
+        found += read_scores(model, output, some, top)[0]
+    return found
 
 
 @torch.no_grad()
-def draw(model: Any, found: Look, folder: Path) -> list[Path]:
-    """A .png for every picture of a batch: what the model saw, and beside it what its decoder draws of the answer."""
+def draw(model: Any, found: PredictedBatch, folder: Path) -> list[Path]:
+    """A .png for every picture of a batch: the model's input, and beside it what the decoder draws of the answer."""
     if getattr(model, "decoder", None) is None:
         raise ValueError("--reconstruct: this model has no decoder; train one with model.decoder=true")
     from PIL import Image
@@ -207,8 +279,8 @@ def draw(model: Any, found: Look, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for pixels, prediction in zip(wide, found.predictions, strict=True):
-        path = _free(folder, Path(prediction.file).stem)
-        if len(pixels) not in (1, 3, 4):  # stereo pairs and the like: their first channel
+        path = _unused(folder, Path(prediction.file).stem)
+        if len(pixels) not in (1, 3, 4):  # the first channel of a stereo pair
             pixels = pixels[:1]
         array = pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)
         Image.fromarray(array.contiguous().numpy()).save(path)
@@ -216,8 +288,8 @@ def draw(model: Any, found: Look, folder: Path) -> list[Path]:
     return paths
 
 
-def _free(folder: Path, stem: str) -> Path:
-    """A name not taken: pictures of different folders may have the same."""
+def _unused(folder: Path, stem: str) -> Path:
+    """A file name not in use: pictures of different folders may have the same name."""
     path, k = folder / f"{stem}.png", 2
     while path.exists():
         path, k = folder / f"{stem}-{k}.png", k + 1

@@ -1,8 +1,8 @@
-"""Batches for training and evaluation, made on the device from data that lie there.
+"""Batches for training and evaluation, made on the device from data that are stored there.
 
 A training stream plans a whole epoch at once (which examples, in which order, with which random numbers) as a pure
-function of (seed, epoch), and makes a batch as a pure function of its row of the plan. So a run can stop anywhere and
-go on, any number of processes share out what one would take, and a captured step is fed by copying one row.
+function of (seed, epoch), and makes a batch as a pure function of its row of the plan. So a run can resume anywhere,
+any number of processes share what one would take, and a captured step is fed by copying one row.
 """
 
 from __future__ import annotations
@@ -13,18 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..data import Split, make_generator, to_float
-from ..data.augment import (
-    brightness_contrast,
-    center_crop,
-    cutmix,
-    cutout,
-    flip,
-    mix,
-    mixup_weights,
-    random_crop,
-    shift,
-)
+from ..data import Dataset, Split, make_generator, to_float
+from ..data import augment as change
 from ..data.random import draws, uniform
 from ..nn.losses import multi_hot
 from .recipe import Augment
@@ -33,9 +23,9 @@ _TABLE = 1 << 16
 
 
 class Batch(NamedTuple):
-    """inputs (B, ...) float; targets (B,) or (B, K); for the decoder, which classes (B,) or (B, M) and what they show.
+    """inputs (B, ...) float; targets (B,) or (B, K); mask (B, n) of the hidden states of text.
 
-    mask (B, n) goes with the hidden states of text.
+    For the decoder: chosen classes (B,) or (B, M), and the pictures it should draw of them.
     """
 
     inputs: Tensor
@@ -48,7 +38,7 @@ class Batch(NamedTuple):
 class Plan(NamedTuple):
     """One epoch of this process: index (steps, B) int64 into the data, noise (steps, B, columns) in [0, 1)."""
 
-    index: Tensor  # type: ignore[assignment]  # the word hides tuple.index, which no plan needs
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which no plan needs
     noise: Tensor
 
 
@@ -82,7 +72,7 @@ class Held(Protocol):
     def batches(self, size: int) -> Iterator[Batch]: ...
 
     def some(self, count: int) -> Batch:
-        """A few, of all kinds, to look at."""
+        """A few examples of all classes."""
         ...
 
 
@@ -91,12 +81,12 @@ class Augmentation:
 
     def __init__(self, spec: Augment, device: torch.device | str = "cpu", seed: int = 0) -> None:
         self.spec = spec
-        self.flipped = 2 * bool(spec.shift) + 2 * bool(spec.crop)  # the column that mirrors
+        self.flipped = 2 * bool(spec.shift) + 2 * bool(spec.crop)  # the column that decides on mirroring
         self.columns = self.flipped + spec.flip
         self.columns += 2 * bool(spec.brightness or spec.contrast) + 2 * bool(spec.cutout) + 2 * bool(spec.mixup)
         self.columns += 4 * bool(spec.cutmix)
-        if spec.mixup:  # Beta draws need rejection; a table of them needs an index
-            weight, _ = mixup_weights(_TABLE, spec.mixup, make_generator(seed))
+        if spec.mixup:  # Beta draws need rejection sampling; a table of them needs one number each
+            weight, _ = change.mixup_weights(_TABLE, spec.mixup, make_generator(seed))
             self.table = weight.to(device)
 
     def __call__(self, images: Tensor, targets: Tensor, noise: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -109,26 +99,27 @@ class Augmentation:
             return noise[:, at - n : at]
 
         if s.shift:
-            images = shift(images, s.shift, offsets=(take(2) * (2 * s.shift + 1)).long() - s.shift)
+            images = change.shift(images, s.shift, offsets=(take(2) * (2 * s.shift + 1)).long() - s.shift)
         if s.crop:
             u = take(2)
             spare = [n + 2 * s.padding - s.crop for n in images.shape[2:]]
             offsets = torch.stack([(u[:, i] * (n + 1)).long() for i, n in enumerate(spare)], 1)
-            images = random_crop(images, s.crop, s.padding, offsets=offsets)
+            images = change.random_crop(images, s.crop, s.padding, offsets=offsets)
         if s.flip:
-            images = flip(images, mask=take(1)[:, 0] < 0.5)
+            images = change.flip(images, mask=take(1)[:, 0] < 0.5)
         if s.brightness or s.contrast:
             low, high = s.contrast or (1.0, 1.0)
-            images = brightness_contrast(images, s.brightness, (low, high), amounts=take(2))
+            images = change.brightness_contrast(images, s.brightness, (low, high), amounts=take(2))
         images = to_float(images)
         if s.cutout:
-            images = cutout(images, s.cutout, places=take(2))
+            images = change.cutout(images, s.cutout, places=take(2))
         if s.mixup:
             weight, partner = self.mixing(take(2))
-            images, targets = mix(images, weight, partner), mix(multi_hot(targets, classes), weight, partner)
+            images = change.mix(images, weight, partner)
+            targets = change.mix(multi_hot(targets, classes), weight, partner)
         if s.cutmix:
-            images, weight, partner = cutmix(images, s.cutmix, amounts=take(4))
-            targets = mix(multi_hot(targets, classes), weight, partner)
+            images, weight, partner = change.cutmix(images, s.cutmix, amounts=take(4))
+            targets = change.mix(multi_hot(targets, classes), weight, partner)
         return images, targets
 
     def mixing(self, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,7 +148,7 @@ def shuffle(examples: int, columns: int, share: Share, epoch: int, seed: int, de
 
 
 class ImageStream:
-    """The images of a split, each once an epoch (but for a last partial batch), in a new order."""
+    """The images of a split, each once an epoch in a new order; a last partial batch is left out."""
 
     def __init__(self, split: Split, augment: Augment, share: Share, classes: int, seed: int) -> None:
         self.split, self.share, self.classes, self.seed = split, share, classes, seed
@@ -178,7 +169,7 @@ class ImageStream:
 
 
 class PairStream:
-    """Images composed without end; an epoch is as many as there are digits."""
+    """Composed images, each a new one; an epoch has as many as there are digits."""
 
     def __init__(self, pairs: Any, share: Share, seed: int) -> None:
         self.pairs, self.share, self.seed = pairs, share, seed
@@ -207,10 +198,8 @@ def pair_batch(pair: Any) -> Batch:
 class HeldImages:
     """A split as it is; the centre where training takes crops."""
 
-    rule = "top1"
-
-    def __init__(self, split: Split, crop: int, classes: int) -> None:
-        self.split, self.crop, self.classes = split, crop, classes
+    def __init__(self, split: Split, crop: int, classes: int, rule: str = "top1") -> None:
+        self.split, self.crop, self.classes, self.rule = split, crop, classes, rule
 
     def __len__(self) -> int:
         return len(self.split)
@@ -224,8 +213,13 @@ class HeldImages:
         return self._batch(self.split.images[index], self.split.labels[index])
 
     def _batch(self, images: Tensor, labels: Tensor) -> Batch:
-        images = to_float(center_crop(images, self.crop) if self.crop else images)
+        images = to_float(change.center_crop(images, self.crop) if self.crop else images)
         return Batch(images, labels, labels, images)
+
+
+def held_images(split: Split, crop: int, dataset: Dataset) -> HeldImages:
+    """Images to evaluate on, of one class each or of several: then the answer is every class above the threshold."""
+    return HeldImages(split, crop, dataset.classes, "threshold" if dataset.multilabel else "top1")
 
 
 class HeldPairs:

@@ -1,7 +1,11 @@
 """Files of a run: weights (safetensors with their config inside) and states to resume from (checked, two kept).
 
-Every file is written beside its place, synced and renamed: whatever stops the process, the old file or the new one is
-there, whole. Every file carries a checksum: what is damaged is named, never loaded.
+Every file is written under another name, synced and renamed: whatever stops the process, the old file or the new one
+is there, whole. Every file carries a checksum: a damaged one is named and never loaded.
+
+Weights may be compressed as xz: a third smaller in bfloat16, an eighth in float16, the same bits, unpacked within a
+bound. Of a number's two bytes one holds sign and exponent, which repeat, and one is noise: lp = pb = 1 keeps their
+statistics apart.
 """
 
 from __future__ import annotations
@@ -16,26 +20,30 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
-from importlib.resources import files
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
 
-from .compressed import SUFFIX, compress, decompress, is_compressed
+from ..models.shipped import shipped_files
+from ..routing.checks import nearest
 
 KEPT = 2  # states to resume from
 CHECK = 16  # hex digits of the checksum in the name of a state
-PREFERRED = ("ema", "last", "best")  # which weights of a run stand for it where nothing else is said
+PREFERRED = ("ema", "last", "best")  # which weights of an unfinished run are loaded by default
+SUFFIX = ".xz"
+MAGIC = b"\xfd7zXZ\0"
+LIMIT = 1 << 30  # bytes of weights a file may unpack to
+MEMORY = 128 << 20  # bytes of working memory a file may ask for; preset 9 asks for 65 MiB
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
-    """The whole content or, if anything goes wrong, what was there before."""
+    """Writes all of the content or, if anything goes wrong, leaves what was there before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     raw = content.encode() if isinstance(content, str) else content
@@ -50,14 +58,14 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     os.replace(part, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the rename, too, must survive a power cut
+        os.fsync(folder)  # the rename must survive a power cut, too
     finally:
         os.close(folder)
 
 
 @contextmanager
 def room_for(path: Path, size: int) -> Iterator[None]:
-    """A full disk, a quota or a limit on file sizes, met while writing: said with the path and the bytes it takes."""
+    """Explains a full disk, a quota or a limit on file sizes with the path and the bytes that were to be written."""
     try:
         yield
     except OSError as error:
@@ -65,7 +73,7 @@ def room_for(path: Path, size: int) -> Iterator[None]:
             raise
         free = shutil.disk_usage(path.parent).free
         raise OSError(error.errno, f"{path}: no room for {size:,} bytes ({os.strerror(error.errno)}, {free:,} bytes "
-                                   "free there); what was saved before is whole, make room and go on") from None
+                                   "free there); what was saved before is whole, make room and resume") from None
 
 
 def save_weights(path: Path, model: nn.Module, config: dict[str, Any]) -> None:
@@ -79,7 +87,7 @@ def weights_bytes(model: nn.Module, config: dict[str, Any]) -> bytes:
     own = {"model": {"name": model.name, "overrides": model.overrides}}
     plain = {name: x.detach().cpu().contiguous().clone() for name, x in model.state_dict().items()}
     whole = own | config
-    whole |= {"sha256": weights_digest(plain, whole)}  # not beside it: two keys of metadata come in either order
+    whole |= {"sha256": weights_digest(plain, whole)}  # inside: two keys of metadata are written in either order
     return save_bytes(plain, metadata={"flashcaps": json.dumps(whole)})
 
 
@@ -96,7 +104,9 @@ def weights_digest(weights: dict[str, Tensor], config: dict[str, Any]) -> str:
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """(weights, config) of a file, compressed or not; an error names what is wrong with it."""
     try:
-        weights, metadata = _read_compressed(path) if is_compressed(path) else _read_plain(path)
+        raw = decompress(path) if is_compressed(path) else path.read_bytes()
+        weights = load_bytes(raw)  # checks the header, too, but returns no metadata
+        metadata = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
     except (SafetensorError, OSError, KeyError, TypeError) as error:  # the last two: a dtype, a size torch lacks
         why = str(error).partition("\n")[0]  # torch adds where in C++ it was
         raise ValueError(f"{path}: not a whole safetensors file ({why}); get or train it again") from None
@@ -112,16 +122,48 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return weights, config
 
 
-def _read_plain(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    with safe_open(path, framework="pt") as stored:
-        return {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata() or {}  # noqa: SIM118
+def is_compressed(path: Path) -> bool:
+    """Judged by the first bytes, not the name; no safetensors file begins with them."""
+    with path.open("rb") as stream:
+        return stream.read(len(MAGIC)) == MAGIC
 
 
-def _read_compressed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    raw = decompress(path)
-    weights = load_bytes(raw)  # checks the header, too, of which it hands out no metadata
-    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    return weights, header.get("__metadata__", {})
+def compress(raw: bytes) -> bytes:
+    """xz of the bytes, deterministic, with a checksum."""
+    if len(raw) > LIMIT:
+        raise ValueError(f"weights: expected at most {LIMIT:,} bytes to compress, got {len(raw):,}; leave out {SUFFIX}")
+    lzma = _lzma()
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 3, "lp": 1, "pb": 1}]
+    return lzma.compress(raw, format=lzma.FORMAT_XZ, filters=filters)
+
+
+def decompress(path: Path) -> bytes:
+    """The content of a compressed file, whole and at most LIMIT bytes, or an error that names the file."""
+    lzma = _lzma()
+    with path.open("rb") as stream:
+        packed = stream.read(LIMIT + 1)
+    decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
+    try:
+        raw = decoder.decompress(packed, max_length=LIMIT + 1)
+    except lzma.LZMAError as error:
+        raise ValueError(f"{path}: does not unpack ({error}); the file is damaged, get it again") from None
+    if max(len(packed), len(raw)) > LIMIT:
+        raise ValueError(f"{path}: expected at most {LIMIT:,} bytes of weights, found more; refused")
+    if not decoder.eof:
+        raise ValueError(f"{path}: ends after {len(packed):,} bytes, too early; the file is damaged, get it again")
+    if decoder.unused_data:
+        raise ValueError(f"{path}: expected nothing after the weights, found {len(decoder.unused_data):,} bytes; "
+                         "the file is damaged, get it again")  # fmt: skip
+    return raw
+
+
+def _lzma() -> ModuleType:
+    try:
+        import lzma
+    except ImportError:
+        raise ImportError(f"{SUFFIX} files need Python's module lzma, which this Python was built without; install "
+                          "liblzma and build it again, or take another") from None  # fmt: skip
+    return lzma
 
 
 def _parse(path: Path, text: str) -> dict[str, Any]:
@@ -166,20 +208,8 @@ def find_weights(name: str | os.PathLike[str], weights: str | None = None) -> Pa
     shipped = shipped_files()
     if str(name) in shipped:
         return shipped[str(name)]
-    close = get_close_matches(str(name), shipped, 1)
-    hint = f"did you mean {close[0]}?" if close else f"by name there are {', '.join(sorted(shipped)) or 'none'}"
-    raise FileNotFoundError(f"name: {name} is neither a run folder, a weights file nor a shipped name; {hint}")
-
-
-def shipped_files() -> dict[str, Path]:
-    """Name -> weights that come with flashcaps; of a name that is there in both forms, the one to read as it is."""
-    longest_first = sorted((Path(str(p)) for p in _shipped()), reverse=True)
-    return {p.name.removesuffix(SUFFIX).removesuffix(".safetensors"): p for p in longest_first}
-
-
-def _shipped() -> list[Any]:
-    folder, endings = files("flashcaps").joinpath("models", "weights"), (".safetensors", f".safetensors{SUFFIX}")
-    return [p for p in folder.iterdir() if p.name.endswith(endings)] if folder.is_dir() else []
+    hint = nearest(str(name), shipped) or f"; by name there are {', '.join(sorted(shipped)) or 'none'}"
+    raise FileNotFoundError(f"name: {name} is neither a run folder, a weights file nor a shipped name{hint}")
 
 
 def _in_folder(folder: Path, weights: str | None) -> Path:
@@ -193,7 +223,7 @@ def _in_folder(folder: Path, weights: str | None) -> Path:
 
 
 def save_state(folder: Path, state: dict[str, Any], step: int) -> None:
-    """One state to resume from: state-STEP-CHECK.pt, its whole checksum in states.json, the one before it kept."""
+    """Writes state-STEP-CHECK.pt and its whole checksum to states.json; the state before it is kept."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
@@ -213,7 +243,7 @@ def _write_manifest(folder: Path, entries: list[dict[str, Any]]) -> None:
 
 
 def _manifest(folder: Path) -> list[dict[str, Any]]:
-    """The states there are, newest first; where states.json is damaged, as their names tell."""
+    """The states in the folder, newest first; read from their names where states.json is damaged."""
     path = folder / "states.json"
     if not path.is_file():
         return []
@@ -236,18 +266,18 @@ def _well_formed(entry: Any) -> bool:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """The newest whole state of a run, on the CPU; a damaged one is named, dropped, and the one before it taken."""
+    """The newest whole state of a run, on the CPU. A damaged one is named and dropped; the one before it is loaded."""
     entries = _manifest(folder)
     for k, entry in enumerate(entries):
         path = folder / entry["file"]
         content = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(content).hexdigest().startswith(entry["sha256"]):
             state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-            if k:  # else the next save would keep the damaged one and let go of this
+            if k:  # otherwise the next save would keep the damaged one and delete this
                 _write_manifest(folder, entries[k:])
             return state
         warnings.warn(f"{path} is damaged or gone; going back to the state before it", stacklevel=2)
-    raise FileNotFoundError(f"--resume: no whole state in {folder}; leave --resume out to start anew")
+    raise FileNotFoundError(f"--resume: no whole state in {folder}; leave --resume out to start over")
 
 
 def newest_state(folder: Path) -> str:
@@ -257,6 +287,6 @@ def newest_state(folder: Path) -> str:
 
 
 def forget_states(folder: Path) -> None:
-    """A finished run needs none."""
+    """Deletes the states of a finished run."""
     for path in [*folder.glob("state-*.pt"), folder / "states.json"]:
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Who trains: one process, or several that torchrun started, each with its device and its part of every batch."""
+"""The processes of a run: one, or several that torchrun started, each with its device and its part of every batch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-MEETING_S = 600  # how long all have to start
-ROLL_CALL_S = 5  # how long the others have to say that they are there
+MEETING_S = 600  # seconds that all processes have to start
+ROLL_CALL_S = 5  # seconds that the others have to answer
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Workers:
     world: int = 1
 
     def average_gradients(self, parameters: Iterable[nn.Parameter], loss: Tensor | None = None) -> None:
-        """In place; `loss`, a number each process has its own of, travels along."""
+        """In place, and with them this process's `loss`."""
         if self.world == 1:
             return
         grads = [p.grad for p in parameters if p.grad is not None] + ([] if loss is None else [loss])
@@ -39,7 +39,7 @@ class Workers:
         torch._foreach_copy_(grads, [x.view_as(g) for x, g in zip(parts, grads, strict=True)])
 
     def average_statistics(self, model: nn.Module) -> None:
-        """Batch normalisation's running statistics, which each process gathered from its own images."""
+        """Averages batch normalisation's running statistics, which each process took from its own images."""
         if self.world > 1:
             for name, x in model.named_buffers():
                 if name.endswith(("running_mean", "running_var")):
@@ -69,12 +69,12 @@ class Workers:
         return values[0]
 
     def agreed(self, flag: bool) -> bool:
-        """Whether any process says so; all of them ask at the same step."""
+        """Whether any process has the flag; all of them ask at the same step."""
         return flag if self.world == 1 else bool(self.summed(torch.tensor(float(flag), device=self.device)))
 
 
 def join_workers(device: str = "auto") -> Workers:
-    """The device asked for ("auto": a GPU if there is one), and the group torchrun made, if it did."""
+    """The device asked for ("auto": a GPU if there is one), and the process group where torchrun started several."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_RANK", "0"))
     chosen = find_device(device)
@@ -91,10 +91,10 @@ def join_workers(device: str = "auto") -> Workers:
 
 
 def meet(store: dist.Store, rank: int, world: int) -> dist.Store:
-    """A corner of torchrun's store that only the processes of this start know.
+    """A part of torchrun's store under a prefix that only the processes of this start know.
 
-    The store outlives them: started again after a failure, a process would find the addresses of the dead in it, and
-    wait for them. So each comes with a new word, the first answers it with its own, and waits until all have heard it.
+    The store outlives them: after a restart a process would find the addresses of the old ones in it and wait for
+    them. So each process writes a new random word, the first answers with its own, and waits until all have read it.
     """
     word = secrets.token_hex(8)
     if rank > 0:
@@ -121,7 +121,7 @@ def was_restarted() -> bool:
 
 
 def lost_workers(workers: Workers, error: BaseException) -> str:
-    """After a failed exchange: the processes that do not answer, in words; "" where it was no failed exchange."""
+    """The processes that do not answer after a failed exchange, in words; "" where it was another error."""
     broken = isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL", "Connection"))
     if workers.world == 1 or not broken or not dist.is_initialized():
         return ""
@@ -159,7 +159,7 @@ def find_device(device: str) -> torch.device:
 
 
 def set_precision(precision: str) -> None:
-    """Whether fp32 products may round to TF32; bf16 autocast leaves the rest to TF32."""
+    """Lets fp32 products use TF32 unless the precision is "fp32"."""
     exact = precision == "fp32"
     torch.set_float32_matmul_precision("highest" if exact else "high")
     torch.backends.cudnn.allow_tf32 = not exact
@@ -167,15 +167,15 @@ def set_precision(precision: str) -> None:
 
 
 class Stopped(Exception):
-    """Training was asked to stop and saved its state; exit code as a shell would say it."""
+    """Training was asked to stop and saved its state; code: the exit code a shell gives the signal."""
 
     def __init__(self, number: int, resume: str) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}; go on with: {resume}")
+        super().__init__(f"stopped by {signal.Signals(number).name}; continue with: {resume}")
         self.code = 128 + number
 
 
 class StopSignals:
-    """While open, Ctrl-C and SIGTERM are noted instead of obeyed; a second Ctrl-C is obeyed."""
+    """A context in which Ctrl-C and SIGTERM are only recorded; a second Ctrl-C interrupts."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -184,7 +184,7 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         try:
             self._before = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not in the main thread, where no signal arrives
+        except ValueError:  # signals arrive in the main thread alone
             self._before = {}
         return self
 

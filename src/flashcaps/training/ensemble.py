@@ -1,4 +1,4 @@
-"""Several trained models that answer as one.
+"""Several trained models as one, the mean of their scores.
 
     model, members = open_ensemble(["runs/capsnet_cifar10-0", "runs/capsnet_cifar10-1"])
 """
@@ -19,7 +19,8 @@ from ..models.base import Output
 from .checkpoint import load
 from .evaluate import Evaluation
 from .recipe import Recipe, make_recipe
-from .results import commit, hardware, keep
+from .results import hardware, make_result
+from .run_folder import variant
 
 
 class Ensemble(nn.Module):
@@ -55,7 +56,7 @@ def open_ensemble(
         result = json.loads(path.read_text()) if path.is_file() else {}
         members.append(Member(make_recipe(model.config["recipe"]), result))
     for run, member in zip(runs, members, strict=True):
-        if like(member.recipe) != like(members[0].recipe):
+        if without_seed(member.recipe) != without_seed(members[0].recipe):
             raise ValueError(f"--ensemble: expected runs of one recipe that differ in their seed alone, got {runs[0]} "
                              f"({members[0].recipe.name}) and {run} ({member.recipe.name}) with other fields")
     if len({member.recipe.train.seed for member in members}) < len(members):
@@ -63,49 +64,31 @@ def open_ensemble(
     return Ensemble(models).eval(), members
 
 
-def like(recipe: Recipe) -> dict[str, Any]:
-    """What members have in common: everything but the seed."""
+def without_seed(recipe: Recipe) -> dict[str, Any]:
+    """What members must have in common: everything but the seed."""
     alike = replace(recipe, train=replace(recipe.train, seed=0))
     return {k: v for k, v in alike.to_dict().items() if k not in ("overrides", "claim", "about")}
 
 
 def ensemble_result(members: Sequence[Member], test: Evaluation, command: str, device: torch.device) -> dict[str, Any]:
-    """A result like a run's, so that the table has a row of it; epochs are each member's, images and time all's."""
-    from .environment import versions
-    from .run_folder import variant
-
+    """A result like a run's, for the tables. epochs are each member's; images and time are summed."""
     results = [member.result for member in members]
     if not all(results):
-        raise ValueError("--keep: expected folders of finished runs; one has no result.json to tell what it took")
+        raise ValueError("--keep: expected folders of finished runs, got one without result.json")
     recipe, own = members[0].recipe, variant(members[0].recipe)
-    value, interval = test.metric(recipe.claim.metric)
-    return {
-        "recipe": recipe.name,
-        "variant": ",".join([own] * (own != "default") + [f"ensemble={len(members)}"]),
-        "overrides": results[0]["overrides"],
-        "seed": min(r["seed"] for r in results),
-        "members": [{k: r[k] for k in ("seed", "value", "interval", "commit", "command")} for r in results],
-        "data": recipe.data.name,
-        "split": results[0]["split"],
-        "metric": recipe.claim.metric,
-        "value": round(value, 4),
-        "interval": [round(x, 4) for x in interval],
-        "digit_accuracy": round(test.digit_accuracy, 4),
-        "examples": test.examples,
-        "weights": results[0]["weights"],
-        "parameters": sum(r["parameters"] for r in results),
-        "epochs": statistics.fmean(r["epochs"] for r in results),
-        "images": sum(r["images"] for r in results),
-        "wall_s": round(sum(r["wall_s"] for r in results), 2),
-        "hardware": hardware(device),
-        "beside": ", ".join(sorted({r.get("beside", "") for r in results} - {""})),
-        "versions": versions(),
-        "commit": commit(),
-        "command": command,
-        "curve": [],
-    }
-
-
-def keep_ensemble(result: dict[str, Any], results: Path) -> Path:
-    """Where `flashcaps results` finds it."""
-    return keep(result, results / "runs")
+    return make_result(
+        recipe,
+        test,
+        hardware(device),
+        variant=",".join([own] * (own != "default") + [f"ensemble={len(members)}"]),
+        seed=min(r["seed"] for r in results),
+        members=[{k: r[k] for k in ("seed", "value", "interval", "commit", "command")} for r in results],
+        weights=results[0]["weights"],
+        parameters=sum(r["parameters"] for r in results),
+        epochs=statistics.fmean(r["epochs"] for r in results),
+        images=sum(r["images"] for r in results),
+        wall_s=round(sum(r["wall_s"] for r in results), 2),
+        beside=", ".join(sorted({r.get("beside", "") for r in results} - {""})),
+        command=command,
+        curve=[],
+    )

@@ -1,11 +1,11 @@
-"""What is here, and does it work? Versions, devices, extras, which form of each algorithm runs and why no other, and
-each of them against the reference."""
+"""What `flashcaps checks` prints: versions, devices, extras, which backend of each algorithm runs and why no other, and
+each of them compared with the reference."""
 
 from __future__ import annotations
 
 import os
 import platform
-from importlib import metadata, util
+from importlib import util
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,6 @@ from ..routing import ROUTING
 from .memory import in_bytes
 
 TOLERANCE = 1e-3  # of the largest element; TF32 products stay within it
-PACKAGES = ("flashcaps", "torch", "numpy", "safetensors", "triton")
 EXTRAS = {"digits": "mlxtend", "plots": "matplotlib", "mat": "scipy", "text": "transformers", "export": "onnxruntime",
           "hub": "huggingface_hub", "timm": "timm", "tensorboard": "tensorboard", "triton": "triton"}  # fmt: skip
 
@@ -33,22 +32,11 @@ class Comparison(NamedTuple):
 
 
 class Active(NamedTuple):
-    """What backend="auto" runs, and for each other backend but the reference why it does not."""
+    """What backend="auto" runs, and why the others do not."""
 
     algorithm: str
     backend: str
     others: dict[str, str]
-
-
-def versions() -> dict[str, str]:
-    """Python's and those of the packages that compute; "" for one that is not here."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = ""
-    return found
 
 
 def devices() -> list[str]:
@@ -71,7 +59,7 @@ def extras() -> dict[str, bool]:
 
 
 def active_backends(device: torch.device | str = "cpu") -> list[Active]:
-    """For every algorithm what a layer on `device` is computed by, unless it is told otherwise."""
+    """For every algorithm the backend of a layer on `device` by default."""
     rows = []
     for name in ROUTING:
         layer = _layer(name, "auto", device)

@@ -1,4 +1,4 @@
-"""How good a model is: error with its 95 % interval, confusion table, and both-right accuracy for several digits."""
+"""Evaluation of a model: error with its 95 % interval, confusion table, and accuracy for several digits an image."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def is_right(scores: Tensor, targets: Tensor, rule: str, threshold: float = 0.5)
 
 
 def score_threshold(loss: str) -> float:
-    """Where "present" begins: half the length of a capsule, or even odds of a logit."""
+    """The score above which a class is present: half the length of a capsule, or even odds of a logit."""
     return 0.0 if loss in ("bce", "cross_entropy") else 0.5
 
 
@@ -117,13 +117,7 @@ def viewed(model: nn.Module, batch: Batch, mirror: bool = False, nudge: int = 0)
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module,
-    held: Held,
-    *,
-    batch: int = 500,
-    threshold: float = 0.5,
-    mirror: bool = False,
-    nudge: int = 0,
+    model: nn.Module, held: Held, *, batch: int = 500, threshold: float = 0.5, mirror: bool = False, nudge: int = 0
 ) -> Evaluation:
     """All of `held`, in evaluation mode, counted on the device and read once. mirror, nudge: see `views`."""
     if len(held) == 0:
@@ -154,13 +148,13 @@ def evaluate(
 
 
 def evaluate_as(recipe: Recipe, model: nn.Module, held: Held, batch: int = 500) -> Evaluation:
-    """As a recipe says: where presence begins with its loss, and its views of each image."""
+    """`evaluate` with the threshold of the recipe's loss and the recipe's views of each image."""
     threshold, spec = score_threshold(recipe.loss.kind), recipe.train
     return evaluate(model, held, batch=batch, threshold=threshold, mirror=spec.mirror, nudge=spec.nudge)
 
 
 def confusion_text(evaluation: Evaluation, names: tuple[str, ...] = ()) -> str:
-    """The table for a person: true classes down, answers across; above 20 classes, the ten worst confusions."""
+    """The confusion table as text: true classes down, answers across; above 20 classes, the ten worst confusions."""
     table = evaluation.confusion
     names = names or tuple(str(i) for i in range(len(table)))
     if len(table) > 20:

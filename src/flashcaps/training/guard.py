@@ -1,16 +1,17 @@
-"""No step with NaN or Inf: noticed on the device, never applied, told and explained at the next look.
+"""Steps with NaN or Inf are detected on the device, skipped, and reported at the next check.
 
 A step whose loss, gradients or coefficients hold NaN or Inf changes neither weights nor optimiser, and neither does any
-step after it, until the loop looks (where it waits for the device anyway). So what is learned is then as it was before
-the bad batch; batch statistics and the average of the weights, which went on, are not kept, for no state is saved in
-between. What is judged was averaged over all processes: all of them skip and stop at the same step.
+step after it until the loop checks (where it waits for the device anyway). The weights are then as they were before the
+bad batch. Batch statistics and the average of the weights did change, but no state is saved in between. Loss and
+gradients are tested after they were averaged over all processes, so all of them skip and stop at the same step.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,10 @@ class NonFinite(RuntimeError):
 
 
 class Guard:
-    """tripped: 0 or 1, which optimisers read as `found_inf` and then do nothing. applied: steps taken since a look.
+    """tripped: 0 or 1, which optimisers read as `found_inf`: at 1 they change nothing. asked, applied: steps since the
+    last check.
 
-    Discriminative routing's coefficients are no parameters: they are put back where a step is not applied.
+    Discriminative routing's coefficients are no parameters: they are restored where a step is not applied.
     """
 
     def __init__(self, optimiser: torch.optim.Optimizer, coefficients: Sequence[Tensor], device: torch.device) -> None:
@@ -44,12 +46,12 @@ class Guard:
         optimiser.found_inf = self.tripped  # type: ignore[attr-defined]
 
     def remember(self) -> None:
-        """Before the forward pass."""
+        """Keeps the coefficients as they are before the forward pass."""
         for kept, c in zip(self.before, self.coefficients, strict=True):
             kept.copy_(c)
 
-    def judge(self, loss: Tensor, grads: Iterable[Tensor]) -> None:
-        """Between the gradients and the optimiser: every largest element is finite, or the step is not applied."""
+    def test(self, loss: Tensor, grads: Iterable[Tensor]) -> None:
+        """Before the optimiser's step: trips where the largest element of any tensor is not finite."""
         largest = torch._foreach_norm([*grads, *self.coefficients, loss], math.inf)
         bad = ~torch.stack([x.float() for x in largest]).isfinite().all()
         self.tripped.copy_(torch.maximum(self.tripped, bad))
@@ -57,15 +59,15 @@ class Guard:
         for kept, c in zip(self.before, self.coefficients, strict=True):
             c.copy_(torch.where(self.tripped > 0, kept, c))
 
-    def look(self) -> int | None:
-        """How many of the steps asked for since the last look were applied before the bad one; None: all of them."""
+    def check(self) -> int | None:
+        """How many steps since the last check were applied before the bad one; None: all of them."""
         asked, applied, self.asked = self.asked, int(self.applied), 0
         self.applied.zero_()
         return None if asked == applied else applied
 
     @property
     def healthy(self) -> bool:
-        """Waits for the device."""
+        """Whether no step was bad so far. Waits for the device."""
         return not bool(self.tripped)
 
 
@@ -83,42 +85,41 @@ def _tensors(value: Any) -> list[Tensor]:
     return [x for v in value for x in _tensors(v)] if isinstance(value, tuple | list) else []
 
 
-class FirstNaN:
-    """While open, notes the innermost module that is first to give NaN, or else Inf, from finite input."""
+@contextmanager
+def watch_modules(model: nn.Module) -> Iterator[list[str]]:
+    """Lists the modules that return NaN or Inf from finite input; the first is the innermost of the first of them."""
+    found: list[str] = []
 
-    def __init__(self, model: nn.Module) -> None:
-        self.found = ""
-        self.handles = [m.register_forward_hook(self._hook(name)) for name, m in model.named_modules() if name]
-
-    def _hook(self, name: str) -> Any:
+    def hook(name: str) -> Any:
         def note(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not self.found and all(bool(x.isfinite().all()) for x in _tensors(inputs)):
+            if all(bool(x.isfinite().all()) for x in _tensors(inputs)):
                 bad = first_bad(("its output", x) for x in _tensors(output))
-                self.found = bad and f"{name} ({type(module).__name__}): {bad}, from finite input"
+                found.extend([f"{name} ({type(module).__name__}): {bad}, from finite input"] if bad else [])
 
         return note
 
-    def __enter__(self) -> FirstNaN:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        for handle in self.handles:
+    handles = [m.register_forward_hook(hook(name)) for name, m in model.named_modules() if name]
+    try:
+        yield found
+    finally:
+        for handle in handles:
             handle.remove()
 
 
 def diagnose(step: TrainStep, index: Tensor, noise: Tensor) -> str:
-    """One line on where NaN or Inf comes from in this process's batch: the step once more, nothing of it applied."""
+    """One line on where NaN or Inf comes from in this process's batch: the step is run again and not applied."""
     if bad := first_bad(step.model.named_parameters()):  # not buffers: statistics have seen the bad batch already
         return f"weights: {bad}; the step before made it"
     batch = step.stream.batch(index, noise)
     finite = batch.inputs.flatten(1).isfinite().all(1)
     if not bool(finite.all()):
         return f"input: NaN or Inf in {int((~finite).sum())} of {len(finite)} examples, first {int(index[~finite][0])}"
-    with FirstNaN(step.model) as first:
+    with watch_modules(step.model) as found:
         scores, loss = step.loss_of(step.model, batch)
     value = float(loss.detach())
-    if first.found or not math.isfinite(value):
-        return f"forward: {first.found or first_bad([('scores', scores)]) or f'the loss is {value:g}'}"
+    if found or not math.isfinite(value):
+        cause = found[0] if found else first_bad([("scores", scores)]) or f"the loss is {value:g}"
+        return f"forward: {cause}"
     step.optimiser.zero_grad(set_to_none=True)
     loss.backward()
     if bad := first_bad((name, p.grad) for name, p in step.model.named_parameters()):
@@ -128,7 +129,7 @@ def diagnose(step: TrainStep, index: Tensor, noise: Tensor) -> str:
 
 
 def raise_non_finite(step: TrainStep, at: int, folder: Path, resume: str) -> None:
-    """Leave nonfinite.json behind (step, every process's indices, cause, last good state) and raise NonFinite."""
+    """Writes nonfinite.json (step, every process's indices, cause, last good state) and raises NonFinite."""
     epoch, k = divmod(at, step.stream.steps)
     plan = step.stream.plan(epoch)
     found = step.workers.gathered((diagnose(step, plan.index[k], plan.noise[k]), plan.index[k].tolist()))
@@ -143,6 +144,6 @@ def raise_non_finite(step: TrainStep, at: int, folder: Path, resume: str) -> Non
         write_atomic(folder / REPORT, json.dumps(report) + "\n")
     raise NonFinite(
         f"NaN or Inf at step {at} (learning rate {lr:g}): {diagnosis}; the step was not taken, its examples are in "
-        f"{folder / REPORT}, {good}; try a lower optimiser.lr or train.clip=1, or go on with half the rate: "
+        f"{folder / REPORT}, {good}; try a lower optimiser.lr or train.clip=1, or resume with half the rate: "
         f"{resume} train.rollback={step.rollbacks + 1}"
     )

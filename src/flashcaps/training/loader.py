@@ -1,4 +1,4 @@
-"""From a recipe's [data] to what the loop trains and evaluates on, resident on the device."""
+"""Loads a recipe's [data] to the device: what the loop trains and evaluates on."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import torch
 from ..data import Dataset, DiverseMultiMNIST, Split, holdout, load_data
 from ..data.augment import resize
 from ..data.files import Root
-from ..data.user_images import held_images  # and adds "images", "table" and "hub" to the data sets there are
-from .batches import Held, HeldPairs, ImageStream, PairStream, Share, Stream, spread
+from ..data.stored_images import StoredImages
+from .batches import Held, HeldPairs, ImageStream, PairStream, Share, Stream, held_images, spread
 from .recipe import Augment, Data, Recipe
+from .streaming import StreamedImages
 
 DEV_EXAMPLES = 512
 
 
 @dataclass(frozen=True)
 class Sources:
-    """train None: only evaluation was asked for. options: what the model must know of the data."""
+    """train is None where only evaluation was asked for. options: overrides of the model that follow from the data."""
 
     dataset: Dataset
     train: Stream | None
@@ -31,13 +32,12 @@ class Sources:
 def open_sources(
     recipe: Recipe, root: Root, device: torch.device, share: Share | None, *, dev: bool = False
 ) -> Sources:
-    """Load, hold out, resize and move the data. share None: for evaluation alone. dev: a few hundred examples."""
+    """Loads, holds out, resizes and moves the data. share None: for evaluation alone. dev: a few hundred examples."""
     spec = recipe.data
-    if spec.name == "shards":  # larger than memory: read as it goes
-        from .streaming import shard_sources
-
-        return shard_sources(recipe, device, share, DEV_EXAMPLES if dev else 1 << 62)
     dataset, validation = load_splits(spec, root, device)
+    streamed = isinstance(dataset.train.images, StoredImages)
+    if streamed:
+        _check_streamed(recipe, device, share)
     splits = {"train": dataset.train, "test": dataset.test, "validation": validation}
     for name, split in splits.items():
         if split is not None and dev:
@@ -55,12 +55,22 @@ def open_sources(
     crop = recipe.augment.crop
     held = None if splits["validation"] is None else held_images(splits["validation"], crop, dataset)
     seed, classes = recipe.train.seed, dataset.classes
-    stream = None if share is None else ImageStream(train, recipe.augment, share, classes, seed)
-    return Sources(dataset, stream, held, held_images(test, crop, dataset), {})
+    kind = StreamedImages if streamed else ImageStream
+    stream = None if share is None else kind(train, recipe.augment, share, classes, seed)
+    image = (dataset.shape[0], crop, crop) if crop else dataset.shape
+    options = {"classes": classes, "image": image} if streamed else {}
+    return Sources(dataset, stream, held, held_images(test, crop, dataset), options)
+
+
+def _check_streamed(recipe: Recipe, device: torch.device, share: Share | None) -> None:
+    if recipe.data.resize:
+        raise ValueError("data.resize: pictures that stay on disk are scaled as they are read; use data.size=[H, W]")
+    if device.type == "cuda" and recipe.train.capture and share is not None and share.world == 1:
+        raise ValueError("train.capture: a step that reads files cannot be captured; run it with train.capture=false")
 
 
 def load_splits(spec: Data, root: Root, device: torch.device) -> tuple[Dataset, Split | None]:
-    """The data set less what is held out of training, and that."""
+    """The data set without the examples held out of training, and those."""
     options = dict(spec.options)
     if spec.name == "synthetic_norb":
         options.setdefault("device", str(device))  # rendered there
@@ -68,7 +78,7 @@ def load_splits(spec: Data, root: Root, device: torch.device) -> tuple[Dataset, 
     if dataset.validation is not None or not spec.validation:
         return dataset, dataset.validation
     train, validation = holdout(dataset.train, count=spec.validation)
-    if spec.held:  # the same examples, differently made
+    if spec.held:  # the same examples, loaded with other options
         _, validation = holdout(load_data(spec.name, root, **options | spec.held).train, count=spec.validation)
     return replace(dataset, train=train), validation
 
@@ -77,7 +87,7 @@ def _pairs(recipe: Recipe, dataset: Dataset, splits: dict[str, Any], share: Shar
     compose = dataset.compose
     assert compose is not None
     if recipe.augment != Augment():
-        raise ValueError(f"augment: composed images take none, for each is new already; got {recipe.augment}")
+        raise ValueError(f"augment: expected none for composed images, which are all new, got {recipe.augment}")
     rule = "threshold" if compose is DiverseMultiMNIST else "top2"
 
     def held(split: Split | None) -> HeldPairs | None:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..analysis.routing_logits import applies, probe, probe_due
 from ..models import create_model
 from ..routing.checks import TooLarge
 from .autosize import own_command
@@ -27,9 +26,10 @@ from .guard import NonFinite, first_bad, raise_non_finite
 from .loader import Sources, open_sources
 from .memory import batch_that_fits
 from .plots import draw_curve, draw_reconstructions
+from .probe import has_routing_logits, probe_due, probe_logits
 from .recipe import Recipe
-from .results import make_result
-from .run_folder import RunFolder, run_name
+from .results import run_result
+from .run_folder import RunFolder, read_metrics, run_name
 from .step import TrainStep, make_step
 
 DEV_STEPS = 20
@@ -37,7 +37,10 @@ DEV_STEPS = 20
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where a run happens and how it is begun. dev: a few steps on a few hundred examples, to see that it works."""
+    """Where a run happens and how it starts. dev: a few steps on a few hundred examples, as a trial.
+
+    recipe_name: how the command line named the recipe, for the command that resumes the run.
+    """
 
     device: str = "auto"
     out: str | None = None
@@ -46,11 +49,11 @@ class RunOptions:
     fresh: bool = False
     tensorboard: bool = False
     dev: bool = False
-    named: str = ""  # how the command line called the recipe, for the command to resume it with
+    recipe_name: str = ""
 
 
 class Progress:
-    """Told what happens; this one is silent. The command line's is a progress bar."""
+    """Is told about progress; this one is silent. The command line's is a progress bar."""
 
     def begin(self, title: str, total: int, at: int) -> None: ...
 
@@ -68,39 +71,39 @@ class Outcome:
     result: dict[str, Any]
 
 
-def train(recipe: Recipe, place: RunOptions = RunOptions(), progress: Progress = Progress()) -> Outcome:
-    """Train, evaluate on held-out data as it goes, test at the end. Raises Stopped, its state saved, on a signal."""
-    workers = join_workers(place.device)
-    if place.dev:
+def train(recipe: Recipe, options: RunOptions = RunOptions(), progress: Progress = Progress()) -> Outcome:
+    """Train, evaluate on held-out data meanwhile, test at the end. Raises Stopped, its state saved, on a signal."""
+    workers = join_workers(options.device)
+    if options.dev:
         recipe = replace(recipe, train=replace(recipe.train, steps=DEV_STEPS, evaluate_every=10**6))
     progress = progress if workers.rank == 0 else Progress()
     set_precision(recipe.train.precision)
-    run = make_run(recipe, place, workers)
-    resume = workers.shared(place.resume or (was_restarted() and run.begun))
-    with claimed(run, resume, place, workers):
+    run = make_run(recipe, options, workers)
+    resume = workers.shared(options.resume or (was_restarted() and run.begun))
+    with claimed(run, resume, options, workers):
         rollbacks = 0
         while True:
             try:
-                return attempt(run, place, workers, progress, resume, rollbacks)
+                return train_once(run, options, workers, progress, resume, rollbacks)
             except NonFinite as fault:
                 rollbacks = 1 + workers.shared(run.rollbacks)
                 if rollbacks > recipe.train.rollback:
                     raise
-                progress.say(f"{fault}: going back and on with the learning rate times {0.5**rollbacks:g}")
+                progress.say(f"{fault}: resuming from the last state with the learning rate times {0.5**rollbacks:g}")
                 resume = True
 
 
-def attempt(
-    run: RunFolder, place: RunOptions, workers: Workers, progress: Progress, resume: bool, rollbacks: int
+def train_once(
+    run: RunFolder, options: RunOptions, workers: Workers, progress: Progress, resume: bool, rollbacks: int
 ) -> Outcome:
-    """From the newest state, or from the start, to the end."""
+    """Everything is built, and trained from the start or the newest state to the end."""
     recipe = run.recipe
     state = workers.shared(run.newest() if resume and workers.rank == 0 else None)
     share = make_share(recipe, state, workers)
-    sources = open_sources(recipe, place.data, workers.device, share, dev=place.dev)
+    sources = open_sources(recipe, options.data, workers.device, share, dev=options.dev)
     stream = sources.train
     assert stream is not None
-    check_held(recipe, sources)
+    check_validation(recipe, sources)
     run.class_names = sources.dataset.class_names
     torch.manual_seed(recipe.train.seed)
     model = create_model(recipe.model.name, **sources.options | recipe.model.overrides).to(workers.device)
@@ -115,14 +118,14 @@ def attempt(
         torch.manual_seed(recipe.train.seed + workers.rank)  # dropout differs from process to process
     progress.begin(f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {workers.device}", step.total, at)
     with StopSignals() as stop:
-        at = follow(step, advance, sources, run, at, progress, stop)
+        at = train_loop(step, advance, sources, run, at, progress, stop)
     return finish(step, sources, run, at, progress)
 
 
-def follow(
+def train_loop(
     step: TrainStep, advance: Any, sources: Sources, run: RunFolder, at: int, progress: Progress, stop: StopSignals
 ) -> int:
-    """The loop; the number of steps done at its end."""
+    """From step `at` to the last one, or until stop_error is reached; the number of steps done."""
     spec, workers, stream = run.recipe.train, step.workers, step.stream
     main = workers.rank == 0
     plan, read_at, read_s, done = None, at, run.wall_s, False
@@ -132,15 +135,16 @@ def follow(
         with batch_that_fits(step, plan.index[k], plan.noise[k]):
             advance(plan.index[k], plan.noise[k], at)
         at += 1
-        if main and probe_due(at) and step.guard.healthy:
-            probe_routing(step, run, at, plan.index[k], plan.noise[k])
+        if main and probe_due(at) and has_routing_logits(step.model) and step.guard.healthy:
+            with suppress(TooLarge):  # weights that diverge are the guard's to report
+                run.log("routing", at, change=probe_logits(step.model, stream.batch(plan.index[k], plan.noise[k])))
         epoch_ends = k + 1 == stream.steps or at == step.total
         if at % spec.log_every == 0 or epoch_ends:
-            applied = step.guard.look()
+            applied = step.guard.check()
             if applied is not None:
                 raise_non_finite(step, read_at + applied, run.path, run.resume_command)
             loss, error, _ = step.read()
-            images = (at - read_at) * stream.share.batch * workers.world  # a resumed run has read others before
+            images = (at - read_at) * stream.share.batch * workers.world  # a resumed run trained on others before
             rate = images / max(run.wall_s - read_s, 1e-9)
             progress.progress(at, loss, error, rate)
             if main:
@@ -151,8 +155,8 @@ def follow(
             raise_non_finite(step, at - 1, run.path, run.resume_command)
         if epoch_ends and ((epoch + 1) % spec.evaluate_every == 0 or at == step.total):
             try:
-                done = look(step, sources, run, at, progress)
-            except TooLarge:  # the weights have run away; the next step would have met it
+                done = validate(step, sources, run, at, progress)
+            except TooLarge:  # the weights diverged; the next step would have failed
                 raise_non_finite(step, at - 1, run.path, run.resume_command)
             read_s = run.wall_s
         asked = workers.agreed(stop.number > 0) if workers.world == 1 or read_at == at else False
@@ -163,43 +167,36 @@ def follow(
     return at
 
 
-def probe_routing(step: TrainStep, run: RunFolder, at: int, index: Tensor, noise: Tensor) -> None:
-    """How much each routing iteration still changes its logits, for the figure routing_logits; a few early steps."""
-    if applies(step.model):
-        with suppress(TooLarge):  # weights that run away: the guard tells
-            run.log("routing", at, change=probe(step.model, step.stream.batch(index, noise)))
-
-
 def convolutions_last(model: nn.Module) -> None:
-    """Convolutions compute channels last, tensor cores' own order; capsule weights keep theirs."""
+    """Convolutions compute channels last, the order of tensor cores; capsule weights keep theirs."""
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d):
             layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def make_run(recipe: Recipe, place: RunOptions, workers: Workers) -> RunFolder:
-    """The run's folder, not touched yet, and the command that goes on with it."""
-    path = Path(place.out or Path("runs") / ("dev-" * place.dev + run_name(recipe)))
-    named = [place.named] if place.named else own_command(recipe)
-    command = ["flashcaps", "train", *named, *recipe.overrides]
-    told = recipe.train.seed or place.named.endswith(".toml")  # whose own seed need not be 0
-    flags = {"--seed": recipe.train.seed if told else None, "--device": place.device, "--out": place.out,
-             "--data": place.data}  # fmt: skip
+def make_run(recipe: Recipe, options: RunOptions, workers: Workers) -> RunFolder:
+    """The run's folder, not written to yet, and the command that resumes it."""
+    path = Path(options.out or Path("runs") / ("dev-" * options.dev + run_name(recipe)))
+    name = [options.recipe_name] if options.recipe_name else own_command(recipe)
+    command = ["flashcaps", "train", *name, *recipe.overrides]
+    has_own_seed = options.recipe_name.endswith(".toml")  # those that come along have 0
+    seed = recipe.train.seed if recipe.train.seed or has_own_seed else None
+    flags = {"--seed": seed, "--device": options.device, "--out": options.out, "--data": options.data}
     for flag, value in flags.items():
         command += [] if value in (None, "auto") else [flag, str(value)]
-    return RunFolder(path, recipe, command, tensorboard=place.tensorboard and workers.rank == 0)
+    return RunFolder(path, recipe, command, tensorboard=options.tensorboard and workers.rank == 0)
 
 
 @contextmanager
-def claimed(run: RunFolder, resume: bool, place: RunOptions, workers: Workers) -> Iterator[None]:
-    """The folder is this run's while it lasts; a process that others wait for in vain is named."""
+def claimed(run: RunFolder, resume: bool, options: RunOptions, workers: Workers) -> Iterator[None]:
+    """Locks the run's folder. An error names the processes that do not answer any more."""
     try:
         if workers.rank == 0:
-            run.claim(resume, place.fresh or place.dev)
+            run.claim(resume, options.fresh or options.dev)
         workers.agreed(False)
         yield
     except RuntimeError as error:
-        with StopSignals():  # torchrun, which saw it, too, sends its SIGTERM while the others answer
+        with StopSignals():  # torchrun noticed, too, and sends SIGTERM while the others answer
             lost = lost_workers(workers, error)
         if lost:
             cause = str(error).split(". ")[0]
@@ -211,7 +208,7 @@ def claimed(run: RunFolder, resume: bool, place: RunOptions, workers: Workers) -
 
 
 def make_share(recipe: Recipe, state: dict[str, Any] | None, workers: Workers) -> Share:
-    """This process's part of a step. A resumed run takes as many images a step as before, whoever shares them now."""
+    """This process's part of a step. A resumed run keeps its images a step, whatever the number of processes."""
     images = (state or {}).get("images", recipe.train.batch * workers.world)
     if images % (workers.world * recipe.train.accumulate):
         raise ValueError(f"--resume: expected a number of processes that can share a step of {images} images in "
@@ -219,8 +216,8 @@ def make_share(recipe: Recipe, state: dict[str, Any] | None, workers: Workers) -
     return Share(images // workers.world, workers.rank, workers.world)
 
 
-def check_held(recipe: Recipe, sources: Sources) -> None:
-    """What asks for validation data has some."""
+def check_validation(recipe: Recipe, sources: Sources) -> None:
+    """Raises where the recipe needs validation data and there are none."""
     spec = recipe.train
     if sources.validation is None and (spec.select == "validation" or (spec.stop_error and spec.select == "last")):
         asks = "select" if spec.select == "validation" else "stop_error"
@@ -228,18 +225,23 @@ def check_held(recipe: Recipe, sources: Sources) -> None:
                          "out of training with data.validation=N")
 
 
-def look(step: TrainStep, sources: Sources, run: RunFolder, at: int, progress: Progress) -> bool:
-    """Evaluate where the recipe says, keep the best weights; whether the recipe's stop_error is reached."""
+def validate(step: TrainStep, sources: Sources, run: RunFolder, at: int, progress: Progress) -> bool:
+    """Evaluates on validation data (or test data, where the recipe selects by them) and keeps the best weights.
+
+    Returns whether the recipe's stop_error is reached.
+    """
     spec = step.recipe.train
     held, split = (sources.test, "test") if spec.select == "test" else (sources.validation, "validation")
     for model in [step.model] if step.average is None else [step.model, step.average.model]:
         step.workers.average_statistics(model)
     if held is None:
         return False
-    result = measure(step, step.tested, held)
+    result = evaluate_as(step.recipe, step.tested, held, spec.batch)
     epoch = (at - 1) // step.stream.steps
     if step.workers.rank == 0:
-        plain = measure(step, step.model, held).error if step.average is not None else result.error
+        plain = result.error
+        if step.average is not None:
+            plain = evaluate_as(step.recipe, step.model, held, spec.batch).error
         run.log("evaluation", at, epoch=epoch, split=split, error=result.error, error_without_average=plain)
         if not run.best or result.error < run.best["error"]:
             run.best = {"error": result.error, "epoch": epoch}
@@ -248,12 +250,8 @@ def look(step: TrainStep, sources: Sources, run: RunFolder, at: int, progress: P
     return bool(spec.stop_error) and bool(step.workers.shared(result.error <= spec.stop_error))
 
 
-def measure(step: TrainStep, model: nn.Module, held: Any) -> Evaluation:
-    return evaluate_as(step.recipe, model, held, step.recipe.train.batch)
-
-
 def finish(step: TrainStep, sources: Sources, run: RunFolder, at: int, progress: Progress) -> Outcome:
-    """Test the weights the recipe selects, write weights, pictures and result."""
+    """Tests the weights the recipe selects; writes weights, pictures and the result."""
     recipe, workers = step.recipe, step.workers
     chosen, model = "ema" if step.average is not None else "last", step.tested
     if workers.rank == 0:
@@ -265,12 +263,12 @@ def finish(step: TrainStep, sources: Sources, run: RunFolder, at: int, progress:
         from .checkpoint import load
 
         chosen, model = "best", load(run.path, weights="best", device=workers.device)
-    test = measure(step, model, sources.test)
-    result = make_result(recipe, run, step, test, chosen, at)
+    test = evaluate_as(recipe, model, sources.test, recipe.train.batch)
+    result = run_result(recipe, run, step, test, chosen, at)
     if workers.rank == 0:
         run.log("test", at, error=test.error, weights=chosen)
         run.finish(result)
-        for trouble in (draw_curve(run.path, run.metrics()), draw_reconstructions(run.path, model, sources.test)):
-            if trouble:
-                progress.say(trouble)
+        if missing := draw_curve(run.path, read_metrics(run.path)):
+            progress.say(missing)
+        draw_reconstructions(run.path, model, sources.test)
     return Outcome(run.path, test, result)

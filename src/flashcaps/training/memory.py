@@ -1,4 +1,4 @@
-"""Memory: what a training step takes by rule, what is free, and which batch would fit where it ran out.
+"""Memory: an estimate of what a training step takes, what is free, and which batch fits after it ran out.
 
     with batch_that_fits(step, index, noise):
         step.advance(index, noise)          # out of memory: a line with the batch that would fit
@@ -26,7 +26,7 @@ from .recipe import Recipe
 if TYPE_CHECKING:
     from .step import TrainStep
 
-SPARE = 0.8  # of what is free, the part that a plan may fill: the allocator and the optimiser's first step take some
+SPARE = 0.8  # the part of free memory that a plan may fill: the allocator and the optimiser's first step take some
 
 
 class OutOfMemory(RuntimeError):
@@ -35,8 +35,8 @@ class OutOfMemory(RuntimeError):
 
 @torch.no_grad()
 def memory_needed(model: nn.Module, example: Sequence[int], batch: int) -> int:
-    """Bytes a training step takes, by rule: weights five times (gradients, two moments, average), and for the backward
-    pass the outputs of all layers, and as much again for their gradients. One example is run to see them.
+    """Estimated bytes of a training step: weights five times (gradients, two moments, average), and the outputs of all
+    layers twice (kept for the backward pass, and their gradients). One example is run to measure them.
 
     example: its shape, (C, H, W) of an image or (tokens, layers, width) of a text's hidden states.
     """
@@ -56,10 +56,10 @@ def memory_needed(model: nn.Module, example: Sequence[int], batch: int) -> int:
 
 
 def memory_free(device: torch.device) -> int | None:
-    """Bytes that are free, or None where nobody can say."""
+    """Free bytes, or None where the system does not say."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    with suppress(OSError, StopIteration), Path("/proc/meminfo").open() as lines:  # where files read count as free
+    with suppress(OSError, StopIteration), Path("/proc/meminfo").open() as lines:  # counts the file cache as free
         return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) * 1024
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -68,7 +68,7 @@ def memory_free(device: torch.device) -> int | None:
 
 
 def memory_warning(recipe: Recipe, device: torch.device, free: int | None = None) -> str | None:
-    """A line, where a step would not fit in the memory that is free: which batch would. None for models of text."""
+    """A warning where a step would not fit in free memory, with a batch that would. None for models of text."""
     model = create_model(recipe.model.name, **for_loading(recipe.model.overrides))  # no weights are fetched to count
     free = memory_free(device) if free is None else free
     if model.image is None:
@@ -89,7 +89,7 @@ def in_bytes(count: int) -> str:
 @contextmanager
 def batch_that_fits(step: TrainStep, index: Tensor, noise: Tensor) -> Iterator[None]:
     """Around a training step on `index` (B,), `noise` (B, columns): where it runs out of memory, OutOfMemory says which
-    batch fits. That is found by trying: the run is over, so its weights may change."""
+    batch fits. That is found by trying, which changes the weights of the failed run."""
     try:
         yield
         return
@@ -118,7 +118,7 @@ def largest_batch(step: TrainStep, index: Tensor, noise: Tensor) -> int:
     step.optimiser.zero_grad(set_to_none=True)
     while step.workers.world == 1 and size // 2 >= parts:
         size = size // 2 // parts * parts
-        _release(step.workers.device)
+        release(step.workers.device)
         try:
             step.advance(index[:size], noise[:size])
             if step.workers.device.type == "cuda":
@@ -131,7 +131,8 @@ def largest_batch(step: TrainStep, index: Tensor, noise: Tensor) -> int:
     return 0
 
 
-def _release(device: torch.device) -> None:
+def release(device: torch.device) -> None:
+    """Frees what nothing refers to any more."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -2,8 +2,8 @@
 
     m = mu m + (1 - mu) g,   x = (1 - mu) g + mu m,   p = (1 - lr decay) p - lr 0.2 sqrt(max(rows, columns)) U V^T
 
-for x = U S V^T, so that a step moves each entry about as far as one of AdamW (Liu et al. 2025), which takes what is no
-matrix. A weight of more axes is a matrix of its first axis, the outputs, and all others.
+for x = U S V^T, so that a step moves each entry about as far as one of AdamW (Liu et al. 2025), which updates the
+parameters that are no matrices. A weight of more axes is a matrix of its first axis, the outputs, by all others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EPS = 1e-7
 
 
 def unless_found(found: Tensor | None, new: Iterable[Tensor], old: Iterable[Tensor]) -> list[Tensor]:
-    """What takes the place of `old`: itself, where something not finite was found. So a mean moved there stays."""
+    """`new`, or `old` where NaN or Inf was found in this step: an average that moves towards it then stays."""
     if found is None:
         return list(new)
     return [torch.where(found > 0, b, a) for a, b in zip(new, old, strict=True)]
@@ -49,7 +49,7 @@ def matrix(x: Tensor, like: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Muon for weights of two axes and more, AdamW (betas, eps) for the rest; lr may be a tensor.
 
-    Matrices of one shape are stacked, so that a step takes few launches; the first of them has the momenta of all.
+    Matrices of one shape are stacked, so that a step takes few launches; the state of the first holds all momenta.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Muon(torch.optim.Optimizer):
         groups = [{"params": found, "matrices": kind} for kind, found in kinds.items() if found]
         super().__init__(groups, {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "decay": weight_decay})
 
-    found_inf: Tensor | None = None  # as torch's fused optimisers have it: where it is 1, a step changes nothing
+    found_inf: Tensor | None = None  # as in torch's fused optimisers: where it is 1, a step changes nothing
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]

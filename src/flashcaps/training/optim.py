@@ -7,16 +7,14 @@ tensors there, filled before each replay.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .muon import Muon, unless_found
-from .recipe import Optimiser as OptimiserSpec
-from .recipe import Schedule as ScheduleSpec
+from .recipe import Optimiser, Schedule
 
 
 class Rates(NamedTuple):
@@ -24,36 +22,23 @@ class Rates(NamedTuple):
     momentum: float | None = None
 
 
-class Schedule:
-    """at(step) -> Rates, step from 0; `total` steps in the run, `per_epoch` in an epoch."""
-
-    def __init__(self, spec: ScheduleSpec, lr: float, total: int, per_epoch: int) -> None:
-        self.spec, self.lr, self.total, self.per_epoch = spec, lr, total, per_epoch
-
-    def at(self, step: int) -> Rates:
-        s, lr = self.spec, self.lr
-        if s.kind == "exponential":
-            periods = step / s.every
-            return Rates(lr * s.factor ** (math.floor(periods) if s.staircase else periods))
-        if s.kind == "steps":
-            return Rates(lr * s.factor ** sum(step >= m * self.per_epoch for m in s.milestones))
-        if s.kind == "one_cycle":
-            p = self._cycle(step)
-            momentum = s.momentum[0] + p * (s.momentum[1] - s.momentum[0]) if s.momentum else None
-            return Rates(s.start_lr + p * (lr - s.start_lr), momentum)
-        if s.kind == "cosine":
-            warm = s.warmup * self.total
-            if step < warm:
-                return Rates(s.start_lr + (lr - s.start_lr) * (step + 1) / math.ceil(warm))
-            return Rates(s.end_lr + (lr - s.end_lr) * _cosine((step - warm) / max(self.total - warm, 1)))
-        return Rates(lr)
-
-    def _cycle(self, step: int) -> float:
-        """0 -> 1 linearly over the warm-up, 1 -> 0 as a cosine over the rest, 0 at the last step."""
-        last, peak = max(self.total - 1, 1), self.spec.warmup * self.total
-        if step < peak:
-            return step / peak
-        return _cosine((step - peak) / max(last - peak, 1))
+def scheduled(spec: Schedule, lr: float, step: int, total: int, per_epoch: int) -> Rates:
+    """The rates of a step, counted from 0, of `total` in the run and `per_epoch` in an epoch."""
+    if spec.kind == "exponential":
+        return Rates(lr * spec.factor ** (step // spec.every))
+    if spec.kind == "steps":
+        return Rates(lr * spec.factor ** sum(step >= m * per_epoch for m in spec.milestones))
+    warm = spec.warmup * total
+    if spec.kind == "one_cycle":  # p: 0 -> 1 over the warm-up, then back to 0 at the last step
+        last = max(total - 1, 1)
+        p = step / warm if step < warm else _cosine((step - warm) / max(last - warm, 1))
+        momentum = spec.momentum[0] + p * (spec.momentum[1] - spec.momentum[0]) if spec.momentum else None
+        return Rates(spec.start_lr + p * (lr - spec.start_lr), momentum)
+    if spec.kind == "cosine" and step < warm:
+        return Rates(spec.start_lr + (lr - spec.start_lr) * (step + 1) / math.ceil(warm))
+    if spec.kind == "cosine":
+        return Rates(lr * _cosine((step - warm) / max(total - warm, 1)))
+    return Rates(lr)
 
 
 def _cosine(t: float) -> float:
@@ -78,7 +63,7 @@ class RAdam(torch.optim.Optimizer):
         defaults = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
 
-    found_inf: Tensor | None = None  # as torch's fused optimisers have it: where it is 1, a step changes nothing
+    found_inf: Tensor | None = None  # as in torch's fused optimisers: where it is 1, a step changes nothing
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -130,7 +115,7 @@ def _rectified(t: Tensor, lr: Tensor, b1: Tensor, b2: float) -> tuple[Tensor, Te
     return plain.float(), adaptive.float()
 
 
-def make_optimiser(params: Iterable[nn.Parameter], spec: OptimiserSpec, device: torch.device) -> torch.optim.Optimizer:
+def make_optimiser(params: Iterable[nn.Parameter], spec: Optimiser, device: torch.device) -> torch.optim.Optimizer:
     """Fused where torch has it. On CUDA the learning rate is a device tensor and the step can be captured."""
     params = [p for p in params if p.requires_grad]
     cuda = device.type == "cuda"
@@ -145,26 +130,6 @@ def make_optimiser(params: Iterable[nn.Parameter], spec: OptimiserSpec, device: 
                                nesterov=spec.nesterov, fused=True)
     kind = torch.optim.AdamW if spec.kind == "adamw" else torch.optim.Adam
     return kind(params, lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay, fused=True, capturable=cuda)
-
-
-@contextmanager
-def worst_nearby(
-    parameters: Sequence[Tensor], grads: Sequence[Tensor], radius: float, buffers: Sequence[Tensor] = ()
-) -> Iterator[None]:
-    """Within, the weights stand at w + radius g / ||g||, where to first order the loss is highest (Foret et al. 2021).
-
-    A gradient taken there makes the step sharpness-aware. Afterwards they are, bit for bit, what they were, and so are
-    the buffers: the statistics of a batch count once, at the weights themselves.
-    """
-    weights, steps = [p.detach() for p in parameters], list(grads)
-    held = [*weights, *buffers]
-    before = [x.clone() for x in held]
-    norm = torch.stack(torch._foreach_norm(steps)).norm()
-    torch._foreach_add_(weights, torch._foreach_mul(steps, radius / (norm + 1e-12)))
-    try:
-        yield
-    finally:
-        torch._foreach_copy_(held, before)
 
 
 def set_rates(optimiser: torch.optim.Optimizer, rates: Rates, device: torch.device) -> None:

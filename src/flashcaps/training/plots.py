@@ -1,4 +1,4 @@
-"""A run to look at: its learning curve, as a picture and as a table, and inputs beside their reconstructions."""
+"""Pictures of a run: its learning curve, also as a table, and inputs beside their reconstructions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 
 from .batches import Held
 from .checkpoint import write_atomic
+
+COLUMNS = ("kind", "step", "epoch", "seconds", "loss", "error", "lr", "images_s", "split")
 
 
 def _pyplot() -> Any:
@@ -25,23 +27,14 @@ def _pyplot() -> Any:
     return plt
 
 
-COLUMNS = ("kind", "step", "epoch", "seconds", "loss", "error", "lr", "images_s", "split")
-
-
-def write_curve(folder: Path, metrics: list[dict[str, Any]]) -> Path:
-    """curve.csv: a line for every point of training, evaluation and test, for a spreadsheet."""
+def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
+    """curve.csv: a line for every point of training, evaluation and test. curve.png: loss, and error on training and
+    held-out data, by step. Returns why, where nothing can be drawn."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(m for m in metrics if m["kind"] in ("train", "evaluation", "test"))
     write_atomic(folder / "curve.csv", text.getvalue())
-    return folder / "curve.csv"
-
-
-def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
-    """curve.csv, and curve.png: loss, and error on training and held-out data, over epochs. Why not, where it cannot be
-    drawn."""
-    write_curve(folder, metrics)
     plt = _pyplot()
     if plt is None:
         return "no curve.png: pip install 'flashcaps[plots]' for pictures"
@@ -65,13 +58,11 @@ def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
 
 
 @torch.no_grad()
-def draw_reconstructions(folder: Path, model: Any, held: Held, count: int = 12) -> str:
+def draw_reconstructions(folder: Path, model: Any, held: Held, count: int = 12) -> None:
     """reconstructions.png: test images above what the decoder draws from the predicted class capsule."""
-    if getattr(model, "decoder", None) is None:
-        return ""
     plt = _pyplot()
-    if plt is None:
-        return ""
+    if getattr(model, "decoder", None) is None or plt is None:
+        return
     training = model.training
     model.eval()
     batch = held.some(count)
@@ -92,4 +83,3 @@ def draw_reconstructions(folder: Path, model: Any, held: Held, count: int = 12) 
         ax.axis("off")
     figure.savefig(folder / "reconstructions.png", dpi=120)
     plt.close(figure)
-    return ""

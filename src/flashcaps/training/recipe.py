@@ -1,27 +1,45 @@
 """Recipes: everything a training run is made of, as TOML, checked against the dataclasses below.
 
     recipe = read_recipe("capsnet_mnist", ["epochs=3", "model.iterations=1"])
+
+A recipe may name another as its base and say only what differs:
+
+    base = "capsnet_mnist"              # or a .toml file, found from the folder of this one
+    model.iterations = 1
+
+Sections merge key by key, and what a key holds is replaced, a list or an inline table, too. [claim] is one statement:
+it is inherited as a whole, or replaced as a whole where the recipe has its own.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from importlib.resources import files
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .limits import check_limits, parse_toml, read_toml, short
+from ..routing.checks import nearest
 
-LossKind = Literal["margin", "spread", "cross_entropy", "bce"]
-OptimiserKind = Literal["adam", "adamw", "sgd", "radam", "muon"]
-ScheduleKind = Literal["constant", "exponential", "steps", "one_cycle", "cosine"]
-Precision = Literal["fp32", "tf32", "bf16"]
+RECIPES = Path(__file__).parents[1] / "recipes"
+FILE_BYTES = 1 << 20
+TEXT = 10_000  # characters of one string
+DEPTH = 16  # of tables and lists in each other
+BELOW_1 = math.nextafter(1.0, 0.0)
+LARGEST = 2**31 - 1
+
+# Fields that recipes had once and stored recipes still hold; at these values they changed nothing.
+RETIRED = {"optimiser.sharpness": 0.0, "schedule.staircase": True, "schedule.end_lr": 0.0}
+
+
+def number(default: Any, least: float, most: float) -> Any:
+    """A field for a number, or several, from `least` to `most`; others are refused before anything is allocated."""
+    return field(default=default, metadata={"limits": (least, most)})
 
 
 @dataclass(frozen=True)
@@ -44,11 +62,11 @@ class Data:
     """
 
     name: str
-    validation: int = 0
-    resize: int = 0
-    test: int = 10_000
+    validation: int = number(0, 0, LARGEST)
+    resize: int = number(0, 0, 4096)
+    test: int = number(10_000, 1, LARGEST)
     transformer: str = ""
-    tokens: int = 64
+    tokens: int = number(64, 1, 100_000)
     keep: Literal["no", "fp32", "fp16", "bf16"] = "no"
     held: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -58,21 +76,21 @@ class Data:
 class Augment:
     """shift: pixels each way. crop: side, of the image padded by `padding`; evaluation takes the centre.
 
-    alternate: flip mirrors each image in every second epoch, by chance the even or the odd ones, so that both of its
-    faces come equally often. cutout: side of a square that is blanked. cutmix: how likely a box of another image is
-    pasted in, and its label with it.
+    alternate: flip mirrors each image in every second epoch, half of them in even and half in odd ones, so that both
+    forms are seen equally often. cutout: side of a square that is blanked. cutmix: the probability that a box of
+    another image is pasted in, its label mixed in with the box's area.
     """
 
-    shift: int = 0
-    crop: int = 0
-    padding: int = 0
+    shift: int = number(0, 0, 4096)
+    crop: int = number(0, 0, 4096)
+    padding: int = number(0, 0, 4096)
     flip: bool = False
     alternate: bool = False
-    brightness: float = 0.0
-    contrast: tuple[float, ...] = ()
-    cutout: int = 0
-    mixup: float = 0.0
-    cutmix: float = 0.0
+    brightness: float = number(0.0, 0, 255)
+    contrast: tuple[float, ...] = number((), 0, 1000)
+    cutout: int = number(0, 0, 4096)
+    mixup: float = number(0.0, 0, 1000)
+    cutmix: float = number(0.0, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -82,49 +100,46 @@ class Loss:
     spread_margin: "linear" 0.2 -> 0.9 over the run, or "steps", the public code's sigmoid of the step.
     """
 
-    kind: LossKind = "margin"
-    reconstruction: float = 0.0
-    label_smoothing: float = 0.0
+    kind: Literal["margin", "spread", "cross_entropy", "bce"] = "margin"
+    reconstruction: float = number(0.0, 0, 1e6)
+    label_smoothing: float = number(0.0, 0, BELOW_1)
     spread_margin: Literal["linear", "steps"] = "linear"
 
 
 @dataclass(frozen=True)
 class Optimiser:
-    """momentum belongs to sgd and muon; betas and eps to all but sgd. sharpness: radius of sharpness-aware steps."""
+    """momentum belongs to sgd and muon; betas and eps to all but sgd."""
 
-    kind: OptimiserKind = "adam"
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    momentum: float = 0.0
+    kind: Literal["adam", "adamw", "sgd", "radam", "muon"] = "adam"
+    lr: float = number(1e-3, 0, 1e6)
+    betas: tuple[float, float] = number((0.9, 0.999), 0, BELOW_1)
+    eps: float = number(1e-8, 0, 1)
+    weight_decay: float = number(0.0, 0, 1e3)
+    momentum: float = number(0.0, 0, BELOW_1)
     nesterov: bool = False
-    sharpness: float = 0.0
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Of the learning rate, from the optimiser's lr.
+    """Of the learning rate, starting from the optimiser's lr.
 
-    exponential: times `factor` every `every` steps, at once or smoothly. steps: times `factor` at the epochs
-    `milestones`. one_cycle: linear from `start_lr` to lr over the share `warmup` of the run, cosine back to it;
-    `momentum` goes from its first to its second value and back. cosine: linear warm-up, then cosine to `end_lr`.
+    exponential: times `factor` every `every` steps. steps: times `factor` at the epochs `milestones`. one_cycle: linear
+    from `start_lr` to lr over the share `warmup` of the run, cosine back to it; `momentum` goes from its first to its
+    second value and back. cosine: linear warm-up, then cosine to 0.
     """
 
-    kind: ScheduleKind = "constant"
-    factor: float = 0.96
-    every: int = 2000
-    staircase: bool = True
-    milestones: tuple[int, ...] = ()
-    warmup: float = 0.0
-    start_lr: float = 0.0
-    end_lr: float = 0.0
-    momentum: tuple[float, ...] = ()
+    kind: Literal["constant", "exponential", "steps", "one_cycle", "cosine"] = "constant"
+    factor: float = number(0.96, 0, 1e3)
+    every: int = number(2000, 1, LARGEST)
+    milestones: tuple[int, ...] = number((), 0, LARGEST)
+    warmup: float = number(0.0, 0, 1)
+    start_lr: float = number(0.0, 0, 1e6)
+    momentum: tuple[float, ...] = number((), 0, BELOW_1)
 
 
 @dataclass(frozen=True)
 class Train:
-    """How long, how large, how.
+    """How long and how a run trains, and when it is evaluated.
 
     steps, when not 0, count instead of epochs. batch: images per process and optimiser step, in `accumulate` parts.
     ema: decay of the averaged weights, 0 for none. evaluate_every: epochs. select: which weights are tested at the
@@ -136,41 +151,41 @@ class Train:
     to its last state and on with half the learning rate (at most 3; 0: it stops at once).
     """
 
-    epochs: int = 10
-    steps: int = 0
-    batch: int = 128
-    seed: int = 0
-    ema: float = 0.0
-    precision: Precision = "tf32"
+    epochs: int = number(10, 1, 10**6)
+    steps: int = number(0, 0, 10**9)
+    batch: int = number(128, 1, 10**6)
+    seed: int = number(0, 0, LARGEST)
+    ema: float = number(0.0, 0, BELOW_1)
+    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
     compile: bool = False
     capture: bool = True
     channels_last: bool = True
-    accumulate: int = 1
-    clip: float = 0.0
-    evaluate_every: int = 1
+    accumulate: int = number(1, 1, 10**6)
+    clip: float = number(0.0, 0, 1e9)
+    evaluate_every: int = number(1, 1, LARGEST)
     select: Literal["last", "validation", "test"] = "last"
-    stop_error: float = 0.0
+    stop_error: float = number(0.0, 0, 100)
     mirror: bool = False
-    nudge: int = 0
-    log_every: int = 50
-    save_seconds: float = 120.0
-    rollback: int = 0
+    nudge: int = number(0, 0, 16)
+    log_every: int = number(50, 1, LARGEST)
+    save_seconds: float = number(120.0, 0, 1e9)
+    rollback: int = number(0, 0, 3)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper reports: a place, one number, and how many runs it is the mean of.
+    """What the paper reports: where, one number, and how many runs it is the mean of.
 
     on: the data it was measured on, where the recipe has a stand-in. public: the best that public code is known to
-    reach with the same network. accuracy: what is told of a run where no paper has a number.
+    reach with the same network. accuracy: whether runs report accuracy where no paper has a number.
     """
 
     paper: str = ""
     on: str = ""
-    test_error_percent: float | None = None
-    test_accuracy_percent: float | None = None
-    public: float | None = None
-    trials: int = 1
+    test_error_percent: float | None = number(None, 0, 100)
+    test_accuracy_percent: float | None = number(None, 0, 100)
+    public: float | None = number(None, 0, 100)
+    trials: int = number(1, 1, 10**6)
     accuracy: bool = False
     note: str = ""
 
@@ -203,7 +218,8 @@ class Recipe:
     overrides: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_limits({name: vars(getattr(self, name)) for name in SECTIONS})
+        for section in SECTIONS:
+            _check_limits(section, getattr(self, section))
         if self.train.batch % self.train.accumulate:
             raise ValueError(f"train.accumulate: expected a divisor of train.batch={self.train.batch}, "
                              f"got {self.train.accumulate}")
@@ -226,6 +242,16 @@ class Recipe:
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
+    def to_toml(self) -> str:
+        """Every field with its value, its base's and defaults included: a file that `read_recipe` reads."""
+        lines = [f"about = {_literal(self.about)}"]
+        for section in SECTIONS:
+            content = dict(vars(getattr(self, section)))
+            content |= content.pop(_OPEN.get(section, ""), {})
+            lines += ["", f"[{section}]"]
+            lines += [f"{_key(key)} = {_literal(value)}" for key, value in content.items() if value is not None]
+        return "\n".join(lines) + "\n"
+
 
 SECTIONS = {f.name: f for f in dataclasses.fields(Recipe) if f.name not in ("name", "about", "overrides")}
 _TYPES: dict[str, type] = {name: get_type_hints(Recipe)[name] for name in SECTIONS}
@@ -234,23 +260,37 @@ _OPEN = {"model": "overrides", "data": "options"}  # sections whose other keys g
 
 def list_recipes() -> list[str]:
     """The names of the recipes that come with flashcaps."""
-    return sorted(p.name.removesuffix(".toml") for p in files("flashcaps").joinpath("recipes").iterdir()
-                  if p.name.endswith(".toml"))
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
 def read_recipe(name: str, overrides: Iterable[str] = ()) -> Recipe:
     """The recipe `name`, or of a .toml file, with fields replaced by KEY=VALUE overrides."""
+    return make_recipe(_resolved(name, "recipe", Path(), ()), overrides)
+
+
+def _resolved(name: str, asked: str, folder: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
+    """The content of a recipe, merged over that of its base. asked: who names it, for errors. chain: those above it."""
     if name.endswith(".toml"):
-        path = Path(name)
+        path = folder / name
         if not path.is_file():
-            raise FileNotFoundError(f"recipe: no file {name}")
-        content, stem = read_toml(path), path.stem
+            raise FileNotFoundError(f"{asked}: no file {path}")
     else:
-        stem = name.replace("-", "_")
-        if stem not in list_recipes():
-            raise ValueError(f"recipe: no {name!r}{_nearest(stem, list_recipes())}; `flashcaps recipes` lists them")
-        content = parse_toml(files("flashcaps").joinpath("recipes", f"{stem}.toml").read_text(encoding="utf-8"), name)
-    return make_recipe({"name": stem, **content}, overrides)
+        known = name.replace("-", "_")
+        if known not in list_recipes():
+            raise ValueError(f"{asked}: no {name!r}{nearest(known, list_recipes())}; `flashcaps recipes` lists them")
+        path = RECIPES / f"{known}.toml"
+    content, stem, chain = read_toml(path), path.stem, (*chain, path.resolve())
+    if path.resolve() in chain[:-1]:
+        raise ValueError(f"{asked}: {' -> '.join(p.stem for p in chain)} goes in a circle")
+    base = content.pop("base", None)
+    if base is None:
+        return {"name": stem, **content}
+    if not isinstance(base, str):
+        raise ValueError(f"base of {stem}: expected the name of a recipe, got {_short(base)}")
+    below = _resolved(base, f"base of {stem}", path.parent, chain)
+    merged = {section: {**below[section], **table} for section, table in content.items()
+              if section != "claim" and isinstance(table, Mapping) and isinstance(below.get(section), Mapping)}
+    return {**below, "name": stem, **content, **merged}
 
 
 def make_recipe(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> Recipe:
@@ -259,34 +299,34 @@ def make_recipe(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> Re
     before = _typed(tree.pop("overrides", ()), tuple[str, ...], "overrides")
     for key in tree:
         if key not in SECTIONS and key not in ("name", "about"):
-            raise ValueError(f"{key}: no such section{_nearest(key, SECTIONS)}")
+            raise ValueError(f"{key}: no such section{_hint(key, SECTIONS)}")
     for section, option in _OPEN.items():
-        tree.setdefault(section, {})
-        tree[section] = _gather(tree[section], _TYPES[section], option)
+        tree[section] = _gather(tree.get(section, {}), _TYPES[section], option)
     pairs = [_split(text) for text in overrides]
     for key, value in pairs:
-        section, leaf = _resolve(key, tree)
-        place = tree.setdefault(section, {})
+        section, leaf = _find(key, tree)
+        table = tree.setdefault(section, {})
         first, *rest = leaf.split(".")
         if first not in _fields(section):
             first, *rest = [_OPEN[section], first, *rest]
         for name in rest:  # model.options.rate=0.1
-            inner = dict(place.get(first, {}))  # a copy: the source is not changed
-            place[first], place, first = inner, inner, name
-        place[first] = value
+            inner = dict(table.get(first, {}))  # a copy: the source is not changed
+            table[first], table, first = inner, inner, name
+        table[first] = value
     sections = {name: _make(_TYPES[name], tree.get(name, {}), name) for name in SECTIONS}
     texts = {key: _typed(tree.get(key, ""), str, key) for key in ("name", "about")}
-    return Recipe(**texts, **sections, overrides=before + tuple(f"{k}={_plain(v)}" for k, v in pairs))
+    written = tuple(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in pairs)
+    return Recipe(**texts, **sections, overrides=before + written)
 
 
 def _fields(section: str) -> list[str]:
     return [f.name for f in dataclasses.fields(_TYPES[section]) if f.name != _OPEN.get(section)]
 
 
-def _gather(content: dict[str, Any], kind: type, option: str) -> dict[str, Any]:
-    """Keys the dataclass does not have become its options."""
+def _gather(content: Any, kind: type, option: str) -> dict[str, Any]:
+    """Moves the keys that the dataclass does not have into its options."""
     if not isinstance(content, Mapping) or not isinstance(content.get(option, {}), Mapping):
-        raise ValueError(f"{kind.__name__.lower()}: expected a table, and one in its {option}, got {short(content)}")
+        raise ValueError(f"{kind.__name__.lower()}: expected a table, and one in its {option}, got {_short(content)}")
     names = {f.name for f in dataclasses.fields(kind)}
     options = {**content.get(option, {}), **{k: v for k, v in content.items() if k not in names}}
     return {**{k: v for k, v in content.items() if k in names}, option: options}
@@ -295,25 +335,21 @@ def _gather(content: dict[str, Any], kind: type, option: str) -> dict[str, Any]:
 def _split(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise ValueError(f"{short(text)}: expected key=value, as in epochs=3 or model.iterations=1")
+        raise ValueError(f"{_short(text)}: expected key=value, as in epochs=3 or model.iterations=1")
     try:
         return key, tomllib.loads(f"v = {value}")["v"]
     except (ValueError, RecursionError):
         return key, value  # a bare word is a string
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _resolve(key: str, tree: dict[str, Any]) -> tuple[str, str]:
+def _find(key: str, tree: dict[str, Any]) -> tuple[str, str]:
     """(section, field) of "train.epochs", or of "epochs" where only one section has it."""
     section, dot, leaf = key.partition(".")
     if dot:
         if section not in SECTIONS:
-            raise ValueError(f"{key}: no section {section!r}{_nearest(section, SECTIONS)}")
+            raise ValueError(f"{key}: no section {section!r}{_hint(section, SECTIONS)}")
         if leaf.partition(".")[0] not in _fields(section) and section not in _OPEN:
-            raise ValueError(f"{key}: no such field{_nearest(leaf, _fields(section), section)}")
+            raise ValueError(f"{key}: no such field{_hint(leaf, _fields(section))}")
         return section, leaf
     homes = [s for s in SECTIONS if key in _fields(s) or key in tree.get(s, {}).get(_OPEN.get(s, ""), {})]
     if not homes and key in _model_overrides(tree["model"].get("name", "")):
@@ -322,11 +358,9 @@ def _resolve(key: str, tree: dict[str, Any]) -> tuple[str, str]:
         return homes[0], key
     if homes:
         raise ValueError(f"{key}: in several sections, say which: {', '.join(f'{s}.{key}' for s in homes)}")
-    known = [f"{s}.{f}" for s in SECTIONS for f in _fields(s)]
-    close = get_close_matches(key, [k.partition(".")[2] for k in known], 1)
-    hint = next((k for k in known if close and k.endswith("." + close[0])), None)
-    raise ValueError(f"{key}: no such field; did you mean {hint}?" if hint else
-                     f"{key}: no such field; model.{key}=... goes to the model, and there are {', '.join(known)}")
+    hint = nearest(key, [name for s in SECTIONS for name in _fields(s)])
+    hint = hint or f"; `flashcaps recipes NAME` shows all; model.{key}=... goes to the model"
+    raise ValueError(f"{key}: no such field{hint}")
 
 
 def _model_overrides(name: str) -> Iterable[str]:
@@ -335,21 +369,22 @@ def _model_overrides(name: str) -> Iterable[str]:
     return MODELS[name]().changes if name in MODELS else ()
 
 
-def _nearest(key: str, known: Iterable[str], section: str = "") -> str:
+def _hint(key: str, known: Iterable[str]) -> str:
     known = list(known)
-    close = get_close_matches(key, known, 1, cutoff=0.5)
-    prefix = f"{section}." if section else ""
-    return f"; did you mean {prefix}{close[0]}?" if close else f"; there are {', '.join(known)}"
+    return nearest(key, known) or f"; there are {', '.join(known)}"
 
 
 def _make(kind: type, content: Any, section: str) -> Any:
     if not isinstance(content, Mapping):
-        raise ValueError(f"{section}: expected a table, got {short(content)}")
-    hints = get_type_hints(kind)
-    for key in content:
+        raise ValueError(f"{section}: expected a table, got {_short(content)}")
+    hints, values = get_type_hints(kind), {}
+    for key, value in content.items():
+        full = f"{section}.{key}"
+        if full in RETIRED and value == RETIRED[full]:
+            continue
         if key not in hints:
-            raise ValueError(f"{section}.{key}: no such field{_nearest(key, hints, section)}")
-    values = {key: _typed(value, hints[key], f"{section}.{key}") for key, value in content.items()}
+            raise ValueError(f"{full}: no such field{_hint(key, hints)}")
+        values[key] = _typed(value, hints[key], full)
     if "name" in hints and not values.get("name"):
         raise ValueError(f"{section}.name: expected a name, got none")
     return kind(**values)
@@ -361,7 +396,7 @@ def _typed(value: Any, hint: Any, key: str) -> Any:
     if origin is Literal:
         if value in args:
             return value
-        expected = f"one of {', '.join(args)}{_nearest(str(value), args) if isinstance(value, str) else ''}"
+        expected = f"one of {', '.join(args)}{nearest(value, args) if isinstance(value, str) else ''}"
     elif origin in (Union, UnionType):
         if value is None and NoneType in args:
             return None
@@ -381,4 +416,74 @@ def _typed(value: Any, hint: Any, key: str) -> Any:
         return value
     else:
         expected = f"{hint.__name__}"
-    raise ValueError(f"{key}: expected {expected}, got {short(value)}")
+    raise ValueError(f"{key}: expected {expected}, got {_short(value)}")
+
+
+def _check_limits(section: str, content: Any) -> None:
+    """Raise for the first number outside its limits, text that is too long, or nesting that is too deep."""
+    for f in dataclasses.fields(content):
+        limits = f.metadata.get("limits", (-LARGEST, LARGEST))
+        for key, leaf in _leaves(f"{section}.{f.name}", getattr(content, f.name), DEPTH):
+            _check_leaf(key, leaf, *limits)
+
+
+def _leaves(key: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """Every value under `key` that holds no others, with its full name."""
+    if isinstance(value, Mapping):
+        inner = [(f"{key}.{name}", item) for name, item in value.items()]
+    elif isinstance(value, list | tuple):
+        inner = [(f"{key}[{place}]", item) for place, item in enumerate(value)]
+    else:
+        yield key, value
+        return
+    if depth == 0:
+        raise ValueError(f"{key[:100]}: expected at most {DEPTH} tables or lists in each other, got more")
+    for name, item in inner:
+        yield from _leaves(name, item, depth - 1)
+
+
+def _check_leaf(key: str, value: Any, low: float, high: float) -> None:
+    if isinstance(value, str) and len(value) > TEXT:
+        raise ValueError(f"{key}: expected at most {TEXT:,} characters, got {len(value):,}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or low <= value <= high:
+        return
+    if high == BELOW_1:
+        expected = f"at least {low:g} and below 1"
+    elif value < low:
+        expected = f"at least {low:.10g}"
+    else:
+        expected = f"at most {high:.10g}" if value > high else f"a number from {low:.10g} to {high:.10g}"
+    raise ValueError(f"{key}: expected {expected}, got {_short(value)}")
+
+
+def _short(value: Any) -> str:
+    """repr, cut after a few dozen characters."""
+    if isinstance(value, int) and abs(value) > 10**40:
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:180]}... ({len(text):,} characters)"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A file's tables; an error names the file."""
+    if path.stat().st_size > FILE_BYTES:
+        raise ValueError(f"{path}: expected at most {FILE_BYTES:,} bytes of TOML, got {path.stat().st_size:,}")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path}: not TOML that can be read: tables or lists nested too deep") from None
+    except ValueError as error:  # not UTF-8, not TOML, or a number of thousands of digits
+        raise ValueError(f"{path}: not TOML ({error})") from None
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[\w-]+", key, re.ASCII) else json.dumps(key, ensure_ascii=False)
+
+
+def _literal(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(k)} = {_literal(v)}" for k, v in value.items()) + " }" if value else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    return json.dumps(value, ensure_ascii=False)

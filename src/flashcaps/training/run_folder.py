@@ -1,6 +1,6 @@
 """A run's folder: config.json, metrics.jsonl, weights, states to resume from, pictures, result.json.
 
-While a process trains in it, it holds run.lock: a second one is refused, and told who the first is.
+A process that trains in it holds run.lock: a second one is refused with an error that names the lock.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import nn
 
-from ..data.lock import InUse, Lock
 from .checkpoint import forget_states, load_state, room_for, save_state, save_weights, write_atomic
 from .guard import REPORT, first_bad
 from .recipe import Recipe
@@ -31,7 +31,7 @@ MAY_CHANGE = ("train.rollback", "train.save_seconds", "train.log_every")  # on r
 
 
 def variant(recipe: Recipe) -> str:
-    """A short name of what was overridden, fit for a file; "default" for nothing."""
+    """A short name of what was overridden, fit for a file; "default" where nothing was."""
     text = ",".join(o for o in recipe.overrides if not o.startswith(("train.seed=", "seed=")))
     safe = "".join(c if c.isalnum() or c in "=,._-" else "_" for c in text)
     if len(safe) > 60:
@@ -40,24 +40,31 @@ def variant(recipe: Recipe) -> str:
 
 
 def run_name(recipe: Recipe) -> str:
-    """RECIPE-SEED, with what was overridden in between."""
+    """RECIPE-SEED or RECIPE-VARIANT-SEED."""
     middle = "" if variant(recipe) == "default" else f"-{variant(recipe)}"
     return f"{recipe.name}{middle}-{recipe.train.seed}"
 
 
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The whole lines of a run's metrics.jsonl; a process that was killed may have left half of one."""
+    path = folder / "metrics.jsonl"
+    text = path.read_text() if path.is_file() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
 class RunFolder:
-    """What is written, and when: metrics at once, weights and states whole or not at all."""
+    """Writes a run's files: metrics at once, weights and states whole or not at all."""
 
     def __init__(self, path: Path, recipe: Recipe, command: list[str], *, tensorboard: bool = False) -> None:
         self.path, self.recipe, self.command = path, recipe, command
-        self.best: dict[str, Any] = {}  # of the weights kept as best.safetensors: value, epoch
+        self.best: dict[str, Any] = {}  # error and epoch of the weights in best.safetensors
         self.rollbacks = 0
-        self.class_names: tuple[str, ...] = ()  # of the data, for whoever asks the weights
+        self.class_names: tuple[str, ...] = ()  # of the data; stored with the weights
         self.seconds = 0.0  # trained before this process
         self.started = self.saved = time.monotonic()
         self.board: Any = None
         self.tensorboard = tensorboard
-        self.lock = Lock(path / LOCK)
+        self.lock = FileLock(path / LOCK)
 
     @property
     def resume_command(self) -> str:
@@ -69,42 +76,44 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
-        """A run was started here and did not end."""
+        """Whether a run was started here and did not finish."""
         return (self.path / "config.json").is_file() and not (self.path / "result.json").is_file()
 
     def claim(self, resume: bool, fresh: bool) -> None:
-        """Take the folder for this process; an unfinished run in it is not overwritten unasked."""
+        """Locks the folder for this process. An unfinished run in it is overwritten only with `fresh`."""
         try:
-            self.lock.take()
-        except InUse as other:
-            raise FileExistsError(f"{self.path} is in use by {other}; wait for it to end, or choose another folder "
-                                  "with --out") from None
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock.acquire(timeout=0)
+        except Timeout:
+            raise FileExistsError(f"{self.path} is in use by another process, which holds {self.path / LOCK}; wait for "
+                                  "it to end, or choose another folder with --out") from None
         if (self.path / "states.json").is_file() and not resume and not fresh:
-            raise FileExistsError(f"{self.path} holds an unfinished run; go on with --resume, start anew with --fresh, "
-                                  "or choose another folder with --out")
+            raise FileExistsError(f"{self.path} holds an unfinished run; continue it with --resume, start over with "
+                                  "--fresh, or choose another folder with --out")
         if (self.path / "config.json").is_file():
-            self._check_whose()
+            self._check_owner()
             if resume:
                 self._check_config()
 
     def release(self) -> None:
-        """Others may have the folder; an empty one, of which nothing came, goes."""
-        if self.lock.file is not None:
+        """Unlocks the folder, and removes it where it is empty."""
+        if self.lock.is_locked:
+            (self.path / LOCK).unlink(missing_ok=True)  # while it is held: whoever waits for it sees that and retries
             self.lock.release()
             with contextlib.suppress(OSError):
                 self.path.rmdir()
 
     def newest(self) -> dict[str, Any] | None:
-        """The state to resume from; None where the run was killed before it saved one, and begins again."""
+        """The state to resume from; None where the run was killed before it saved one and starts over."""
         if self.begun and not (self.path / "states.json").is_file():
             return None
         if (self.path / "result.json").is_file() and not (self.path / "states.json").is_file():
-            raise FileExistsError(f"--resume: the run in {self.path} is finished; its result is in result.json, and "
-                                  "without --resume it is trained anew in its place")
+            raise FileExistsError(f"--resume: the run in {self.path} is finished; its result is in result.json. "
+                                  "Without --resume it is trained again in the same folder")
         return load_state(self.path)
 
     def open(self, resume: bool) -> None:
-        """Make the folder ready: as it is, to go on, or without what an earlier run wrote; all else in it stays."""
+        """Prepares the folder. Unless it resumes, deletes what an earlier run wrote; other files stay."""
         for pattern in () if resume or not (self.path / "config.json").is_file() else WRITTEN:
             for old in self.path.glob(pattern):
                 old.unlink()
@@ -115,8 +124,8 @@ class RunFolder:
 
             self.board = SummaryWriter(str(self.path / "tensorboard"))
 
-    def _check_whose(self) -> None:
-        """Many a program has a config.json: only a run's own folder is a run's to write over."""
+    def _check_owner(self) -> None:
+        """Raises where the config.json in the folder is another program's: only a run's files are overwritten."""
         try:
             content = json.loads((self.path / "config.json").read_bytes())
         except ValueError:
@@ -134,7 +143,7 @@ class RunFolder:
                              "give the same, or start another run")
 
     def log(self, kind: str, step: int, **values: Any) -> None:
-        """One line of metrics.jsonl, in one write. Readers take what ends in a newline: the rest is on its way."""
+        """Appends a line to metrics.jsonl in one write. A line without its newline is not written yet."""
         entry = {"kind": kind, "step": step, "seconds": round(self.wall_s, 3), **values}
         line, path = json.dumps(entry).encode() + b"\n", self.path / "metrics.jsonl"
         with room_for(path, len(line)), path.open("ab", buffering=0) as out:
@@ -144,12 +153,6 @@ class RunFolder:
             for key, value in values.items():
                 if isinstance(value, int | float):
                     self.board.add_scalar(f"{kind}/{key}", value, step)
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """All whole lines; a process that was killed may have left half of one."""
-        path = self.path / "metrics.jsonl"
-        text = path.read_text() if path.is_file() else ""
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def weights(self, which: str, model: nn.Module, step: int) -> None:
         save_weights(self.path / f"{which}.safetensors", model, self.config(step))
@@ -162,7 +165,7 @@ class RunFolder:
         return time.monotonic() - self.saved >= self.recipe.train.save_seconds
 
     def save(self, step: TrainStep, at: int) -> None:
-        """All a run needs to go on as if it had not stopped; never NaN or Inf, which the next step will stop at."""
+        """Writes all that a run needs to resume; nothing where NaN or Inf was met, at which the next check stops."""
         self.saved = time.monotonic()
         if not step.guard.healthy or first_bad(step.model.state_dict().items()):
             return
@@ -174,7 +177,7 @@ class RunFolder:
         self.saved = time.monotonic()
 
     def restore(self, step: TrainStep, state: dict[str, Any] | None) -> int:
-        """Put everything back; the number of steps done. Lines of metrics written after that state go."""
+        """Loads a state and drops the lines of metrics written after it; the number of steps done."""
         self.best, at = {}, 0
         if state is not None:
             step.load_state_dict(state["step"])
@@ -183,12 +186,12 @@ class RunFolder:
             self.best, self.seconds, at = state["best"], state["seconds"], state["at"]
             self.started = time.monotonic()
         if step.workers.rank == 0:
-            kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= at]
+            kept = [json.dumps(line) + "\n" for line in read_metrics(self.path) if line["step"] <= at]
             write_atomic(self.path / "metrics.jsonl", "".join(kept))
         return at
 
     def _restore_random(self, step: TrainStep, state: dict[str, Any]) -> None:
-        """The first process's, as it was; the others, whose state was not saved, get numbers of their own."""
+        """Restores the first process's random state; the others, whose state was not saved, are seeded by rank."""
         workers = step.workers
         if workers.rank > 0:
             torch.manual_seed(self.recipe.train.seed + workers.rank + state["at"] * workers.world)

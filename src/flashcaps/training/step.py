@@ -3,46 +3,39 @@
 from __future__ import annotations
 
 import copy
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from ..nn import losses
 from ..nn.coefficients import ascend_together, coefficient_slopes, discriminative_layers
-from ..nn.losses import (
-    binary_cross_entropy_loss,
-    cross_entropy_loss,
-    margin_loss,
-    reconstruction_loss,
-    spread_loss,
-    spread_margin,
-    spread_margin_by_step,
-)
 from .batches import Batch, Stream
 from .distributed import Workers
 from .evaluate import forward, is_right, score_threshold
-from .graphs import record, warm_up
 from .guard import Guard
-from .optim import Rates, Schedule, make_optimiser, set_rates, worst_nearby
+from .optim import Rates, make_optimiser, scheduled, set_rates
 from .recipe import Loss, Recipe
 
 WARM_UP = 3  # eager steps before a capture: cuBLAS, cuDNN and Triton choose and allocate in them
+T = TypeVar("T")
 
 
 def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor) -> Tensor:
     """The loss of a batch: the kind's, plus the weighted sum of squares of the reconstruction."""
     scores, targets = output.scores.float(), batch.targets
     if spec.kind == "margin":
-        loss = margin_loss(scores, targets)
+        loss = losses.margin_loss(scores, targets)
     elif spec.kind == "spread":
-        loss = spread_loss(scores, targets, margin)
+        loss = losses.spread_loss(scores, targets, margin)
     elif spec.kind == "bce":
-        loss = binary_cross_entropy_loss(scores, targets)
+        loss = losses.binary_cross_entropy_loss(scores, targets)
     else:
-        loss = cross_entropy_loss(scores, targets, label_smoothing=spec.label_smoothing)
+        loss = losses.cross_entropy_loss(scores, targets, label_smoothing=spec.label_smoothing)
     if spec.reconstruction and batch.pictures is not None:
-        loss = loss + spec.reconstruction * reconstruction_loss(output.reconstruction.float(), batch.pictures)
+        loss = loss + spec.reconstruction * losses.reconstruction_loss(output.reconstruction.float(), batch.pictures)
     return loss
 
 
@@ -64,26 +57,25 @@ class TrainStep:
         self.network: Any = torch.compile(model) if spec.compile else model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device)
-        self.schedule = Schedule(recipe.schedule, recipe.optimiser.lr, self.total, stream.steps)
         self.average = Average(model, spec.ema) if spec.ema else None
         self.guard = Guard(self.optimiser, [m.get_buffer("coefficients") for m in discriminative_layers(model)], device)
         self.margin = torch.zeros((), device=device)
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
 
     def __call__(self, index: Tensor, noise: Tensor, step: int) -> None:
-        self.set(step)
+        self.prepare(step)
         self.advance(index, noise)
 
-    def set(self, step: int) -> None:
-        """Write what is scheduled for this step to where `advance` reads it."""
+    def prepare(self, step: int) -> None:
+        """Writes what is scheduled for this step to where `advance` reads it."""
         self.guard.asked += 1
         set_rates(self.optimiser, self.rates(step), self.workers.device)
         if self.recipe.loss.kind == "spread":
             linear = self.recipe.loss.spread_margin == "linear"
-            self.margin.fill_(spread_margin(step / self.total) if linear else spread_margin_by_step(step))
+            self.margin.fill_(losses.spread_margin(step / self.total) if linear else losses.spread_margin_by_step(step))
 
     def rates(self, step: int) -> Rates:
-        rates = self.schedule.at(step)
+        rates = scheduled(self.recipe.schedule, self.recipe.optimiser.lr, step, self.total, self.stream.steps)
         return rates._replace(lr=rates.lr * 0.5**self.rollbacks)
 
     def advance(self, index: Tensor, noise: Tensor) -> None:
@@ -94,31 +86,19 @@ class TrainStep:
         whole, slopes = torch.zeros((), device=self.workers.device), []
         for i, u in zip(index.chunk(spec.accumulate), noise.chunk(spec.accumulate), strict=True):
             batch = self.stream.batch(i, u)
-            with self.where_the_gradient_is_taken(batch):
-                scores, loss = self.loss_of(self.network, batch)
-                slopes.append(coefficient_slopes(self.model, batch.targets))
-                (loss / spec.accumulate).backward()
+            scores, loss = self.loss_of(self.network, batch)
+            slopes.append(coefficient_slopes(self.model, batch.targets))
+            (loss / spec.accumulate).backward()
             self.count(loss.detach(), scores.detach(), batch.targets)
             whole += loss.detach()
         ascend_together(self.model, slopes)
         self.workers.average_gradients(self.parameters, whole)
-        self.guard.judge(whole, [p.grad for p in self.parameters if p.grad is not None])
+        self.guard.test(whole, [p.grad for p in self.parameters if p.grad is not None])
         if spec.clip:
             nn.utils.clip_grad_norm_(self.parameters, spec.clip)
         self.optimiser.step()
         if self.average is not None:
-            self.average.follow()
-
-    def where_the_gradient_is_taken(self, batch: Batch) -> AbstractContextManager[None]:
-        """At the weights, or (sharpness-aware) at the worst ones within the recipe's radius of them."""
-        radius = self.recipe.optimiser.sharpness
-        if not radius:
-            return nullcontext()
-        _, loss = self.loss_of(self.network, batch)
-        grads = torch.autograd.grad(loss, self.parameters, allow_unused=True)  # as of a decoder that nobody asks
-        reached = [(p, g) for p, g in zip(self.parameters, grads, strict=True) if g is not None]
-        weights, steps = [p for p, _ in reached], [g for _, g in reached]
-        return worst_nearby(weights, steps, radius, list(self.model.buffers()))
+            self.average.update()
 
     def loss_of(self, network: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """(scores (B, K), loss) of a forward pass."""
@@ -146,7 +126,7 @@ class TrainStep:
 
     @property
     def tested(self) -> nn.Module:
-        """The weights that count: the average where there is one."""
+        """The weights that are evaluated: the average where there is one."""
         return self.model if self.average is None else self.average.model
 
     def state_dict(self) -> dict[str, Any]:
@@ -161,27 +141,25 @@ class TrainStep:
         self.optimiser.load_state_dict(state["optimiser"])
         for group in self.optimiser.param_groups:  # rates are read where the step runs
             group |= {k: x.to(self.workers.device) for k, x in group.items() if isinstance(x, Tensor)}
-        if self.workers.rank == 0:  # whose they are
+        if self.workers.rank == 0:  # whose totals were saved
             self.totals.copy_(state["totals"])
 
 
 class Average:
-    """An exponential average of a model, floating buffers included; `model` is it, ready to evaluate."""
+    """An exponential average of a model, floating buffers included; `model` holds it, ready to evaluate."""
 
     def __init__(self, source: nn.Module, decay: float) -> None:
         self.model, self.decay = copy.deepcopy(source).requires_grad_(False), decay
         pairs = list(zip(self.model.state_dict().values(), source.state_dict().values(), strict=True))
-        self.mine = [a for a, x in pairs if a.is_floating_point()]
-        self.its = [x for a, x in pairs if a.is_floating_point()]
-        self.counters = [x for a, x in pairs if not a.is_floating_point()]
-        self.counted = [a for a, _ in pairs if not a.is_floating_point()]
+        self.averaged = [(a, x) for a, x in pairs if a.is_floating_point()]
+        self.copied = [(a, x) for a, x in pairs if not a.is_floating_point()]
 
     @torch.no_grad()
-    def follow(self) -> None:
+    def update(self) -> None:
         """average <- decay average + (1 - decay) source; counters are copied."""
-        torch._foreach_lerp_(self.mine, self.its, 1 - self.decay)
-        if self.counters:
-            torch._foreach_copy_(self.counted, self.counters)
+        torch._foreach_lerp_([a for a, _ in self.averaged], [x for _, x in self.averaged], 1 - self.decay)
+        if self.copied:
+            torch._foreach_copy_([a for a, _ in self.copied], [x for _, x in self.copied])
 
 
 class CapturedStep:
@@ -195,7 +173,7 @@ class CapturedStep:
     def __call__(self, index: Tensor, noise: Tensor, step: int) -> None:
         if self.warm == 0:
             self.index, self.noise = index.clone(), noise.clone()  # where the graph reads
-        self.step.set(step)
+        self.step.prepare(step)
         self.index.copy_(index)
         self.noise.copy_(noise)
         if self.graph is not None:
@@ -203,17 +181,16 @@ class CapturedStep:
         elif self.warm < WARM_UP:
             warm_up(self._advance)
         else:
-            self._capture()
-            assert self.graph is not None
+            self.graph = self._capture()
             self.graph.replay()
         self.warm += 1
 
     def _advance(self) -> None:
         self.step.advance(self.index, self.noise)
 
-    def _capture(self) -> None:
+    def _capture(self) -> torch.cuda.CUDAGraph:
         try:
-            self.graph, _ = record(self._advance)
+            return record(self._advance)[0]
         except Exception as error:
             raise RuntimeError(
                 f"the training step of {self.step.recipe.name} could not be captured in a CUDA graph "
@@ -226,3 +203,21 @@ def make_step(model: nn.Module, stream: Stream, recipe: Recipe, rule: str, worke
     step = TrainStep(model, stream, recipe, rule, workers)
     captured = recipe.train.capture and workers.device.type == "cuda" and workers.world == 1
     return step, CapturedStep(step) if captured else step
+
+
+def warm_up(run: Callable[[], Any]) -> None:
+    """Runs once on a side stream, as CUDA wants before a graph is recorded."""
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        run()
+    main.wait_stream(side)
+
+
+def record(run: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
+    """A CUDA graph of one run, and what the run returned: each replay writes there."""
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        returned = run()
+    return graph, returned

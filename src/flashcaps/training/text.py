@@ -1,4 +1,11 @@
-"""Text as the hidden states of a frozen transformer, all layers: what heinsen's text models read."""
+"""Text as the hidden states of a frozen transformer, all layers: what heinsen's text models read.
+
+The transformer runs for every batch (`Phrases`), or once for all texts (`KeptPhrases`): its states are then kept on the
+device without their padding, and a captured training step gathers its batch from them.
+
+    states = pack(texts, transformer, tokens=64, keep="fp16")
+    states.rows                     # (1 + tokens of all texts, layers, width)
+"""
 
 from __future__ import annotations
 
@@ -7,6 +14,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -15,12 +23,16 @@ from ..data import Split
 from ..data.augment import mix
 from ..nn.losses import multi_hot
 from .batches import Augmentation, Batch, Plan, Share, check_enough, shuffle, spread
-from .packed import PackedStates, pack
+from .memory import SPARE, in_bytes, memory_free, release
 from .recipe import Augment
+
+KEPT = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+TOKENS = 1 << 14  # that the transformer reads at a time, padding included
+_alive: WeakSet[PackedStates] = WeakSet()
 
 
 class Transformer:
-    """A pretrained transformer by folder or name, found offline; layers and width are its own. Its weights stay."""
+    """A pretrained transformer by folder or name, found offline, its weights frozen."""
 
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
         try:
@@ -36,8 +48,8 @@ class Transformer:
                 f"data.transformer: {name!r} is not a transformer on this machine ({str(error).splitlines()[0]}); "
                 "give the folder of one you have, or get one: huggingface_hub.snapshot_download(NAME)"
             ) from None
-        self.model.float().to(device).eval().requires_grad_(False)  # its file may hold halves
-        self.tokenizer.padding_side = "right"  # a batch is cut, and mixup adds, where texts begin together
+        self.model.float().to(device).eval().requires_grad_(False)  # stored in fp32 or half precision
+        self.tokenizer.padding_side = "right"  # all texts of a batch begin at column 0: batches are cut on the right
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         config = self.model.config
@@ -58,7 +70,7 @@ class Transformer:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the progress bars of transformers: a small one is there at once."""
+    """Hides the progress bars of transformers."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -71,7 +83,7 @@ def _quiet() -> Iterator[None]:
 
 
 class Phrases:
-    """A split's tokens on the device, and the batches made of them: the transformer runs for every one."""
+    """A split's tokens on the device; the transformer runs for every batch of them."""
 
     def __init__(self, split: Split, transformer: Transformer, tokens: int) -> None:
         self.transformer = transformer
@@ -84,7 +96,7 @@ class Phrases:
     def batch(self, index: Tensor) -> Batch:
         """States (B, n, layers, width), zero where the mask (B, n) is."""
         ids, mask = self.ids[index], self.mask[index]
-        if ids.device.type == "cpu":  # to ask for the longest would make a GPU wait, and its shapes vary
+        if ids.device.type == "cpu":  # on a GPU this would wait for the device, and shapes would vary
             longest = max(1, int(mask.sum(1).max()))
             ids, mask = ids[:, :longest], mask[:, :longest]
         states = self.transformer.states(ids, mask).masked_fill(~mask[..., None, None], 0)
@@ -92,7 +104,7 @@ class Phrases:
 
 
 class KeptPhrases(Phrases):
-    """The same batches, gathered from states that are kept; on a GPU all have one shape and none waits for it."""
+    """The same batches, gathered from kept states; on a GPU all have one shape and none waits for the device."""
 
     def __init__(self, split: Split, transformer: Transformer, packed: PackedStates) -> None:
         number = torch.tensor([packed.number[text] for text in texts_of(split)], device=transformer.device)
@@ -117,7 +129,7 @@ def texts_of(split: Split) -> tuple[str, ...]:
 
 
 def open_phrases(split: Split, transformer: Transformer, tokens: int, keep: str = "no") -> Phrases:
-    """keep: "no", or in which precision states are computed once for all."""
+    """keep: "no", or the precision of states that are computed once."""
     if keep == "no":
         return Phrases(split, transformer, tokens)
     return KeptPhrases(split, transformer, pack(texts_of(split), transformer, tokens, keep))
@@ -175,3 +187,76 @@ def load_transformer(name: str, device: torch.device | str) -> Transformer:
     if package is not None and package.submodule_search_locations:
         folder = Path(package.submodule_search_locations[0]) / "model"
     return Transformer(str(folder) if folder.is_dir() else name, device)
+
+
+class PackedStates:
+    """rows (1 + T, layers, width): row 0 is zero, for padding; then the T tokens of all texts, one after the other.
+
+    number: text -> k. first, length (N,): text k's first row in `rows` and its count of tokens. ids (N, n): its tokens.
+    """
+
+    def __init__(self, texts: Sequence[str], transformer: Transformer, tokens: int, keep: str) -> None:
+        self.made_of = _made_of(transformer, tokens, keep)
+        self.number = {text: k for k, text in enumerate(dict.fromkeys(texts))}
+        self.ids, mask = transformer.encode(list(self.number), tokens)
+        self.length = mask.sum(1)
+        self.first = 1 + self.length.cumsum(0) - self.length
+        shape = 1 + int(self.length.sum()), transformer.layers, transformer.width
+        check_room(shape, keep, transformer.device)
+        self.rows = torch.empty(shape, dtype=KEPT[keep], device=transformer.device)
+        self._fill(transformer, mask, keep)
+
+    def _fill(self, transformer: Transformer, mask: Tensor, keep: str) -> None:
+        half = transformer.device.type == "cuda" and keep != "fp32"
+        finite = torch.ones((), dtype=torch.bool, device=self.rows.device)
+        self.rows[0] = 0
+        for part, n in parts_of_like_length(self.length):
+            ids, there = self.ids[part, :n], mask[part, :n]
+            with torch.autocast(transformer.device.type, KEPT[keep] if half else None, enabled=half):
+                states = transformer.states(ids, there)[there].to(self.rows.dtype)
+            self.rows[(self.first[part, None] + torch.arange(n, device=part.device))[there]] = states
+            finite &= states.isfinite().all()
+        if not finite:
+            raise ValueError(f"data.keep: the hidden states of {transformer.name} hold numbers that {keep} cannot; use "
+                             f"data.keep={'bf16' if keep == 'fp16' else 'no'}")
+
+
+def pack(texts: Sequence[str], transformer: Transformer, tokens: int, keep: str) -> PackedStates:
+    """The states of these texts: those that another run in this process keeps, or new ones."""
+    made_of = _made_of(transformer, tokens, keep)
+    for states in _alive:
+        if states.made_of == made_of and all(text in states.number for text in texts):
+            return states
+    states = PackedStates(texts, transformer, tokens, keep)
+    _alive.add(states)
+    return states
+
+
+def _made_of(transformer: Transformer, tokens: int, keep: str) -> tuple[str, torch.device, int, str]:
+    device = torch.empty(0, device=transformer.device).device  # "cuda" and "cuda:0" are one
+    return transformer.name, device, tokens, keep
+
+
+def parts_of_like_length(length: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """(indices of texts, the longest length among them); the longest first, so that a lack of memory shows at once."""
+    order = length.argsort(descending=True, stable=True)[: int(length.count_nonzero())]
+    lengths, at = length[order].tolist(), 0
+    while at < len(lengths):
+        part = order[at : at + max(1, TOKENS // lengths[at])]
+        yield part, lengths[at]
+        at += len(part)
+
+
+def check_room(shape: tuple[int, int, int], keep: str, device: torch.device) -> None:
+    """Raises where the states would not fit, before any is computed."""
+    tokens, layers, width = shape
+    needed, free = tokens * layers * width * KEPT[keep].itemsize, memory_free(device)
+    if free is not None and needed > SPARE * free:
+        release(device)  # a finished run may still hold its own
+        free = memory_free(device)
+    if free is not None and needed > SPARE * free:
+        raise ValueError(
+            f"data.keep: {tokens:,} tokens x {layers} layers x {width} in {keep} need {in_bytes(needed)}, "
+            f"{in_bytes(free)} are free on {device}; data.keep=no computes them batch by batch, data.phrases=false "
+            "trains on whole sentences alone"
+        )

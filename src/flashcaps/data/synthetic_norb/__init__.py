@@ -1,4 +1,4 @@
-"""synthetic-NORB: rendered toys in place of smallNORB, with its categories, labels, splits and file format.
+"""synthetic-NORB: rendered toys in place of smallNORB, with its categories, labels and splits.
 
 Five categories of ten instances, each seen from 18 azimuths and 9 elevations under 6 lightings by two cameras. As in
 smallNORB, instances 4, 6, 7, 8 and 9 are for training and the other five for testing: 24,300 stereo pairs each.
@@ -11,42 +11,39 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..files import Root, data_root
 from ..random import draws
-from ..types import Dataset, Split
-from ..viewpoints import AZIMUTHS, ELEVATIONS, Indices, chosen_steps
-from ..viewpoints import split_viewpoints as split_viewpoints  # known by this name, too
+from ..split import Dataset, Split
+from ..viewpoints import AZIMUTHS, ELEVATIONS, Indices, check_held_out, chosen_steps, hold_out_views
 from .render import LIGHTINGS, Views, render
 from .toys import CATEGORIES, assemble
 
 RENDERER_VERSION = 1                # part of a cache file's name: raise it whenever any image would change
 TRAIN_INSTANCES, TEST_INSTANCES = (4, 6, 7, 8, 9), (0, 1, 2, 3, 5)
 INFO = ("instance", "elevation", "azimuth", "lighting")         # in the order of smallNORB's info file
-BYTE_MATRIX, INT_MATRIX = 0x1E3D4C55, 0x1E3D4C54                # magic numbers of smallNORB's files
-
-Progress = Callable[[int, int], None]
 
 
 def synthetic_norb(root: Root = None, *, seed: int = 0, size: int = 96, azimuths: Indices = None,
-                   elevations: Indices = None, lightings: Indices = None, device: torch.device | str = "cpu",
-                   cache: bool = True, progress: Progress | None = None) -> Dataset:
+                   elevations: Indices = None, lightings: Indices = None, held_out_azimuths: Iterable[int] = (),
+                   held_out_elevations: Iterable[int] = (), device: torch.device | str = "cpu",
+                   cache: bool = True) -> Dataset:
     """Stereo pairs (N, 2, size, size), the left camera's image first; the category changes fastest, as in smallNORB.
 
     azimuths, elevations, lightings: which steps to render (0..17, 0..8, 0..5), all by default.
+    held_out_azimuths, held_out_elevations: viewpoints to test on and not to train on, as `hold_out_views` says.
     info: instance 0..9, elevation 0..8, azimuth 0..34 (even, tens of degrees), lighting 0..5, as smallNORB stores them.
     The images are made on `device` and come back on the CPU. With cache=True they are kept under the data root.
-    progress(done, total) is called after each of the 50 toys.
     """
     if size < 8:
         raise ValueError(f"size: expected at least 8 pixels, got {size}; smallNORB has 96")
+    held_out = tuple(held_out_azimuths), tuple(held_out_elevations)
+    check_held_out(*held_out)
     chosen = {"elevations": chosen_steps("elevations", elevations, ELEVATIONS),
               "azimuths": chosen_steps("azimuths", azimuths, AZIMUTHS),
               "lightings": chosen_steps("lightings", lightings, len(LIGHTINGS))}
@@ -54,41 +51,13 @@ def synthetic_norb(root: Root = None, *, seed: int = 0, size: int = 96, azimuths
     path = data_root(root) / "synthetic_norb" / _file_name(options)
     tensors = _load(path, options) if cache else None
     if tensors is None:
-        tensors = _render_all(seed, size, _grid(**chosen), device, progress)
+        tensors = _render_all(seed, size, _grid(**chosen), device)
         if cache:
             _save(path, tensors, options)
     train, test = (_split(tensors, name) for name in ("train", "test"))
-    return Dataset("synthetic_norb", train, test, len(CATEGORIES), (2, size, size), class_names=tuple(CATEGORIES))
-
-
-def write_norb_files(dataset: Dataset, folder: str | os.PathLike[str]) -> list[Path]:
-    """The data set as smallNORB's six files: images (N, 2, H, W) bytes, categories (N,) and info (N, 4) as int32."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    stems = {"smallnorb-5x46789x9x18x6x2x96x96-training": dataset.train,
-             "smallnorb-5x01235x9x18x6x2x96x96-testing": dataset.test}
-    for stem, split in stems.items():
-        info = torch.stack([split.info[name] for name in INFO], dim=1)
-        for kind, content in (("dat", split.images), ("cat", split.labels), ("info", info)):
-            paths.append(folder / f"{stem}-{kind}.mat")
-            with _replacing(paths[-1]) as temporary:
-                _write_matrix(temporary, content.cpu().numpy())
-    return paths
-
-
-def contact_sheet(path: str | os.PathLike[str], *, seed: int = 0, size: int = 88) -> None:
-    """A picture of all toys, a row per category and a column per instance, each from another side in another light."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ImportError("contact_sheet needs Pillow: pip install 'flashcaps[plots]'") from None
-    grid = _grid(list(range(ELEVATIONS)), list(range(AZIMUTHS)), list(range(len(LIGHTINGS))))
-    rows = []
-    for category in range(len(CATEGORIES)):
-        views = [grid[:, (instance % 5) * 108 + instance * 30 + instance % 6][:, None] for instance in range(10)]
-        rows.append(torch.cat([_images(category, i, seed, size, view)[0, 0] for i, view in enumerate(views)], dim=1))
-    Image.fromarray(torch.cat(rows).numpy()).save(path, optimize=True)
+    names = tuple(CATEGORIES)
+    whole = Dataset("synthetic_norb", train, test, len(names), (2, size, size), class_names=names)
+    return hold_out_views(whole, *held_out)
 
 
 def _grid(elevations: list[int], azimuths: list[int], lightings: list[int]) -> Tensor:
@@ -106,19 +75,15 @@ def _images(category: int, instance: int, seed: int, size: int, grid: Tensor,
     return render(assemble(list(CATEGORIES)[category], instance, seed), views, size).cpu()
 
 
-def _render_all(seed: int, size: int, grid: Tensor, device: torch.device | str,
-                progress: Progress | None) -> dict[str, Tensor]:
+def _render_all(seed: int, size: int, grid: Tensor, device: torch.device | str) -> dict[str, Tensor]:
     """Both splits as flat tensors by name: train.images, train.labels, train.instance, ..."""
-    tensors, done = {}, 0
+    tensors = {}
     categories, views = len(CATEGORIES), grid.shape[1]
     for name, instances in (("train", TRAIN_INSTANCES), ("test", TEST_INSTANCES)):
         images = torch.empty(len(instances), views, categories, 2, size, size, dtype=torch.uint8)
         for row, instance in enumerate(instances):
             for category in range(categories):
                 images[row, :, category] = _images(category, instance, seed, size, grid, device)
-                done += 1
-                if progress is not None:
-                    progress(done, 10 * categories)
         columns = {"labels": torch.arange(categories), "instance": torch.tensor(instances)[:, None, None],
                    "elevation": grid[0][:, None], "azimuth": 2 * grid[1][:, None], "lighting": grid[2][:, None]}
         tensors[f"{name}.images"] = images.flatten(0, 2)
@@ -132,13 +97,13 @@ def _split(tensors: dict[str, Tensor], name: str) -> Split:
 
 
 def _file_name(options: dict[str, object]) -> str:
-    """Readable where it can be; which steps were chosen goes into a digest."""
+    """Version, seed and size by name; a digest stands for the chosen steps."""
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
     return f"v{options['version']}-seed{options['seed']}-{options['size']}px-{digest}.safetensors"
 
 
 def _made(tensors: dict[str, Tensor], options: dict[str, object]) -> str:
-    """What a cache file says of itself: the options, and a checksum of everything in it."""
+    """The metadata of a cache file: the options, and a checksum of all tensors."""
     sha = hashlib.sha256()
     for name in sorted(tensors):
         sha.update(f"{name}{tuple(tensors[name].shape)}{tensors[name].dtype}".encode())
@@ -150,12 +115,16 @@ def _save(path: Path, tensors: dict[str, Tensor], options: dict[str, object]) ->
     from safetensors.torch import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _replacing(path) as temporary:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")  # takes the file's place only once it is whole
+    try:
         save_file(tensors, temporary, {"made": _made(tensors, options)})
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _load(path: Path, options: dict[str, object]) -> dict[str, Tensor] | None:
-    """The cached tensors; None, with a warning unless there is no file, when they must be rendered."""
+    """The cached tensors; None where there are none, with a warning where the file is damaged."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -171,24 +140,3 @@ def _load(path: Path, options: dict[str, object]) -> dict[str, Tensor] | None:
         problem = str(error)
     warnings.warn(f"{path}: damaged cache file ({problem}); rendering again", stacklevel=3)
     return None
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place only once it is whole."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write_matrix(path: Path, content: np.ndarray) -> None:
-    """smallNORB's matrix format: magic, number of dimensions, at least three sizes, values; little-endian."""
-    values = content if content.dtype == np.uint8 else content.astype("<i4")
-    sizes = [*values.shape, 1, 1][:max(3, values.ndim)]
-    header = [BYTE_MATRIX if values.dtype == np.uint8 else INT_MATRIX, values.ndim, *sizes]
-    with path.open("wb") as file:
-        file.write(np.array(header, dtype="<i4").tobytes())
-        values.tofile(file)

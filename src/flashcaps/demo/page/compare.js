@@ -10,10 +10,11 @@ import { flows } from "./flow.js";
 import { inspectable } from "./inspect.js";
 import { picture } from "./pixels.js";
 
-/** One model of each algorithm, in the order the papers came out. */
+/** One model of each algorithm: those of the papers in their order, then others. */
 function oneOfEach(models) {
   const single = models.filter((m) => !m.pairs);
-  const found = ALGORITHMS.map((name) => single.find((m) => m.algorithm === name)).filter(Boolean);
+  const names = new Set([...ALGORITHMS, ...single.map((m) => m.algorithm)]);
+  const found = [...names].map((name) => single.find((m) => m.algorithm === name)).filter(Boolean);
   return found.length ? found : models.slice(0, 2);
 }
 

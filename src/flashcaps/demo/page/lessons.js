@@ -24,7 +24,7 @@ const shared = (answer) => measureOf(answer).includes("softmax");
 
 /** How a sum of votes becomes a number between zero and one. */
 function squashed(answer) {
-  if (["dynamic", "discriminative"].includes(answer.model.algorithm)) {
+  if (measureOf(answer) === "length") {
     return "Each class capsule adds up what it was sent. The sum can be of any length, but a length should read like a probability. So it is squashed: short sums shrink to almost nothing, long ones end just below one. The direction stays.";
   }
   if (shared(answer)) {

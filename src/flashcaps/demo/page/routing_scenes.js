@@ -152,7 +152,7 @@ export function squashScene() {
   return {
     element,
     update({ route, model }) {
-      const squash = ["dynamic", "discriminative"].includes(model.algorithm);
+      const squash = route.routing.measure === "length";
       const f = squash ? (s) => (s * s) / (1 + s * s) : (s) => 1 / (1 + Math.exp(-s));
       const inverse = squash ? (v) => Math.sqrt(v / (1 - v)) : (v) => Math.log(v / (1 - v));
       const points = route.activation.map((v) => inverse(Math.max(0.0005, Math.min(0.9995, v))));

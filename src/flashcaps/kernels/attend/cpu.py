@@ -18,11 +18,11 @@ from ..common.cpu import Block, Gradients, Source, Workspace, children_blocks, c
 
 
 class Options(NamedTuple):
-    """As `Attend`'s."""
+    """How couplings follow from agreement."""
 
     leaky: bool = False
     softmax: Softmax = over_parents
-    detach: bool = False
+    detach: bool = False  # no gradient through the agreement
 
 
 def agreement(v: Tensor, query: Tensor | None, logits: Tensor | None, block: Block, scratch: Tensor) -> Tensor:
@@ -57,8 +57,8 @@ class AttendStep(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gs: Tensor) -> tuple[Tensor | None, ...]:
         u, weight, query, logits = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody will differentiate the gradient
-            return twice(ctx, gs)
+        if torch.is_grad_enabled():  # the gradient will be differentiated
+            return differentiable_gradients(ctx, gs)
         options: Options = ctx.options
         source = Source(u, weight)
         gradients = Gradients(source, ctx.needs_input_grad[:2])
@@ -80,22 +80,13 @@ class AttendStep(torch.autograd.Function):
                 gq += torch.mul(v, ga[:, :, None], out=scratch).sum(0)
                 gv.addcmul_(ga[:, :, None], query)
             if gl is not None:
-                add_logits(gl, ga, block)
+                shared = len(gl) == 1
+                gl[0 if shared else block.children] += ga.sum((0, 1)) if shared else ga.sum(1, keepdim=True)
             gradients.add(block, gv)
         return gradients.poses(), gradients.weight, gq, gl, None
 
 
-def add_logits(gl: Tensor, ga: Tensor, block: Block) -> None:
-    """Add to the gradient of logits, (I, 1, J), or (1, 1, J) where children share them."""
-    if len(gl) > 1:
-        gl[block.children] += ga.sum(1, keepdim=True)
-    else:
-        gl += ga.sum((0, 1))
-
-
-def plain(
-    u: Tensor, weight: Tensor, query: Tensor | None, logits: Tensor | None, options: Options
-) -> Tensor:
+def all_at_once(u: Tensor, weight: Tensor, query: Tensor | None, logits: Tensor | None, options: Options) -> Tensor:
     """The same in operations autograd knows, all votes at once."""
     v = torch.einsum("grbcd,gdhj->grbchj", u, weight).flatten(3, 4).flatten(0, 1)  # (I, B, D, J)
     seen = v.detach() if options.detach else v
@@ -103,10 +94,10 @@ def plain(
     return (couple(options.softmax, a if logits is None else a + logits, options.leaky)[:, :, None] * v).sum(0)
 
 
-def twice(ctx: Any, gs: Tensor) -> tuple[Tensor | None, ...]:
+def differentiable_gradients(ctx: Any, gs: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients that can be differentiated again."""
     u, weight, query, logits = inputs = ctx.saved_tensors
     wanted = [x for x, needed in zip(inputs, ctx.needs_input_grad, strict=False) if needed]
-    s = plain(u, weight, query, logits, ctx.options)
+    s = all_at_once(u, weight, query, logits, ctx.options)
     found = iter(torch.autograd.grad(s, wanted, gs, create_graph=True, allow_unused=True))
     return *(next(found) if needed else None for needed in ctx.needs_input_grad[:4]), None

@@ -11,8 +11,9 @@ parents stream past:
 A tile is BT examples x IC children: to the matrix units rows (b, c) and columns (k, i), so that a sum over the pose's
 columns k stays inside a thread and each exponential is taken once. CP, DP, HP are C, d, h rounded up to what the units
 take. Loads outside a tensor are zero and their lse infinite: couplings, and all that they multiply, are zero there.
-DETACH: poses and weights get no gradient through the agreement. MEND: `_attend_launch.mend`. OH to SX: where u lies,
-`_patches.Window`.
+
+Constants: QUERY, LOGITS: couplings depend on them. DETACH: poses and weights get no gradient through the agreement.
+GAIN: `launch.tf32_gain`. OH to SX: where u lies, `common.patches.Window`.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def _poses(
 
 
 @triton.jit
-def _children_at(b, i, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr):
-    """Addresses in (B, G, C, d), as (BT, IC, CP, DP)."""
+def _gradient_at(b, i, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr):
+    """Addresses in gu (B, G, C, d), as (BT, IC, CP, DP)."""
     c = tl.arange(0, CP)[None, None, :, None]
     k = tl.arange(0, DP)[None, None, None, :]
     return ((b[:, None, None, None] * G + i[None, :, None, None]) * C + c) * D + k
@@ -76,15 +77,37 @@ def _weight_at(i, j, G: tl.constexpr, D: tl.constexpr, H: tl.constexpr, DP: tl.c
 
 
 @triton.jit
-def _dot_poses(x, y, MEND: tl.constexpr):
+def _dot_poses(x, y, GAIN: tl.constexpr):
     """sum over a pose of x y, both (BT, CP, DP, IC) -> (BT, IC)."""
-    return tl.sum(tl.sum(x * y, 2), 1) * MEND
+    return tl.sum(tl.sum(x * y, 2), 1) * GAIN
 
 
 @triton.jit
-def _times_weight(p, w_j, BT: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, IC: tl.constexpr, PREC: tl.constexpr):
-    """p_j W_ij^T of a parent's tile p (BT * CP, HP) -> (BT, CP, DP, IC)."""
-    return tl.reshape(tl.dot(p, tl.trans(w_j), input_precision=PREC), (BT, CP, DP, IC))
+def _times_weight(p, w_j, x, PREC: tl.constexpr):
+    """p_j W_ij^T of a parent's tile p (BT * CP, HP), in the shape of x (BT, CP, DP, IC)."""
+    return tl.reshape(tl.dot(p, tl.trans(w_j), input_precision=PREC), x.shape)
+
+
+@triton.jit
+def _meet_parent(
+    x, w, q, l, b, i, j, B, G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
+    HP: tl.constexpr, QUERY: tl.constexpr, LOGITS: tl.constexpr, PREC: tl.constexpr, GAIN: tl.constexpr,
+):  # fmt: skip
+    """How every kernel begins with parent j: the agreement a_ij (BT, IC), W_j (DP * IC, HP), and of a query y_ij
+    (BT, CP, DP, IC) and q_j (BT * CP, HP), x for both without one.
+    """
+    w_at, w_in = _weight_at(i, j, G, D, H, x.shape[2], HP)
+    w_j = tl.load(w + w_at, w_in, 0.0)
+    a = tl.zeros((x.shape[0], x.shape[3]), tl.float32)
+    q_j, y = x, x
+    if QUERY:
+        p_at, p_in = _parent_at(b, j, B, J, C, H, x.shape[1], HP)
+        q_j = tl.load(q + p_at, p_in, 0.0)
+        y = _times_weight(q_j, w_j, x, PREC)
+        a = _dot_poses(x, y, GAIN)
+    if LOGITS:
+        a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
+    return a, w_j, y, q_j
 
 
 @triton.jit
@@ -101,11 +124,13 @@ def _deal(x, R: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def _deal_rows(w, N: tl.constexpr, HP: tl.constexpr):
-    """The same of the rows of w (N, HP)."""
-    if N % 8 == 0 and w.dtype == tl.float32:
-        w = tl.reshape(tl.permute(tl.reshape(w, (N // 8, 4, 2, HP)), (0, 2, 1, 3)), (N, HP))
-    return w
+def _sum_votes(x, c, w_j, N: tl.constexpr, HP: tl.constexpr, PREC: tl.constexpr, GAIN: tl.constexpr):
+    """sum_i (c_ij u_i) W_ij of a tile, (BT * CP, HP). N: DP * IC, rows of W_j."""
+    rows: tl.constexpr = x.shape[0] * x.shape[1]
+    weighted = tl.reshape(x * (c * GAIN)[:, None, None, :], (rows, N)).to(w_j.dtype)
+    if N % 8 == 0 and w_j.dtype == tl.float32:  # dealt like the columns of the left factor
+        w_j = tl.reshape(tl.permute(tl.reshape(w_j, (N // 8, 4, 2, HP)), (0, 2, 1, 3)), (N, HP))
+    return tl.dot(_deal(weighted, rows, N), w_j, input_precision=PREC)
 
 
 @triton.jit
@@ -113,8 +138,7 @@ def log_sum_exp(
     u, w, q, l, lse, B,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
-    QUERY: tl.constexpr, LOGITS: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr,
-    MEND: tl.constexpr,
+    QUERY: tl.constexpr, LOGITS: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr, GAIN: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
     ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
@@ -128,15 +152,7 @@ def log_sum_exp(
     top = tl.full((BT, IC), 0.0 if LEAKY else -3.0e38, tl.float32)
     total = tl.full((BT, IC), 1.0 if LEAKY else 0.0, tl.float32)
     for j in range(J):
-        a = tl.zeros((BT, IC), tl.float32)
-        if QUERY:
-            w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
-            p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-            w_j = tl.load(w + w_at, w_in, 0.0)
-            y = _times_weight(tl.load(q + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
-            a = _dot_poses(x, y, MEND)
-        if LOGITS:
-            a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
+        a, _w, _y, _q = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
         less = tl.exp(-tl.abs(top - a))
         total = tl.where(a > top, total * less + 1.0, total + less)
         top = tl.maximum(top, a)
@@ -148,8 +164,7 @@ def weighted_sum(
     u, w, q, l, lse, s, B, tiles, parents,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
-    QUERY: tl.constexpr, LOGITS: tl.constexpr, PRECISION: tl.constexpr,
-    MEND: tl.constexpr,
+    QUERY: tl.constexpr, LOGITS: tl.constexpr, PRECISION: tl.constexpr, GAIN: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
     ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
@@ -161,22 +176,13 @@ def weighted_sum(
     for t in range(tiles):
         i = (tl.program_id(1) * tiles + t) * IC + tl.arange(0, IC)
         x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
-        inside = (b[:, None] < B) & (i[None, :] < G)
-        lse_i = tl.load(lse + b[:, None] * G + i[None, :], inside, float("inf"))
+        child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
+        lse_i = tl.load(lse + child, inside, float("inf"))
         for j in range(first, last):
+            a, w_j, _y, _q = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
             p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-            w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
-            w_j = tl.load(w + w_at, w_in, 0.0)
             before = tl.load(s + p_at, p_in & (t > 0), 0.0)
-            a = tl.zeros((BT, IC), tl.float32)
-            if QUERY:
-                y = _times_weight(tl.load(q + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
-                a = _dot_poses(x, y, MEND)
-            if LOGITS:
-                a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
-            coupled = x * (tl.exp(a - lse_i) * MEND)[:, None, None, :]
-            coupled = _deal(tl.reshape(coupled, (BT * CP, DP * IC)).to(w_j.dtype), BT * CP, DP * IC)
-            sums = tl.dot(coupled, _deal_rows(w_j, DP * IC, HP), input_precision=PRECISION)
+            sums = _sum_votes(x, tl.exp(a - lse_i), w_j, DP * IC, HP, PRECISION, GAIN)
             tl.store(s + p_at, before + sums, p_in)
         tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote
 
@@ -186,49 +192,39 @@ def pose_gradient(
     gs, u, w, q, l, lse, gu, delta, B, again,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
-    QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr,
-    MEND: tl.constexpr,
+    QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr, GAIN: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
     ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
-    """gu (B, G, C, d), added to what is there if `again`, and delta (B, G). Program: a tile, all its parents once:
+    """gu (B, G, C, d), added to what it holds if `again`, and delta (B, G). Program: a tile, all its parents once:
 
     gu_i = sum_j c_ij (z_ij + gc_ij y_ij) - delta_i sum_j c_ij y_ij
     """
     b = tl.program_id(0) * BT + tl.arange(0, BT)
     i = tl.program_id(1) * IC + tl.arange(0, IC)
     x, _, u_in = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
-    child_in = (b[:, None] < B) & (i[None, :] < G)
-    child_at = b[:, None] * G + i[None, :]
-    lse_i = tl.load(lse + child_at, child_in, float("inf"))
+    child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
+    lse_i = tl.load(lse + child, inside, float("inf"))
     grad = tl.zeros((BT, CP, DP, IC), tl.float32)
     mean_y = tl.zeros((BT, CP, DP, IC), tl.float32)
     delta_i = tl.zeros((BT, IC), tl.float32)
     for j in range(J):
-        w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
+        a, w_j, y, _q = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
         p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-        w_j = tl.load(w + w_at, w_in, 0.0)
-        z = _times_weight(tl.load(gs + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
-        a = tl.zeros((BT, IC), tl.float32)
-        if LOGITS:
-            a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
-        gc = _dot_poses(x, z, MEND)
-        if QUERY:
-            y = _times_weight(tl.load(q + p_at, p_in, 0.0), w_j, BT, CP, DP, IC, PRECISION)
-            c = tl.exp(a + _dot_poses(x, y, MEND) - lse_i)
-            if not DETACH:
-                y *= c[:, None, None, :]
-                mean_y += y
-                grad += y * gc[:, None, None, :]
-        else:
-            c = tl.exp(a - lse_i)
+        z = _times_weight(tl.load(gs + p_at, p_in, 0.0), w_j, x, PRECISION)
+        gc = _dot_poses(x, z, GAIN)
+        c = tl.exp(a - lse_i)
+        if QUERY and not DETACH:
+            y *= c[:, None, None, :]
+            mean_y += y
+            grad += y * gc[:, None, None, :]
         grad += z * c[:, None, None, :]
         delta_i += c * gc
     if QUERY and not DETACH:
         grad -= mean_y * delta_i[:, None, None, :]
-    tl.store(delta + child_at, delta_i, child_in)
-    gu_at = gu + _children_at(b, i, G, C, D, CP, DP)
-    out = tl.permute(grad * MEND, (0, 3, 1, 2)) + tl.load(gu_at, u_in & (again > 0), 0.0)
+    tl.store(delta + child, delta_i, inside)
+    gu_at = gu + _gradient_at(b, i, G, C, D, CP, DP)
+    out = tl.permute(grad * GAIN, (0, 3, 1, 2)) + tl.load(gu_at, u_in & (again > 0), 0.0)
     tl.store(gu_at, out.to(gu.dtype.element_ty), u_in)
 
 
@@ -237,15 +233,14 @@ def parent_gradient(
     gs, u, w, q, l, lse, delta, gw, gq, gl, B, tiles, batches, parents, again,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
-    QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr,
-    MEND: tl.constexpr,
+    QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr, GAIN: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
     ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
     """Partial gW (examples' chunks, J, d, G, h), gq (children's chunks, B, J, C, h), gl (examples' chunks, G, J).
 
     Program: `batches` tiles of examples x `tiles` of children x `parents` parents, sums added up in its own partials;
-    gW and gl are added to what is there if `again`. gW sums over rows: its left factors are transposed, of which poses
+    gW and gl are added to what they hold if `again`. gW sums over rows: its left factors are transposed, of which poses
     are held twice, once so, and only c and ga, d times smaller, pass through shared memory.
     """
     gq += tl.program_id(0).to(tl.int64) * B * J * (C * H)
@@ -260,31 +255,23 @@ def parent_gradient(
         b = (tl.program_id(1) * batches + n) * BT + tl.arange(0, BT)
         to_gw = (n > 0) | (again > 0)
         x, u_at, u_in = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
-        across = tl.permute(tl.load(u + u_at, u_in, 0.0).to(tl.float32), (3, 1, 0, 2)) * MEND  # (DP, IC, BT, CP)
-        child_in = (b[:, None] < B) & (i[None, :] < G)
-        lse_i = tl.load(lse + b[:, None] * G + i[None, :], child_in, float("inf"))
-        delta_i = tl.load(delta + b[:, None] * G + i[None, :], child_in, 0.0)
+        across = tl.permute(tl.load(u + u_at, u_in, 0.0).to(tl.float32), (3, 1, 0, 2)) * GAIN  # (DP, IC, BT, CP)
+        child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
+        lse_i = tl.load(lse + child, inside, float("inf"))
+        delta_i = tl.load(delta + child, inside, 0.0)
         for j in tl.range(first, last, num_stages=1):
-            w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
+            a, w_j, _y, q_j = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
             p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-            gs_j, w_j = tl.load(gs + p_at, p_in, 0.0), tl.load(w + w_at, w_in, 0.0)
-            a = tl.zeros((BT, IC), tl.float32)
-            if LOGITS:
-                a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
-            if QUERY:
-                q_j = tl.load(q + p_at, p_in, 0.0)
-                a += _dot_poses(x, _times_weight(q_j, w_j, BT, CP, DP, IC, PRECISION), MEND)
+            w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
+            gs_j = tl.load(gs + p_at, p_in, 0.0)
             c = tl.exp(a - lse_i)
-            ga = c * (_dot_poses(x, _times_weight(gs_j, w_j, BT, CP, DP, IC, PRECISION), MEND) - delta_i)
+            ga = c * (_dot_poses(x, _times_weight(gs_j, w_j, x, PRECISION), GAIN) - delta_i)
             if LOGITS:
                 gl_at = gl + i * J + j
                 tl.store(gl_at, tl.load(gl_at, (i < G) & to_gw, 0.0) + tl.sum(ga, 0), i < G)
             if QUERY:
                 before = tl.load(gq + p_at, p_in & (t > 0), 0.0)
-                moved = tl.reshape(x * (ga * MEND)[:, None, None, :], (BT * CP, DP * IC)).to(w_j.dtype)
-                moved = _deal(moved, BT * CP, DP * IC)
-                sums = tl.dot(moved, _deal_rows(w_j, DP * IC, HP), input_precision=PRECISION)
-                tl.store(gq + p_at, before + sums, p_in)
+                tl.store(gq + p_at, before + _sum_votes(x, ga, w_j, DP * IC, HP, PRECISION, GAIN), p_in)
             gw_j = tl.load(gw + w_at, w_in & to_gw, 0.0)
             coupled = tl.reshape(across * tl.trans(c)[None, :, :, None], (DP * IC, BT * CP)).to(gs_j.dtype)
             gw_j += tl.dot(coupled, gs_j, input_precision=PRECISION)

@@ -44,6 +44,14 @@ def combine(u: Tensor, weight: Tensor, coupling: Tensor) -> Tensor:
     return s.transpose(0, 1)
 
 
+def coupling(u: Tensor, weight: Tensor, logits: Tensor | None, query: Tensor | None, options: Options) -> Tensor:
+    """c (B, I, J)."""
+    b, i, j, _ = Votes(u, weight).shape
+    u, weight = (u.detach(), weight.detach()) if options.detach else (u, weight)
+    a = u.new_zeros(b, i, j) if query is None else project(u, weight, query)
+    return options.softmax(a if logits is None else a + logits, leaky=options.leaky)
+
+
 def uniform(u: Tensor, weight: Tensor) -> Tensor:
     """sum_i v_ij / J: one matrix product, no coupling formed. (B, J, D)"""
     (b, _, _, c, _), (j, _, _, h) = u.shape, weight.shape
@@ -70,24 +78,15 @@ class Attend:
         detach: bool = False,
     ) -> None:
         b, _, _, c, d = votes.u.shape
-        self.leaky, self.softmax, self.detach = leaky, softmax, detach
+        self.options = Options(leaky, softmax, detach)
         self.plain = logits is None and not leaky and softmax is over_parents
         self.sources = sources_of(votes, softmax) if fits(votes) else []
-        self.priors = logits
+        self.priors = None if logits is None else logits.reshape(-1, votes.weight.shape[0])  # (I, J) or (1, J)
         self.blocks = votes.split(children_per_block(votes, b * votes.weight.shape[0] * c * d, softmax))
-        self.logits = split_children(logits, self.blocks, 0) if logits is not None and logits.ndim == 2 else (
-            [logits] * len(self.blocks)
-        )
-
-    def coupling(self, u: Tensor, weight: Tensor, logits: Tensor | None, query: Tensor | None) -> Tensor:
-        b, i, j, _ = Votes(u, weight).shape
-        if self.detach:  # no gradient through agreement
-            u, weight = u.detach(), weight.detach()
-        a = u.new_zeros(b, i, j) if query is None else project(u, weight, query)
-        return self.softmax(a if logits is None else a + logits, leaky=self.leaky)
+        self.logits = split_children(self.priors, self.blocks, 0)
 
     def _block(self, u: Tensor, weight: Tensor, logits: Tensor | None, query: Tensor | None) -> Tensor:
-        return combine(u, weight, self.coupling(u, weight, logits, query))
+        return combine(u, weight, coupling(u, weight, logits, query, self.options))
 
     def __call__(self, query: Tensor | None) -> Tensor:
         """s (B, J, D). query None: couplings of the logits alone."""
@@ -95,29 +94,21 @@ class Attend:
             return self._on_cpu(query)
         if query is None and self.plain:
             return add_up(recompute(uniform, *block) for block in self.blocks)
-        return add_up(
-            recompute(self._block, *block, logits, query)
-            for block, logits in zip(self.blocks, self.logits, strict=True)
-        )
+        pairs = zip(self.blocks, self.logits, strict=True)
+        return add_up(recompute(self._block, *block, logits, query) for block, logits in pairs)
 
     def _on_cpu(self, query: Tensor | None) -> Tensor:
-        """The same, in the layout and the memory of `_cpu`."""
+        """The same, in the layout and the memory of `common.cpu`."""
         if query is None and self.plain:
             return torch.cat([uniform_on_cpu(source) for source in self.sources]).transpose(1, 2)
-        options = Options(self.leaky, self.softmax, self.detach)
-        logits = None if self.priors is None else self.priors.view(-1, 1, self.priors.shape[-1])
+        logits = None if self.priors is None else self.priors[:, None]
         queries = [None] * len(self.sources) if query is None else [
             q.transpose(1, 2).contiguous() for q in query.split([source.batch for source in self.sources])
         ]
         pairs = zip(self.sources, queries, strict=True)
-        return torch.cat([AttendStep.apply(*source, q, logits, options) for source, q in pairs]).transpose(1, 2)
+        return torch.cat([AttendStep.apply(*source, q, logits, self.options) for source, q in pairs]).transpose(1, 2)
 
     def couplings(self, query: Tensor | None) -> Tensor:
-        """c (B, I, J), for those who ask."""
-        return torch.cat(
-            [
-                self.coupling(*block, logits, query)
-                for block, logits in zip(self.blocks, self.logits, strict=True)
-            ],
-            1,
-        )
+        """c (B, I, J), where they are asked for."""
+        pairs = zip(self.blocks, self.logits, strict=True)
+        return torch.cat([coupling(*block, logits, query, self.options) for block, logits in pairs], 1)

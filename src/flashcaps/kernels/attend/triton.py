@@ -1,14 +1,22 @@
-"""`Attend` on a CUDA device: the same step in four Triton kernels, no vote and no coupling in memory; of wide poses
-votes are formed a block of children at a time (`_attend_votes`).
+r"""`Attend` on a CUDA device, as custom operators: autograd, torch.compile, graph capture and DDP see one call each.
 
-Saved for the backward pass: poses, weights, query, logits, and one log-sum-exp per child. Results and gradients are
-bitwise reproducible.
+    attend            one step        a_ij = l_ij + v_ij . q_j,   c_ij = softmax_j(a_ij),   s_j = sum_i c_ij v_ij
+    route_dynamic     all iterations  q_t = v_1 + ... + v_(t-1),  s_t = attend(q_t) + bias,  v_t = squash(s_t)
+    route_attention   all iterations  q_t = scale p_(t-1),        s_t = attend(q_t),         p_t = LayerNorm(s_t)
+
+No vote and no coupling is stored; of wide poses votes are formed a block of children at a time (`attend.wide`). Saved
+for the backward pass: poses, weights, logits, and per iteration s (B, J, D), one log-sum-exp per child and dynamic's q.
+Gradients of poses and weights of all iterations are added up where they are made. Attention's children may stay in a
+layer's image: B is then examples x places, and no patch is formed but its gradient, a few examples at a time.
+
+Every output and gradient is bitwise reproducible on one device and shape: sums run in a fixed order, partial sums are
+added up by one reduction, nothing is added atomically.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,22 +24,21 @@ from torch import Tensor
 from ...routing.math import Softmax, over_parents
 from ...routing.votes import Votes, Windows
 from ..common.formed import takes
-from .attention import route_attention
-from .dynamic import route_dynamic
-from .launch import sizes
-from .matrix import project, uniform
-from .ops import attend
-from .plan import too_large, wide
-from .votes import attend_votes
+from ..common.operators import empty_gradients, gradient_of
+from ..common.rows import DTYPES, HAS_TRITON, PROGRAMS, empty_fp32
+from . import plan
+from .cpu import Options
+from .launch import Launch, sum_parts
+from .matrix import coupling, uniform
 
-TRITON = importlib.util.find_spec("triton") is not None  # asked once: torch.compile cannot trace the question
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+EPS = 1e-5  # LayerNorm's
+Given = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 def supported(votes: Votes | Windows, softmax: Softmax = over_parents) -> str | None:
     """None if `TritonAttend`, or `attention_poses` on windows, can take these votes, else the reason why not."""
     u, weight, *window = votes
-    if not TRITON:
+    if not HAS_TRITON:
         return "Triton is not installed"
     if u.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"votes on {u.device}; the kernel runs on CUDA devices"
@@ -41,11 +48,11 @@ def supported(votes: Votes | Windows, softmax: Softmax = over_parents) -> str | 
         return "a softmax other than the one over a child's parents"
     if not window and u.shape[2] != 1:
         return f"{u.shape[2]} children share each transform; the kernel takes one child each"
-    reason = too_large(sizes(u, weight, window))
-    return None if isinstance(votes, Votes) and wide(votes) and takes(votes) else reason
+    n = plan.sizes(u, weight, window)
+    return None if isinstance(votes, Votes) and n.wide and takes(votes) else plan.too_large(n)
 
 
-def _check(votes: Votes | Windows, softmax: Softmax) -> None:
+def _check(votes: Votes | Windows, softmax: Softmax = over_parents) -> None:
     if (reason := supported(votes, softmax)) is not None:
         raise ValueError(f"votes: the Triton kernel cannot run, {reason}; use the matrix form")
 
@@ -53,39 +60,6 @@ def _check(votes: Votes | Windows, softmax: Softmax) -> None:
 def _per_child(logits: Tensor | None, votes: Votes) -> Tensor | None:
     """Logits (I, J) or (J,) as fp32 (I, J)."""
     return None if logits is None else logits.float().expand(votes.shape[1], votes.shape[2])
-
-
-def dynamic_poses(
-    votes: Votes,
-    iterations: int,
-    logits: Tensor | None = None,
-    bias: Tensor | None = None,
-    leaky: bool = False,
-    detach: bool = False,
-) -> Tensor:
-    """v (B, J, D) after all iterations of dynamic routing in one operator; arguments as `dynamic_routing`'s."""
-    _check(votes, over_parents)
-    bias = None if bias is None else bias.float().expand(votes.shape[2], votes.shape[3])
-    return route_dynamic(*votes, bias, _per_child(logits, votes), leaky, iterations, detach)[0]
-
-
-def attention_poses(
-    votes: Votes | Windows,
-    pose: Tensor | None,
-    iterations: int,
-    scale: float = 1.0,
-    norm: bool = True,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> Tensor:
-    """p (B, J, D) after all iterations of attention in one operator; arguments as `attention_routing`'s."""
-    _check(votes, over_parents)
-    u, w, *window = votes
-    gamma = beta = None
-    if norm:
-        gamma = u.new_ones(votes.shape[3]) if weight is None else weight
-        beta = u.new_zeros(votes.shape[3]) if bias is None else bias
-    return route_attention(u, w, pose, gamma, beta, window, scale, iterations)[0]
 
 
 class TritonAttend:
@@ -105,16 +79,269 @@ class TritonAttend:
 
     def __call__(self, query: Tensor | None) -> Tensor:
         """s (B, J, D). query None: couplings of the logits alone."""
-        query = None if query is None else query.to(self.votes.u.dtype)
-        if not wide(self.votes):
-            return attend(*self.votes, query, self.logits, self.leaky, self.detach)[0]
-        if query is None and self.logits is None and not self.leaky:
+        if query is None and self.logits is None and not self.leaky and plan.wide(self.votes):
             return uniform(*self.votes)
-        return attend_votes(*self.votes, query, self.logits, self.leaky, self.detach)
+        query = None if query is None else query.to(self.votes.u.dtype)
+        return attend(*self.votes, query, self.logits, self.leaky, self.detach)[0]
 
     def couplings(self, query: Tensor | None) -> Tensor:
-        """c (B, I, J), for those who ask."""
-        b, i, j, _ = self.votes.shape
-        u, weight = (x.detach() for x in self.votes) if self.detach else self.votes
-        a = u.new_zeros(b, i, j) if query is None else project(u, weight, query.to(u.dtype))
-        return over_parents(a if self.logits is None else a + self.logits.to(a.dtype), leaky=self.leaky)
+        """c (B, I, J), where they are asked for."""
+        query, logits = (None if x is None else x.to(self.votes.u.dtype) for x in (query, self.logits))
+        return coupling(*self.votes, logits, query, Options(self.leaky, detach=self.detach))
+
+
+def dynamic_poses(
+    votes: Votes,
+    iterations: int,
+    logits: Tensor | None = None,
+    bias: Tensor | None = None,
+    leaky: bool = False,
+    detach: bool = False,
+) -> Tensor:
+    """v (B, J, D) after all iterations of dynamic routing in one operator; arguments as `dynamic_routing`'s."""
+    _check(votes)
+    bias = None if bias is None else bias.float().expand(votes.shape[2], votes.shape[3])
+    return route_dynamic(*votes, bias, _per_child(logits, votes), leaky, iterations, detach)[0]
+
+
+def attention_poses(
+    votes: Votes | Windows,
+    pose: Tensor | None,
+    iterations: int,
+    scale: float = 1.0,
+    norm: bool = True,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """p (B, J, D) after all iterations of attention in one operator; arguments as `attention_routing`'s."""
+    _check(votes)
+    u, w, *window = votes
+    gamma = beta = None
+    if norm:
+        gamma = u.new_ones(votes.shape[3]) if weight is None else weight
+        beta = u.new_zeros(votes.shape[3]) if bias is None else bias
+    return route_attention(u, w, pose, gamma, beta, window, scale, iterations)[0]
+
+
+def _lse_of(lse: Tensor, t: int, iterations: int) -> Tensor:
+    """Of iteration t, from those of the last iterations (.., B, G); equal couplings need none, and get any tensor."""
+    return lse[max(t + lse.shape[0] - iterations, 0)] if lse.shape[0] else lse
+
+
+def _step_outputs(u, weight, query, logits, leaky, detach):
+    n = plan.sizes(u, weight)
+    coupled = (query is not None or logits is not None) and not n.wide
+    return u.new_empty(n.b, n.j, n.c * n.h), empty_fp32(u, *((n.b, n.g) if coupled else (0, 0)))
+
+
+@torch.library.custom_op("flashcaps::attend", mutates_args=())
+def attend(
+    u: Tensor, weight: Tensor, query: Tensor | None, logits: Tensor | None, leaky: bool, detach: bool
+) -> tuple[Tensor, Tensor]:
+    """s (B, J, D), and lse (B, G), of no elements for equal couplings and wide poses.
+
+    u (B, G, 1, C, d), weight (J, d, G, h), query (B, J, D), logits (G, J). detach: no gradient from the agreement
+    to u and weight.
+    """
+    if u.numel() == 0 or weight.numel() == 0:
+        s, lse = _step_outputs(u, weight, query, logits, leaky, detach)
+        return s.zero_(), lse.zero_()
+    lse = _step_outputs(u, weight, query, logits, leaky, detach)[1]
+    if plan.wide(Votes(u, weight)):
+        from .wide import attend_wide
+
+        return attend_wide(u, weight, query, logits, leaky).to(u.dtype), lse
+    return sum_parts(Launch(u, weight, query, logits, leaky).forward(lse), u.dtype), lse
+
+
+attend.register_fake(_step_outputs)
+
+
+@gradient_of(attend, tensors=4)
+def attend_backward(
+    grad: Tensor, given: list[Tensor | None], kept: list[Tensor], leaky: bool, detach: bool
+) -> list[Tensor | None]:
+    """gu, gW, gq, gl. kept: lse."""
+    u, weight, query, logits = cast(Given, given)
+    if u.numel() == 0 or weight.numel() == 0:
+        return [x.zero_() for x in empty_gradients(grad, given)]
+    grad = grad.to(u.dtype).contiguous()
+    if plan.wide(Votes(u, weight)):
+        from .wide import attend_wide_backward
+
+        gu, gw, gq, gl = attend_wide_backward(grad, u, weight, query, logits, leaky, detach)
+        return [gu, gw, None if query is None else gq.to(u.dtype), gl if logits is not None else None]
+    step = Launch(u, weight, query, logits, leaky, detach)
+    gu, gw, gl = into = step.gradients(u.dtype, alone=True)
+    gq = step.backward(grad, kept[0], into, again=False)
+    of_query = None if query is None else sum_parts(gq, u.dtype)
+    return [gu, sum_parts(gw, weight.dtype), of_query, None if logits is None else sum_parts(gl, torch.float32)]
+
+
+def _dynamic_outputs(u, weight, bias, logits, leaky, iterations, detach):
+    n = plan.sizes(u, weight)
+    shape = n.b, n.j, n.c * n.h
+    v, q = (torch.empty(x, dtype=u.dtype, device=u.device) for x in (shape, (iterations - 1, *shape)))
+    return v, empty_fp32(u, iterations, *shape), q, empty_fp32(u, iterations - (logits is None), n.b, n.g)
+
+
+@torch.library.custom_op("flashcaps::route_dynamic", mutates_args=())
+def route_dynamic(
+    u: Tensor, weight: Tensor, bias: Tensor | None, logits: Tensor | None, leaky: bool, iterations: int, detach: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """v (B, J, D) of the last iteration; s (T, B, J, D), q (T - 1, B, J, D) and lse (T or T - 1, B, G) of all.
+
+    The first iteration has no query, and without logits no lse.
+    """
+    from . import epilogue
+
+    v, s, q, lse = _dynamic_outputs(u, weight, bias, logits, leaky, iterations, detach)
+    rows = v.shape[0] * v.shape[1]
+    for t in range(iterations if s.numel() else 0):
+        last, query = t == iterations - 1, q[t - 1] if t else None
+        parts = Launch(u, weight, query, logits, leaky).forward(_lse_of(lse, t, iterations))
+        tiles, constants = plan.epilogue_tile(rows, v.shape[2], parts.shape[0])
+        epilogue.squash_forward[(tiles,)](
+            parts, u if bias is None else bias.contiguous(), v if query is None else query, s[t], v,
+            v if last else q[t], parts.shape[0], rows, v.shape[1], BIAS=bias is not None, SEEN=t > 0, LAST=last,
+            **constants,
+        )  # fmt: skip
+        del parts  # before the next
+    return v, s, q, lse
+
+
+route_dynamic.register_fake(_dynamic_outputs)
+
+
+@gradient_of(route_dynamic, tensors=4)
+def route_dynamic_backward(
+    grad: Tensor, given: list[Tensor | None], kept: list[Tensor], leaky: bool, iterations: int, detach: bool
+) -> list[Tensor | None]:
+    """gu, gW, gbias and gl. kept: s, q and lse."""
+    from . import epilogue
+
+    u, weight, bias, logits = cast(Given, given)
+    s, q, lse = kept
+    if s.numel() == 0:
+        return [x.zero_() for x in empty_gradients(grad, given)]
+    last, rows = iterations - 1, s.shape[1] * s.shape[2]
+    gu, gw, gl = into = Launch(u, weight, None, logits, leaky).gradients(torch.float32)
+    kept_gs = 1 if bias is None else iterations  # the bias has their sum
+    total, gs = empty_fp32(u, *s.shape[1:]), torch.empty((kept_gs, *s.shape[1:]), dtype=u.dtype, device=u.device)
+    gq, first = grad, last if detach else 0
+    for t in range(last, first - 1, -1):
+        tiles, constants = plan.epilogue_tile(rows, s.shape[3], gq.shape[0] if t < last else 1)
+        epilogue.squash_backward[(tiles,)](
+            grad.contiguous(), gq, s[t], total, gs[t % kept_gs], gq.shape[0], rows, LATER=min(last - t, 2), **constants
+        )
+        del gq  # before the next
+        step = Launch(u, weight, q[t - 1] if t else None, logits, leaky, detach)
+        gq = step.backward(gs[t % kept_gs], _lse_of(lse, t, iterations), into, again=t < last)
+    del gq
+    gbias = None if bias is None else gs[first:].sum((0, 1), dtype=torch.float32)
+    of_logits = None if logits is None else sum_parts(gl, torch.float32)
+    return [gu.to(u.dtype), sum_parts(gw, weight.dtype), gbias, of_logits]
+
+
+def _attention_outputs(u, weight, pose, gamma, beta, window, scale, iterations):
+    n = plan.sizes(u, weight, window)
+    shape = n.b, n.j, n.c * n.h
+    p = torch.empty(shape, dtype=u.dtype, device=u.device)
+    return p, empty_fp32(u, iterations, *shape), empty_fp32(u, iterations - (pose is None), n.b, n.g)
+
+
+def _attention_gradients(grad, given, kept, window, scale, iterations):
+    gu, gw, gpose, *_ = empty_gradients(grad, given)
+    gnorm = grad.new_empty(0) if given[3] is None else grad.new_empty((2, *given[3].shape), dtype=torch.float32)
+    return [torch.empty_like(given[0]) if window else gu, gw, gpose, gnorm]
+
+
+def _query(pose: Tensor | None, scale: float, u: Tensor) -> Tensor | None:
+    return None if pose is None else (scale * pose.to(u.dtype)).contiguous()
+
+
+def _norm_forward(
+    parts: Tensor, out: Tensor, scale: float, gamma: Tensor | None, beta: Tensor | None, s: Tensor | None = None
+) -> None:
+    """out = scale LayerNorm(s), without gamma and beta scale s; s: sum of parts (chunks, B, J, D), kept if given."""
+    from . import epilogue
+
+    rows = out[..., 0].numel()
+    tiles, constants = plan.epilogue_tile(rows, out.shape[-1], parts.shape[0], large=True)
+    gamma, beta = (out if x is None else x.contiguous() for x in (gamma, beta))  # out is then not read
+    epilogue.norm_forward[(tiles,)](
+        parts, gamma, beta, out if s is None else s, out, parts.shape[0], rows, scale, EPS, NORM=gamma is not out,
+        STORE=s is not None, **constants,
+    )  # fmt: skip
+
+
+def _norm_backward(parts: Tensor, s: Tensor, gs: Tensor, scale: float, gamma: Tensor | None) -> Tensor:
+    """Writes gs. Returns partial gradients of LayerNorm's scale and shift (programs, 2, D)."""
+    from . import epilogue
+
+    rows = s[..., 0].numel()
+    tiles, constants = plan.epilogue_tile(rows, s.shape[-1], parts.shape[0], large=True)
+    programs = min(tiles, PROGRAMS)
+    sums = empty_fp32(s, 0 if gamma is None else programs, 2, s.shape[-1])
+    epilogue.norm_backward[(programs,)](
+        parts, s if gamma is None else gamma.contiguous(), s, gs, sums, parts.shape[0], rows, tiles, scale, EPS,
+        NORM=gamma is not None, **constants,
+    )  # fmt: skip
+    return sums
+
+
+@torch.library.custom_op("flashcaps::route_attention", mutates_args=())
+def route_attention(
+    u: Tensor, weight: Tensor, pose: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    window: list[int], scale: float, iterations: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """p (B, J, D) of the last iteration; s (T, B, J, D) and lse (T or T - 1, B, G) of all.
+
+    u (B, G, 1, C, d), or with a window (C, kernel, stride) an image (B, T, H, W, D). pose: the parents' so far.
+    gamma, beta (D,): LayerNorm's scale and shift, None: no LayerNorm.
+    """
+    p, s, lse = _attention_outputs(u, weight, pose, gamma, beta, window, scale, iterations)
+    query = _query(pose, scale, u)
+    for t in range(iterations if s.numel() else 0):
+        last, here = t == iterations - 1, s[t : t + 1]
+        step = Launch(u, weight, query, window=window, pose=0 if pose is None else pose.numel())
+        parts = step.forward(_lse_of(lse, t, iterations), here)
+        if query is None and not last:
+            query = torch.empty_like(p)
+        out = p if last or query is None else query
+        _norm_forward(parts, out, 1.0 if last else scale, gamma, beta, None if parts is here else here)
+        del parts, step  # before the next
+    return p, s, lse
+
+
+route_attention.register_fake(_attention_outputs)
+
+
+@gradient_of(route_attention, tensors=5, fake=_attention_gradients)
+def route_attention_backward(
+    grad: Tensor, given: list[Tensor | None], kept: list[Tensor], window: list[int], scale: float, iterations: int
+) -> list[Tensor | None]:
+    """gu, gW, gpose, and those of gamma and beta as (2, D). kept: s and lse; the queries are made again from s."""
+    u, weight, pose, gamma, beta = cast(tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None], given)
+    s, lse = kept
+    if s.numel() == 0:
+        return [x.zero_() for x in _attention_gradients(grad, given, kept, window, scale, iterations)]
+    last, sums = iterations - 1, []
+    gs, gq = torch.empty(s.shape[1:], dtype=u.dtype, device=u.device), grad.contiguous()[None]
+    query = None if last == 0 and pose is None else torch.empty_like(gs)
+    into: tuple[Tensor, Tensor, Tensor] | None = None
+    for t in range(last, -1, -1):
+        sums.append(_norm_backward(gq, s[t], gs, 1.0 if t == last else scale, gamma))
+        del gq  # before the next
+        if query is not None and t > 0:
+            _norm_forward(s[t - 1 : t], query, scale, gamma, beta)
+        else:
+            query = _query(pose, scale, u)
+        step = Launch(u, weight, query, window=window, pose=0 if pose is None else pose.numel())
+        into = step.gradients(torch.float32 if last else u.dtype, alone=last == 0) if into is None else into
+        gq = step.backward(gs, _lse_of(lse, t, iterations), into, again=t < last)
+    assert into is not None
+    gpose = None if pose is None else sum_parts(gq, pose.dtype) * scale
+    del gq
+    gnorm = None if gamma is None else torch.cat(sums).sum(0)
+    return [into[0].to(u.dtype), sum_parts(into[1], weight.dtype), gpose, gnorm]

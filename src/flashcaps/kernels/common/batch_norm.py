@@ -15,12 +15,12 @@ Sums over rows are made in two stages of fixed order: statistics and gradients a
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from .rows import fused, power_of_two
+from .rows import ceil_div, empty_fp32, fused, power_of_two
 
 TILE = 4096  # elements of a program's tile, 16 for each of its threads
 WIDEST = 128  # channels of a tile
@@ -31,7 +31,7 @@ TOGETHER = 8  # channels whose sums one program adds up
 
 def normalise(norm: nn.Module, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
     """relu(norm(x) + residual), or less of it; norm's running statistics move as if it were called."""
-    if takes(norm, x) and (residual is None or _alike(x, residual)):
+    if takes(norm, x) and (residual is None or (residual.shape == x.shape and residual.dtype == x.dtype)):
         running = norm.running_mean, norm.running_var, norm.num_batches_tracked
         statistics = batch_statistics(x.detach(), *running, norm.momentum)
         return batch_norm(x, statistics, norm.weight, norm.bias, residual, norm.eps, relu)
@@ -41,59 +41,37 @@ def normalise(norm: nn.Module, x: Tensor, residual: Tensor | None = None, relu: 
 
 
 def takes(norm: nn.Module, x: Tensor) -> TypeGuard[nn.BatchNorm2d]:
-    """Whether the kernels do norm's step: training, as `nn.BatchNorm2d` is by default, with nobody looking on."""
+    """Whether the kernels do norm's step: training, as `nn.BatchNorm2d` is by default, without hooks."""
     if not (fused(x) and type(norm) is nn.BatchNorm2d and norm.training and norm.affine and norm.track_running_stats):
         return False
     plain = norm.momentum is not None and not (norm._forward_hooks or norm._forward_pre_hooks)
-    return plain and x.ndim == 4 and x.shape[1] == norm.num_features and x.numel() > x.shape[1] and _last(x)
+    last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return plain and last and x.shape[1] == norm.num_features and x.numel() > x.shape[1]
 
 
-def _last(x: Tensor) -> bool:
-    return x.is_contiguous(memory_format=torch.channels_last)
+class Cut:
+    """x (B, C, H, W) as rows x channels, in tiles of rows and blocks of channels."""
 
-
-def _alike(x: Tensor, residual: Tensor) -> bool:
-    return residual.shape == x.shape and residual.dtype == x.dtype
-
-
-class Cut(NamedTuple):
-    """x (B, C, H, W) as rows x channels: tiles of `height` x `width`, and programs that sum over rows."""
-
-    rows: int
-    channels: int
-    height: int
-    width: int
-
-    @property
-    def tiles(self) -> int:
-        return -(-self.rows // self.height)
-
-    @property
-    def blocks(self) -> int:
-        """Of channels."""
-        return -(-self.channels // self.width)
+    def __init__(self, x: Tensor) -> None:
+        self.rows, self.channels = x.numel() // x.shape[1], x.shape[1]
+        width = min(power_of_two(self.channels), WIDEST)
+        self.height = min(power_of_two(self.rows), TILE // width)
+        self.tiles, self.blocks = ceil_div(self.rows, self.height), ceil_div(self.channels, width)
+        warps = max(self.height * width // (TILE // 8), 1)
+        self.options = {"C": self.channels, "CP": width, "ROWS": self.height, "num_warps": warps}
 
     def programs(self, kernel: str) -> int:
+        """Programs of each block that sum over rows."""
         return min(self.tiles, max(PROGRAMS[kernel] // self.blocks, 1))
 
-    @property
-    def options(self) -> dict[str, int]:
-        warps = max(self.height * self.width // (TILE // 8), 1)
-        return {"C": self.channels, "CP": self.width, "ROWS": self.height, "num_warps": warps}
-
-    def settling(self, programs: int) -> dict[str, int]:
-        """Options of the second stage of sums."""
+    def merge(self, programs: int) -> tuple[tuple[int], dict[str, int]]:
+        """Grid and options of the second stage of sums."""
         parts = power_of_two(programs)
-        return {"C": self.channels, "CT": TOGETHER, "PP": parts, "num_warps": max(parts * TOGETHER // 512, 1)}
+        options = {"C": self.channels, "CT": TOGETHER, "PP": parts, "num_warps": max(parts * TOGETHER // 512, 1)}
+        return (ceil_div(self.channels, TOGETHER),), options
 
 
-def cut(x: Tensor) -> Cut:
-    rows, channels = x.numel() // x.shape[1], x.shape[1]
-    width = min(power_of_two(channels), WIDEST)
-    return Cut(rows, channels, min(power_of_two(rows), TILE // width), width)
-
-
-def _empty_like(x: Tensor) -> Tensor:
+def _empty_like(x: Tensor, *_: Any) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
@@ -106,21 +84,15 @@ def batch_statistics(x: Tensor, running_mean: Tensor, running_var: Tensor, track
     """(2, C) in fp32: mean and variance of each channel. The running ones move, `tracked` counts one batch more."""
     from . import batch_norm_triton as kernels
 
-    x, at = _laid_out(x), cut(x)
+    x, at = _laid_out(x), Cut(x)
     programs = at.programs("moments")
-    parts = torch.empty(programs, 2, at.channels, dtype=torch.float32, device=x.device)
+    parts, statistics = empty_fp32(x, programs, 2, at.channels), empty_fp32(x, 2, at.channels)
     kernels.moments[programs, at.blocks](x, parts, at.rows, **REGISTERS, **at.options)
-    statistics = torch.empty(2, at.channels, dtype=torch.float32, device=x.device)
-    kernels.settle[(-(-at.channels // TOGETHER),)](
-        parts, statistics, running_mean, running_var, tracked, programs, at.rows, momentum,
-        ROWS=at.height, **at.settling(programs),
-    )  # fmt: skip
+    grid, options = at.merge(programs)
+    kernels.merge_moments[grid](
+        parts, statistics, running_mean, running_var, tracked, programs, at.rows, momentum, ROWS=at.height, **options
+    )
     return statistics
-
-
-@batch_statistics.register_fake
-def _(x, running_mean, running_var, tracked, momentum):
-    return x.new_empty((2, x.shape[1]), dtype=torch.float32)
 
 
 @torch.library.custom_op("flashcaps::batch_norm", mutates_args=())
@@ -130,7 +102,7 @@ def batch_norm(
     """y in channels last. Gradients take `statistics` (2, C) for those of x and go through them to x."""
     from . import batch_norm_triton as kernels
 
-    x, at, y = _laid_out(x), cut(x), _empty_like(x)
+    x, at, y = _laid_out(x), Cut(x), _empty_like(x)
     kernels.normalise[at.tiles, at.blocks](
         x, x if residual is None else _laid_out(residual), y, statistics, weight, bias, at.rows, eps,
         RESIDUAL=residual is not None, RELU=relu, **at.options,
@@ -138,9 +110,13 @@ def batch_norm(
     return y
 
 
-@batch_norm.register_fake
-def _(x, statistics, weight, bias, residual, eps, relu):
-    return _empty_like(x)
+batch_statistics.register_fake(lambda x, *_: empty_fp32(x, 2, x.shape[1]))
+batch_norm.register_fake(_empty_like)
+
+
+def _empty_gradients(g, x, y, statistics, weight, bias, eps, relu):
+    gr = x.new_empty(0) if y is None else _empty_like(x)
+    return _empty_like(x), torch.empty_like(weight), torch.empty_like(bias), gr
 
 
 @torch.library.custom_op("flashcaps::batch_norm_backward", mutates_args=())
@@ -150,27 +126,20 @@ def batch_norm_backward(
     """gx, gw, gb, and the gradient before the ReLU if y tells where that was open, else nothing."""
     from . import batch_norm_triton as kernels
 
-    g, x, at = _laid_out(g), _laid_out(x), cut(x)
+    g, x, at = _laid_out(g), _laid_out(x), Cut(x)
     programs, of_channels = at.programs("gradient_sums"), (statistics, weight, bias, at.rows, eps)
-    parts = torch.empty(programs, 2, at.channels, dtype=torch.float32, device=x.device)
-    gr = x.new_empty(0) if y is None else _empty_like(x)
+    parts, sums = empty_fp32(x, programs, 2, at.channels), empty_fp32(x, 2, at.channels)
+    gx, gw, gb, gr = _empty_gradients(g, x, y, statistics, weight, bias, eps, relu)
     kernels.gradient_sums[programs, at.blocks](
         g, x, x if y is None else _laid_out(y), gr, parts, *of_channels, RESIDUAL=y is not None, RELU=relu,
         **at.options,
     )  # fmt: skip
-    sums = torch.empty(2, at.channels, dtype=torch.float32, device=x.device)
-    gw, gb, gx = torch.empty_like(weight), torch.empty_like(bias), _empty_like(x)
-    kernels.settle_gradients[(-(-at.channels // TOGETHER),)](parts, sums, gw, gb, programs, **at.settling(programs))
+    grid, options = at.merge(programs)
+    kernels.sum_gradients[grid](parts, sums, gw, gb, programs, **options)
     kernels.gradient[at.tiles, at.blocks](
         g if y is None else gr, x, gx, sums, *of_channels, RELU=relu and y is None, **at.options
     )
     return gx, gw, gb, gr
-
-
-@batch_norm_backward.register_fake
-def _(g, x, y, statistics, weight, bias, eps, relu):
-    gr = x.new_empty(0) if y is None else _empty_like(x)
-    return _empty_like(x), torch.empty_like(weight), torch.empty_like(bias), gr
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -185,4 +154,5 @@ def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     return gx, None, gw, gb, (g if y is None else gr) if ctx.residual else None, None, None
 
 
+batch_norm_backward.register_fake(_empty_gradients)
 batch_norm.register_autograd(_backward, setup_context=_keep)

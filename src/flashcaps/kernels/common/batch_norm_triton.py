@@ -1,8 +1,8 @@
-r"""Kernels of `_batch_norm`, over x as (rows, C): a tile is ROWS rows x CP channels, all sums in fp32.
+r"""Triton kernels of BatchNorm, over x as (rows, C): a tile is ROWS rows x CP channels, all sums in fp32.
 
 Statistics. A program adds up d = x - K and d^2, K its first row: its mean is K + sum d / n, its M2 (squared deviations
 from that mean) sum d^2 - (sum d)^2 / n. K is one of the n numbers, so that (K - mean)^2 <= M2 and the difference loses
-at most log2 n of its bits, however large the mean. `settle` merges programs in the order of their number:
+at most log2 n of its bits, however large the mean. `merge_moments` merges programs in the order of their number:
     mean = sum n_p mean_p / n,   M2 = sum M2_p + n_p (mean_p - mean)^2
 Gradients, x^ = (x - mean) rstd, h the gradient of y where y > 0, else 0:
     gb = sum h,   gw = sum h x^,   gx = w rstd (h - gb / n - x^ gw / n),   gr = h
@@ -16,14 +16,14 @@ import triton.language as tl
 
 @triton.jit
 def _channels(C: tl.constexpr, CP: tl.constexpr):
-    """The program's, (1, CP), and which are there."""
+    """The program's channels, (1, CP), and which exist."""
     c = tl.program_id(1) * CP + tl.arange(0, CP)[None, :]
     return c, c < C
 
 
 @triton.jit
 def _tile(t, rows, C: tl.constexpr, CP: tl.constexpr, ROWS: tl.constexpr):
-    """Addresses of tile t and what of it is there."""
+    """Addresses of tile t and which of it exist."""
     c, inside = _channels(C, CP)
     r = t * ROWS + tl.arange(0, ROWS)[:, None]
     return r.to(tl.int64) * C + c, (r < rows) & inside
@@ -31,7 +31,7 @@ def _tile(t, rows, C: tl.constexpr, CP: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def _rows_of(p, programs, rows, ROWS: tl.constexpr):
-    """Rows that program p walks through: tiles p, p + programs, ..., of which the last tile of all may be short."""
+    """Rows of program p, which has tiles p, p + programs, ...; the last tile of all may be short."""
     tiles = tl.cdiv(rows, ROWS)
     short = tl.where((tiles - 1) % programs == p, tiles * ROWS - rows, 0)
     return tl.cdiv(tiles - p, programs) * ROWS - short
@@ -72,7 +72,7 @@ def moments(x, parts, rows, C: tl.constexpr, CP: tl.constexpr, ROWS: tl.constexp
 
 
 @triton.jit
-def settle(
+def merge_moments(
     parts, statistics, running_mean, running_var, tracked, programs, rows, momentum,
     C: tl.constexpr, CT: tl.constexpr, PP: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -149,7 +149,7 @@ def gradient_sums(
 
 
 @triton.jit
-def settle_gradients(parts, sums, gw, gb, programs, C: tl.constexpr, CT: tl.constexpr, PP: tl.constexpr):
+def sum_gradients(parts, sums, gw, gb, programs, C: tl.constexpr, CT: tl.constexpr, PP: tl.constexpr):
     """sums (2, C) over programs, and the same as gw and gb in their dtype."""
     p = tl.arange(0, PP)[:, None]
     c = tl.program_id(0) * CT + tl.arange(0, CT)

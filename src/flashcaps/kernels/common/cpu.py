@@ -1,7 +1,7 @@
 r"""Votes on a CPU, block by block in memory that is used again.
 
 On a CPU a temporary's pages cost more than its arithmetic: a fresh block of votes is written through page faults, a
-block that stays in the cache is not. So the steps of `_attend_cpu` and `_fit_cpu` are autograd functions with their
+block that stays in the cache is not. So the steps of `attend.cpu` and `fit.cpu` are autograd functions with their
 gradients written out, over one layout in which every operation is contiguous:
 
     v (i, B, D, J),   v_i = u_i W_i: one matrix product per group of children,  (R B C, d) x (d, h J)
@@ -31,10 +31,6 @@ class Source(NamedTuple):
     weight: Tensor  # (G, d, h, J)
 
     @property
-    def children(self) -> int:
-        return self.u.shape[0] * self.u.shape[1]
-
-    @property
     def batch(self) -> int:
         return self.u.shape[2]
 
@@ -54,7 +50,7 @@ class Block(NamedTuple):
 
 
 def fits(votes: Votes) -> bool:
-    """Whether these votes are a CPU's, with numbers, and nobody traces what is done to them."""
+    """Whether these votes lie on a CPU, have elements, and are not traced."""
     u, weight = votes
     if u.device.type != "cpu" or weight.device.type != "cpu" or u.numel() == 0 or weight.numel() == 0:
         return False

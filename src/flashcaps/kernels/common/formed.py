@@ -1,8 +1,8 @@
 r"""Votes of a block of children, formed by a matrix product and read where it left them, in the cache where they fit.
 
-For what is no product of poses and transforms (`_spread`), and for poses too wide for the registers of kernels that
-form votes themselves (`_attend_votes`). A block's votes are (children, B C, J h). Backward they are formed again, and
-their gradients take their place.
+For what is no product of poses and transforms (`attend.variance`), and for poses too wide for the registers of kernels
+that form votes themselves (`attend.wide`). A block's votes are (children, B C, J h). Backward they are formed again,
+and their gradients overwrite them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...routing.votes import Votes
-from .rows import power_of_two
+from .rows import empty_fp32, power_of_two
 
 SIZE = 1 << 23  # elements of a block's votes: 32 MB, within the second-level cache of a large GPU
 # Sums over children, as large as the votes of one, are read and written once a block: of several children, if their
@@ -72,7 +72,7 @@ class Gradients:
 
     def __init__(self, u: Tensor, weight: Tensor) -> None:
         (b, g, _, c, d), (j, _, _, h) = u.shape, weight.shape
-        self.u, self.weight = torch.empty(g, b, c, d, device=u.device), torch.empty(g, d, j, h, device=u.device)
+        self.u, self.weight = empty_fp32(u, g, b, c, d), empty_fp32(u, g, d, j, h)
 
     def take(self, block: Block, votes: Tensor) -> None:
         rows = slice(block.first, block.first + votes.shape[0])

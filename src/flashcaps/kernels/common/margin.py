@@ -1,4 +1,4 @@
-"""The margin loss in one kernel, its gradient along with it: on a GPU a dozen operators of microseconds each else."""
+"""The margin loss and its gradient in one kernel, instead of a dozen operators of microseconds each on a GPU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .rows import TILE, power_of_two
+from .rows import TILE, empty_fp32, power_of_two
 
 CLASSES = 1024  # at most, in a program's tile
+
+
+def _empty(v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return empty_fp32(v), empty_fp32(v, *v.shape)
 
 
 @torch.library.custom_op("flashcaps::margin_rows", mutates_args=())
@@ -17,21 +21,15 @@ def margin_rows(
     v: Tensor, targets: Tensor, present: float, absent: float, down_weight: float
 ) -> tuple[Tensor, Tensor]:
     """The loss of lengths v (B, K), and its gradient (B, K). targets: class indices (B,), or multi-hot (B, K)."""
-    from . import margin_triton as kernels
+    from . import rows_triton as kernels
 
     (b, k), kp = v.shape, power_of_two(v.shape[1])
-    loss = torch.empty((), dtype=torch.float32, device=v.device)
-    gradient = torch.empty(b, k, dtype=torch.float32, device=v.device)
+    loss, gradient = _empty(v)
     kernels.margin[(1,)](
         v, targets.contiguous(), loss, gradient, b, *v.stride(), present, absent, down_weight,
         K=k, KP=kp, ROWS=max(min(TILE // kp, power_of_two(b)), 1), INDEX=targets.ndim == 1, num_warps=4,
     )  # fmt: skip
     return loss, gradient
-
-
-@margin_rows.register_fake
-def _(v, targets, present, absent, down_weight):
-    return v.new_empty((), dtype=torch.float32), v.new_empty(v.shape, dtype=torch.float32)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -43,4 +41,5 @@ def _backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     return (g * ctx.saved_tensors[0]).to(ctx.dtype), None, None, None, None
 
 
+margin_rows.register_fake(_empty)
 margin_rows.register_autograd(_backward, setup_context=_keep)

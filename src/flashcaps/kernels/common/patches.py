@@ -1,4 +1,4 @@
-"""What each output of a convolutional layer looks at: one kernel on a GPU, forward and backward.
+"""Patches of a convolutional layer, what each of its outputs sees: one kernel on a GPU, forward and backward.
 
 Backward, each place of the input sums the patches that hold it, in the order of the kernel: one read, one write, the
 same bits every time, in the layout of the input.
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...routing import votes
-from .rows import TILE, Tiles, fused, power_of_two
+from .rows import fused, tile
 
 
 def patches(u: Tensor, kernel: int, stride: int) -> Tensor:
@@ -24,9 +24,10 @@ def patches(u: Tensor, kernel: int, stride: int) -> Tensor:
     return gather_patches(u, kernel, stride) if fused(u) else votes.patches(u, kernel, stride)
 
 
-def _grid(height: int, width: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Places of the output."""
-    return (height - kernel) // stride + 1, (width - kernel) // stride + 1
+def places(image: Tensor, kernel: int, stride: int, padding: int = 0) -> tuple[int, int]:
+    """Rows and columns of the output, of an image (B, C, H, W, ...)."""
+    height, width = ((n + 2 * padding - kernel) // stride + 1 for n in image.shape[2:4])
+    return height, width
 
 
 class Window(NamedTuple):
@@ -44,7 +45,7 @@ class Window(NamedTuple):
 
     @property
     def constants(self) -> dict[str, int]:
-        """What `place_at` and `child_at` are told."""
+        """Arguments of `place_at` and `child_at`."""
         sb, st, sy, sx = self.strides
         place = {"OH": self.height, "OW": self.width, "SB": sb, "PY": self.stride * sy, "PX": self.stride * sx}
         return {**place, "K": self.kernel, "ST": st, "SY": sy, "SX": sx}
@@ -60,28 +61,26 @@ def windowed(u: Tensor, kernel: int, stride: int) -> tuple[Tensor, Window]:
     """u, copied unless it has no gaps and its poses are whole, and its window."""
     if u.stride(-1) != 1 or u.stride() != torch.empty_like(u, device="meta").stride():
         u = u.contiguous()
-    return u, Window(kernel, stride, *_grid(u.shape[2], u.shape[3], kernel, stride), u.stride()[:4])
+    return u, Window(kernel, stride, *places(u, kernel, stride), u.stride()[:4])
 
 
 def fold(g: Tensor, out: Tensor, window: Window, again: bool = False) -> None:
-    """The gradient out (B, T, H, W, D) from that of patches g (B * H' * W', T * k * k, ...), added to what is there
+    """The gradient out (B, T, H, W, D) from that of patches g (B * H' * W', T * k * k, ...), added to what it holds
     if `again`.
     """
     from . import patches_triton as kernels
 
     b, t, h, w, d = out.shape
-    tiles = _tiles(t, d)
-    kernels.scatter[(b * h * w, tiles.total)](
-        g, out, t, h, w, window.height, window.width, *out.stride(), int(again), D=d, KERNEL=window.kernel,
-        STRIDE=window.stride, **tiles.options,
+    tiles, constants = tile(t, d)
+    kernels.scatter[(b * h * w, tiles)](
+        g, out, t, h, w, window.height, window.width, *out.stride(), int(again), KERNEL=window.kernel,
+        STRIDE=window.stride, **constants,
     )  # fmt: skip
 
 
-def _tiles(rows: int, dim: int) -> Tiles:
-    """Rows of one place, in tiles."""
-    columns = power_of_two(dim)
-    height = max(min(power_of_two(rows), TILE // columns), 1)
-    return Tiles(height, columns, -(-rows // height))
+def _empty_patches(u, kernel, stride):
+    b, t, _, _, d = u.shape
+    return torch.empty(b, *places(u, kernel, stride), t * kernel * kernel, d, dtype=u.dtype, device=u.device)
 
 
 @torch.library.custom_op("flashcaps::gather_patches", mutates_args=())
@@ -89,33 +88,25 @@ def gather_patches(u: Tensor, kernel: int, stride: int) -> Tensor:
     """(B, T, H, W, D) of any strides -> (B, H', W', T * k * k, D), contiguous."""
     from . import patches_triton as kernels
 
-    b, t, h, w, d = u.shape
-    oh, ow = _grid(h, w, kernel, stride)
-    out = torch.empty(b, oh, ow, t * kernel * kernel, d, dtype=u.dtype, device=u.device)
-    tiles = _tiles(t * kernel * kernel, d)
-    kernels.gather[(b * oh * ow, tiles.total)](
-        u, out, t, oh, ow, *u.stride(), D=d, KERNEL=kernel, STRIDE=stride, **tiles.options
+    out = _empty_patches(u, kernel, stride)
+    b, oh, ow, rows, d = out.shape
+    tiles, constants = tile(rows, d)
+    kernels.gather[(b * oh * ow, tiles)](
+        u, out, u.shape[1], oh, ow, *u.stride(), KERNEL=kernel, STRIDE=stride, **constants
     )
     return out
 
 
-@gather_patches.register_fake
-def _(u, kernel, stride):
-    b, t, h, w, d = u.shape
-    return u.new_empty(b, *_grid(h, w, kernel, stride), t * kernel * kernel, d)
+def _empty_image(g, size, strides, kernel, stride):
+    return torch.empty_strided(size, strides, dtype=g.dtype, device=g.device)
 
 
 @torch.library.custom_op("flashcaps::scatter_patches", mutates_args=())
 def scatter_patches(g: Tensor, size: list[int], strides: list[int], kernel: int, stride: int) -> Tensor:
     """The gradient of u, of this size and strides, from g (B, H', W', T * k * k, D)."""
-    out = torch.empty_strided(size, strides, dtype=g.dtype, device=g.device)
-    fold(g.contiguous(), out, Window(kernel, stride, *_grid(size[2], size[3], kernel, stride), ()))
+    out = _empty_image(g, size, strides, kernel, stride)
+    fold(g.contiguous(), out, Window(kernel, stride, *places(out, kernel, stride), ()))
     return out
-
-
-@scatter_patches.register_fake
-def _(g, size, strides, kernel, stride):
-    return torch.empty_strided(size, strides, dtype=g.dtype, device=g.device)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -127,4 +118,6 @@ def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     return scatter_patches(g, ctx.size, ctx.strides, ctx.kernel, ctx.stride), None, None
 
 
+gather_patches.register_fake(_empty_patches)
+scatter_patches.register_fake(_empty_image)
 gather_patches.register_autograd(_backward, setup_context=_keep)

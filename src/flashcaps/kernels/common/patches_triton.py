@@ -1,4 +1,4 @@
-"""Kernels of `_patches`: a program copies poses to one output place, or sums the gradients of one input place.
+"""Triton kernels of patches: a program copies poses to one output place, or sums the gradients of one input place.
 
 Other kernels read patches where they lie in the image: child i of place b is at `place_at(b) + child_at(i)`.
 """
@@ -49,8 +49,8 @@ def scatter(
     g, out, T, H, W, OH, OW, sb, st, sh, sw, sd, again, D: tl.constexpr, DP: tl.constexpr, ROWS: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr,
 ):  # fmt: skip
-    """out (B, T, H, W, D): the sum over the patches that hold a place, in the order of the kernel, added to what is
-    there if `again`.
+    """out (B, T, H, W, D): the sum over the patches that hold a place, in the order of the kernel, added to what it
+    holds if `again`.
     """
     place = tl.program_id(0)  # (b, y, x)
     b, y, x = (place // (H * W)).to(tl.int64), place // W % H, place % W

@@ -1,4 +1,4 @@
-"""Short rows: many poses of D numbers each, wherever in memory they lie.
+"""What every kernel shares: what Triton takes, and short rows, many poses of D numbers each, wherever they lie.
 
 torch gives each row of a normalisation a block of threads, and reads a pose that lies across channels only after
 copying it. Here a program takes many rows, from any layout.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
+HAS_TRITON = importlib.util.find_spec("triton") is not None  # asked once: torch.compile cannot trace the question
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LONGEST = 128  # elements of a row that is kept in registers
 TILE = 2048  # elements of a program's tile, 16 for each of its threads
@@ -24,6 +24,28 @@ def fused(x: Tensor) -> bool:
     if not (HAS_TRITON and x.is_cuda) or torch.compiler.is_exporting():
         return False
     return x.dtype in DTYPES and x.numel() > 0
+
+
+def power_of_two(n: int) -> int:
+    """The smallest that is at least n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def empty_fp32(like: Tensor, *shape: int) -> Tensor:
+    """On the same device."""
+    return torch.empty(shape, dtype=torch.float32, device=like.device)
+
+
+def tile(rows: int, dim: int) -> tuple[int, dict[str, int]]:
+    """How many tiles cover so many rows of `dim` numbers, and a kernel's constants."""
+    columns = power_of_two(dim)
+    height = min(power_of_two(rows), max(TILE // columns, 1))
+    warps = max(height * columns // (TILE // 4), 1)
+    return ceil_div(rows, height), {"D": dim, "DP": columns, "ROWS": height, "num_warps": warps}
 
 
 class Rows(NamedTuple):
@@ -39,8 +61,13 @@ class Rows(NamedTuple):
 
     @property
     def arguments(self) -> tuple[int, ...]:
-        """What kernels are told: n0 follows from their number."""
+        """What kernels are passed: n0 follows from their number."""
         return self[1:]
+
+    def tile(self, dim: int) -> tuple[int, dict[str, int]]:
+        """Tiles of all rows, none of which crosses the first two axes, and a kernel's constants."""
+        tiles, constants = tile(self.n2, dim)
+        return self.n0 * self.n1 * tiles, constants
 
 
 def rows_of(x: Tensor) -> tuple[Tensor, Rows]:
@@ -74,26 +101,3 @@ def laid_out_like(x: Tensor, gradient: Tensor) -> Tensor:
     if gradient.stride() == torch.empty_like(x, device="meta").stride():
         return gradient
     return torch.empty_like(x).copy_(gradient)
-
-
-class Tiles(NamedTuple):
-    """Rows x columns of a tile, and how many tiles cover all rows."""
-
-    rows: int
-    columns: int
-    total: int
-
-    @property
-    def options(self) -> dict[str, int]:
-        return {"ROWS": self.rows, "DP": self.columns, "num_warps": max(self.rows * self.columns // (TILE // 4), 1)}
-
-
-def tiles_of(rows: Rows, dim: int) -> Tiles:
-    columns = power_of_two(dim)
-    height = min(power_of_two(rows.n2), max(TILE // columns, 1))
-    return Tiles(height, columns, rows.n0 * rows.n1 * -(-rows.n2 // height))
-
-
-def power_of_two(n: int) -> int:
-    """The smallest that is at least n."""
-    return 1 << max(n - 1, 0).bit_length()

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .rows import TILE, fused, power_of_two
+from .patches import places
+from .rows import TILE, ceil_div, fused, power_of_two
 
 CHANNELS = 4  # at most: more, and a library's convolution is a product of its own
 SMALLEST, LARGEST = 49, 512  # numbers under the kernel
@@ -23,13 +24,10 @@ def few_numbers(channels: int, kernel: int) -> bool:
     return channels <= CHANNELS and SMALLEST <= channels * kernel * kernel <= LARGEST
 
 
-def _columns(numbers: int) -> int:
-    """With a one, a multiple of 8: as the matrix units read half precision."""
-    return (numbers // 8 + 1) * 8
-
-
-def _grid(x: Tensor, kernel: int, stride: int, padding: int) -> tuple[int, int]:
-    return tuple((n + 2 * padding - kernel) // stride + 1 for n in x.shape[2:])  # type: ignore[return-value]
+def _empty_columns(x, kernel, stride, padding, dtype):
+    """Columns are the numbers and a one, filled up to a multiple of 8: as the matrix units read half precision."""
+    (oh, ow), columns = places(x, kernel, stride, padding), (x.shape[1] * kernel * kernel // 8 + 1) * 8
+    return torch.empty(x.shape[0] * oh * ow, columns, dtype=dtype, device=x.device)
 
 
 @torch.library.custom_op("flashcaps::image_columns", mutates_args=())
@@ -37,42 +35,35 @@ def image_columns(x: Tensor, kernel: int, stride: int, padding: int, dtype: torc
     """(B, C, H, W) -> (B H' W', columns) in `dtype`: C k k numbers (channel, row, column), then ones."""
     from . import patches_triton as kernels
 
-    b, c, h, w = x.shape
-    (oh, ow), k = _grid(x, kernel, stride, padding), c * kernel * kernel
-    width, rows = _columns(k), b * oh * ow
-    out = torch.empty(rows, width, dtype=dtype, device=x.device)
+    out = _empty_columns(x, kernel, stride, padding, dtype)
+    rows, width = out.shape
     wp = power_of_two(width)
     height = max(TILE // wp, 1)
-    kernels.columns[(-(-rows // height),)](
-        x, out, rows, h, w, oh, ow, *x.stride(), K=k, WIDTH=width, WP=wp, ROWS=height, KERNEL=kernel, STRIDE=stride,
-        PADDING=padding, num_warps=4,
+    kernels.columns[(ceil_div(rows, height),)](
+        x, out, rows, *x.shape[2:], *places(x, kernel, stride, padding), *x.stride(), K=x.shape[1] * kernel * kernel,
+        WIDTH=width, WP=wp, ROWS=height, KERNEL=kernel, STRIDE=stride, PADDING=padding, num_warps=4,
     )  # fmt: skip
     return out
 
 
-@image_columns.register_fake
-def _(x, kernel, stride, padding, dtype):
-    oh, ow = _grid(x, kernel, stride, padding)
-    return x.new_empty((x.shape[0] * oh * ow, _columns(x.shape[1] * kernel * kernel)), dtype=dtype)
+def _empty_product(cols, weight, batch, height):
+    size = batch, weight.shape[0], height, cols.shape[0] // (batch * height)
+    return torch.empty(size, dtype=cols.dtype, device=cols.device, memory_format=torch.channels_last)
 
 
 @torch.library.custom_op("flashcaps::image_product", mutates_args=())
 def image_product(cols: Tensor, weight: Tensor, batch: int, height: int) -> Tensor:
     """cols (B H' W', columns), weight (channels, columns) -> (B, channels, H', W'), channels last.
 
-    An operator, since what changes its result in place, a ReLU, would else change a view: autograd copies those.
+    An operator, because a ReLU that changes its result in place would else change a view, and autograd copies those.
     """
-    channels, width = weight.shape[0], cols.shape[0] // (batch * height)
-    size = batch, channels, height, width
-    out = torch.empty(size, dtype=cols.dtype, device=cols.device, memory_format=torch.channels_last)
-    torch.mm(cols, weight.t(), out=out.permute(0, 2, 3, 1).view(-1, channels))
+    out = _empty_product(cols, weight, batch, height)
+    torch.mm(cols, weight.t(), out=out.permute(0, 2, 3, 1).view(-1, weight.shape[0]))
     return out
 
 
-@image_product.register_fake
-def _(cols, weight, batch, height):
-    size = batch, weight.shape[0], height, cols.shape[0] // (batch * height)
-    return torch.empty(size, dtype=cols.dtype, device=cols.device, memory_format=torch.channels_last)
+image_columns.register_fake(_empty_columns)
+image_product.register_fake(_empty_product)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -95,7 +86,7 @@ def convolve_image(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, 
     cols = image_columns(x, kernel, stride, padding, dtype)
     w = weight.flatten(1) if bias is None else torch.cat([weight.flatten(1), bias[:, None]], 1)
     w = F.pad(w, (0, cols.shape[1] - w.shape[1])).to(dtype)
-    return image_product(cols, w, x.shape[0], _grid(x, kernel, stride, padding)[0])
+    return image_product(cols, w, x.shape[0], places(x, kernel, stride, padding)[0])
 
 
 class ImageConv2d(nn.Conv2d):

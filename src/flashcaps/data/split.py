@@ -1,0 +1,162 @@
+"""What every data set gives: splits of uint8 images that become float batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .checks import check_integers
+from .stored_images import StoredImages
+
+
+class Batch(NamedTuple):
+    """B composed images of K classes.
+
+    images (B, C, H, W) float in [0, 1]; targets multi-hot float (B, K) or class indices (B,);
+    sources (B, 2, C, H, W): the two images before they were overlaid; labels (B, 2): their classes, -1 for none.
+    """
+
+    images: Tensor
+    targets: Tensor
+    sources: Tensor | None = None
+    labels: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Split:
+    """N examples: images (N, C, H, W) uint8, labels (N,) int64, info: one (N,) tensor per further label.
+
+    A text data set has its N phrases in `text`, and images of shape (N, 0, 0, 0). Images that are read as they are
+    needed are a StoredImages, which is indexed like a tensor.
+    """
+
+    images: Tensor
+    labels: Tensor
+    info: dict[str, Tensor] = field(default_factory=dict)
+    text: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, x in (("images", self.images), ("labels", self.labels)):
+            if not isinstance(x, Tensor | StoredImages) or x.layout != torch.strided:
+                raise TypeError(f"{name}: expected a dense tensor, got {type(x).__name__}")
+        if self.images.dtype != torch.uint8 or self.images.dim() != 4:
+            raise ValueError(
+                f"images: expected uint8 (N, C, H, W), got {self.images.dtype} {tuple(self.images.shape)}; "
+                "keep pixels as 0..255 and let to_float make the batches"
+            )
+        if self.labels.device != self.images.device:
+            raise ValueError(f"labels: on {self.labels.device}, but the images are on {self.images.device}; move one")
+        columns = {"labels": self.labels, **self.info}
+        for name, column in columns.items():
+            if column.shape[:1] != self.images.shape[:1]:
+                raise ValueError(f"{name}: expected {len(self)} rows, one per image, got {tuple(column.shape)}")
+        if self.text is not None and len(self.text) != len(self):
+            raise ValueError(f"text: expected {len(self)} phrases, one per label, got {len(self.text)}")
+
+    def __len__(self) -> int:
+        return self.images.shape[0]
+
+    def to(self, device: torch.device | str) -> Split:
+        info = {name: column.to(device) for name, column in self.info.items()}
+        return replace(self, images=self.images.to(device), labels=self.labels.to(device), info=info)
+
+    def select(self, indices: Tensor | slice) -> Split:
+        """The examples at `indices`, in that order."""
+        text = self.text
+        if text is not None:
+            rows = range(len(text))[indices] if isinstance(indices, slice) else indices.tolist()
+            text = tuple(text[i] for i in rows)
+        info = {name: column[indices] for name, column in self.info.items()}
+        images: Any = self.images.select(indices) if isinstance(self.images, StoredImages) else self.images[indices]
+        return Split(images, self.labels[indices], info, text)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A training and a test split, and what a model must know about them.
+
+    shape is that of one image as the model sees it. Where images are composed from the splits' digits,
+    `compose(split)` makes the generator: an object with sample(n, generator) -> Batch and fixed(count, seed).
+    `validation` is set only where the authors publish one, or where viewpoints are held out: the familiar ones.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    classes: int
+    shape: tuple[int, int, int]
+    multilabel: bool = False
+    class_names: tuple[str, ...] = ()
+    validation: Split | None = None
+    compose: Callable[[Split], Any] | None = None
+
+    def to(self, device: torch.device | str) -> Dataset:
+        validation = None if self.validation is None else self.validation.to(device)
+        return replace(self, train=self.train.to(device), test=self.test.to(device), validation=validation)
+
+
+def to_float(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """uint8 0..255 -> float in [0, 1]; float images pass."""
+    if not isinstance(images, Tensor):
+        raise TypeError(f"images: expected a tensor, got {type(images).__name__}")
+    if images.dtype != torch.uint8:
+        if not images.is_floating_point():
+            raise ValueError(f"images: expected uint8 or floats, got {images.dtype}; convert them with .float()")
+        return images.to(dtype)
+    return images.to(dtype).mul_(1 / 255)  # CPU and GPU round a quotient differently, but not this product
+
+
+def join(splits: Sequence[Split]) -> Split:
+    """The images and labels of several splits, one after the other."""
+    return Split(torch.cat([split.images for split in splits]), torch.cat([split.labels for split in splits]))
+
+
+def holdout(split: Split, count: int, seed: int = 0) -> tuple[Split, Split]:
+    """(train, validation): `count` examples held out with every class in proportion."""
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"count: expected a whole number, got {count!r}")
+    if not 0 < count < len(split):
+        raise ValueError(f"holdout: expected 1 to {len(split) - 1} of {len(split)} examples held out, got {count}")
+    labels = split.labels.cpu()
+    check_integers("labels", labels)
+    if labels.min() < 0:
+        raise ValueError(f"labels: expected classes from 0, got {labels.min().item()}")
+    total = torch.bincount(labels)
+    share = total.double() * count / len(split)
+    quota = share.floor().long()
+    most_owed = (share - quota).argsort(descending=True, stable=True)
+    quota[most_owed[: count - int(quota.sum())]] += 1
+
+    shuffled = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))
+    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    first = (total.cumsum(0) - total).repeat_interleave(total)
+    rank = torch.arange(len(split)) - first
+    held = torch.zeros(len(split), dtype=torch.bool)
+    held[by_class[rank < quota.repeat_interleave(total)]] = True
+    device = split.labels.device
+    return split.select((~held).nonzero()[:, 0].to(device)), split.select(held.nonzero()[:, 0].to(device))
+
+
+def describe(dataset: Dataset) -> str:
+    """A few lines to print: sizes, shape, classes and how many examples each has."""
+    c, h, w = dataset.shape
+    what = "phrases" if dataset.train.text is not None else f"{c}x{h}x{w} images"
+    if dataset.compose is not None:
+        what += " composed on the fly from these digits"
+    lines = [f"{dataset.name}: {what}, {dataset.classes} classes" + (", several at once" if dataset.multilabel else "")]
+    splits = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
+    for name, split in splits.items():
+        if split is not None:
+            labels = split.labels.cpu()
+            counts = labels.sum(0) if labels.ndim == 2 else torch.bincount(labels, minlength=dataset.classes)
+            extra = f"; also {', '.join(split.info)}" if split.info else ""
+            each = f"{int(counts.min()):,} to {int(counts.max()):,} a class"
+            lines.append(f"  {name:<10} {len(split):>7,}, {each}{extra}")
+    if dataset.class_names:
+        shown = ", ".join(dataset.class_names[:10]) + (", ..." if len(dataset.class_names) > 10 else "")
+        lines.append(f"  classes    {shown}")
+    return "\n".join(lines)

@@ -1,0 +1,178 @@
+r"""Triton kernels of a step whose couplings all equal `share`: three plain matrix products.
+
+    s_j = share sum_i u_i W_ij        gu_i = share sum_j gs_j W_ij^T        gW_ij = share sum_b u_i^T gs_j
+
+In matrices: rows (b, c), columns n = (i, k) of poses and m = (j, h) of parents. A library's product would need a
+transposed copy of u first. COPIED: W is a copy in the order in which many rows read it, along the axis that is summed
+over, as the matrix units take TF32: (m, n) for s, (n, m) for gu. OH to SX: where u lies, `common.patches.Window`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ..common.patches_triton import child_at, place_at
+
+HALF = tl.constexpr(tl.bfloat16)
+
+
+@triton.jit
+def _capsules_at(r, n, rows, N: tl.constexpr, C: tl.constexpr, K: tl.constexpr):
+    """Addresses in u (B, G, C, d), or in s (B, J, C, h), at rows (b, c) and columns (capsule, element); their mask."""
+    inside = (r < rows)[:, None] & (n < N * K)[None, :]
+    if C == 1:
+        return r[:, None] * (N * K) + n[None, :], inside
+    return (r // C * (N * C * K) + r % C * K)[:, None] + (n // K * (C * K) + n % K)[None, :], inside
+
+
+@triton.jit
+def _poses_at(
+    r, n, rows, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+):  # fmt: skip
+    """The same in u, which may lie in an image."""
+    at, inside = _capsules_at(r, n, rows, G, C, D)
+    if OH * OW * K > 1 or SB != G * C * D:
+        place = place_at(r // C, OH, OW, SB, PY, PX) + r % C * D
+        at = place[:, None] + (child_at(n // D, K, ST, SY, SX) + n % D)[None, :]
+    return at, inside
+
+
+@triton.jit
+def _weights_at(n, m, G: tl.constexpr, J: tl.constexpr, D: tl.constexpr, H: tl.constexpr):
+    """Addresses in W (J, d, G, h) at rows n and columns m, and their mask, (N, M)."""
+    row = n % D * G + n // D
+    at = row[:, None] * H + (m // H * (D * G * H) + m % H)[None, :]
+    return at, (n < G * D)[:, None] & (m < J * H)[None, :]
+
+
+@triton.jit
+def _matrix_at(a, b, A: tl.constexpr, B: tl.constexpr):
+    """Addresses in a matrix (A, B) at rows a and columns b, and their mask."""
+    return a[:, None] * B + b[None, :], (a < A)[:, None] & (b < B)[None, :]
+
+
+@triton.jit
+def uniform_sum(
+    u, w, s, rows, tiles, share,
+    G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
+    R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, COPIED: tl.constexpr, PRECISION: tl.constexpr,
+    STAGES: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+):  # fmt: skip
+    """Partial s of `tiles` tiles of columns n -> (chunks, B, J, C, h)."""
+    m = tl.program_id(0) * M + tl.arange(0, M)
+    r = tl.program_id(1) * R + tl.arange(0, R)
+    first = tl.program_id(2) * tiles
+    total = tl.zeros((R, M), tl.float32)
+    for t in tl.range(first, tl.minimum(first + tiles, tl.cdiv(G * D, N)), num_stages=STAGES):
+        n = t * N + tl.arange(0, N)
+        u_at, u_in = _poses_at(r, n, rows, G, C, D, OH, OW, SB, PY, PX, K, ST, SY, SX)
+        x = tl.load(u + u_at, u_in, 0.0)
+        if COPIED:
+            w_at, w_in = _matrix_at(m, n, J * H, G * D)
+            w_n = tl.trans(tl.load(w + w_at, w_in, 0.0))
+        else:
+            w_at, w_in = _weights_at(n, m, G, J, D, H)
+            w_n = tl.load(w + w_at, w_in, 0.0)
+        total = tl.dot(x, w_n, total, input_precision=PRECISION)
+    p_at, p_in = _capsules_at(r, m, rows, J, C, H)
+    tl.store(s + tl.program_id(2).to(tl.int64) * rows * (J * H) + p_at, total * share, p_in)
+
+
+@triton.jit
+def uniform_pose_gradient(
+    gs, w, gu, rows, share, again,
+    G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
+    R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, COPIED: tl.constexpr, PRECISION: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """gu, added to what it holds if `again`."""
+    n = tl.program_id(0) * N + tl.arange(0, N)
+    r = tl.program_id(1) * R + tl.arange(0, R)
+    total = tl.zeros((R, N), tl.float32)
+    for t in tl.range(0, tl.cdiv(J * H, M), num_stages=STAGES):
+        m = t * M + tl.arange(0, M)
+        p_at, p_in = _capsules_at(r, m, rows, J, C, H)
+        if COPIED:
+            w_at, w_in = _matrix_at(n, m, G * D, J * H)
+        else:
+            w_at, w_in = _weights_at(n, m, G, J, D, H)
+        w_n = tl.trans(tl.load(w + w_at, w_in, 0.0))
+        total = tl.dot(tl.load(gs + p_at, p_in, 0.0), w_n, total, input_precision=PRECISION)
+    u_at, u_in = _capsules_at(r, n, rows, G, C, D)
+    total = total * share + tl.load(gu + u_at, u_in & (again > 0), 0.0)
+    tl.store(gu + u_at, total.to(gu.dtype.element_ty), u_in)
+
+
+@triton.jit
+def _halves(x):
+    """fp32 as the sum of two bf16: 16 bits of its mantissa."""
+    high = x.to(HALF)
+    return high, (x - high.to(tl.float32)).to(HALF)
+
+
+@triton.jit
+def _add_product(
+    total, x, x_rest, gs, r, m, rows, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr, HALVES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """total + x gs, of a tile x (N, R) and rows r, columns m of gs."""
+    p_at, p_in = _capsules_at(r, m, rows, J, C, H)
+    g = tl.load(gs + p_at, p_in, 0.0)
+    if HALVES:
+        g, g_rest = _halves(g)
+        total = tl.dot(x_rest, g, total)
+        total = tl.dot(x, g_rest, total)
+        return tl.dot(x, g, total)
+    return tl.dot(x, g, total, input_precision=PRECISION)
+
+
+@triton.jit
+def _store_weights(gw, total, n, m, again, G: tl.constexpr, J: tl.constexpr, D: tl.constexpr, H: tl.constexpr):
+    w_at, w_in = _weights_at(n, m, G, J, D, H)
+    tl.store(gw + w_at, total + tl.load(gw + w_at, w_in & (again > 0), 0.0), w_in)
+
+
+@triton.jit
+def uniform_weight_gradient(
+    gs, u, gw, rows, tiles, share, again,
+    G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
+    R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, TWICE: tl.constexpr, HALVES: tl.constexpr,
+    PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
+    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+):  # fmt: skip
+    """Partial gW of `tiles` tiles of rows -> (chunks, J, d, G, h), added to what it holds if `again`.
+
+    The sum is over rows, across which neither factor lies: the matrix units take TF32 only along it, so that each
+    number is moved on its own. HALVES: as sums of two bf16, which they take either way, in three products; poses are
+    multiplied by the share before, since what is computed is read whole and turned after, a bare load as it comes.
+    TWICE: M columns and M more, for the same poses; a warp that reads 64 columns reads whole sectors of 4 x 4 poses.
+    """
+    m = tl.program_id(0) * (M + M * TWICE) + tl.arange(0, M)
+    n = tl.program_id(1) * N + tl.arange(0, N)
+    first = tl.program_id(2) * tiles
+    total = tl.zeros((N, M), tl.float32)
+    if TWICE:
+        second = tl.zeros((N, M), tl.float32)
+    for t in tl.range(first, tl.minimum(first + tiles, tl.cdiv(rows, R)), num_stages=STAGES):
+        r = t * R + tl.arange(0, R)
+        u_at, u_in = _poses_at(r, n, rows, G, C, D, OH, OW, SB, PY, PX, K, ST, SY, SX)
+        x = tl.load(u + u_at, u_in, 0.0)
+        if HALVES:
+            x, x_rest = _halves(tl.trans(x * share))
+        else:
+            x = tl.trans(x)
+            x_rest = x
+        total = _add_product(total, x, x_rest, gs, r, m, rows, J, C, H, HALVES, PRECISION)
+        if TWICE:
+            second = _add_product(second, x, x_rest, gs, r, m + M, rows, J, C, H, HALVES, PRECISION)
+    scale = 1.0 if HALVES else share
+    gw += tl.program_id(2).to(tl.int64) * J * G * (D * H)
+    _store_weights(gw, total * scale, n, m, again, G, J, D, H)
+    if TWICE:
+        _store_weights(gw, second * scale, n, m + M, again, G, J, D, H)

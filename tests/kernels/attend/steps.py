@@ -1,0 +1,146 @@
+"""Steps of `attend` and of dynamic routing on drawn numbers, and how far they are from explicit votes in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flashcaps.kernels.attend import plan
+from flashcaps.kernels.attend.triton import TritonAttend, dynamic_poses
+from flashcaps.routing.dynamic import dynamic_routing
+from flashcaps.routing.math import over_parents
+from flashcaps.routing.votes import Votes
+
+from ..poison import poison_memory
+
+GIVEN = ["nothing", "query", "logits", "shared logits", "both"]
+# b, g, j, c, d, h: vector poses, matrix poses, primes, ones, powers of two that leave nothing over
+SHAPES = [(5, 7, 3, 1, 3, 5), (3, 5, 2, 2, 3, 3), (2, 3, 5, 4, 4, 4), (1, 1, 1, 1, 1, 1), (4, 8, 4, 1, 8, 16)]
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
+Drawn = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+
+
+def draw(shape: tuple[int, ...], given: str, dtype: torch.dtype, device: str = "cpu", scale: float = 1.0) -> Drawn:
+    """u, weight, query and logits that require gradients."""
+    b, g, j, c, d, h = shape
+
+    def normal(*size: int, std: float = 1.0, kind: torch.dtype = dtype) -> Tensor:
+        return (std * torch.randn(size, device=device)).to(kind).requires_grad_()
+
+    logits = {"logits": (g, j), "both": (g, j), "shared logits": (j,)}.get(given)
+    return (
+        normal(b, g, 1, c, d),
+        normal(j, d, g, h, std=d**-0.5),
+        normal(b, j, c * h, std=scale * (c * h) ** -0.5) if given in ("query", "both") else None,
+        None if logits is None else normal(*logits, kind=torch.float32),
+    )
+
+
+def explicit(u: Tensor, weight: Tensor, query: Tensor | None, logits: Tensor | None, leaky: bool) -> Tensor:
+    v = Votes(u, weight).explicit()
+    a = v.new_zeros(v.shape[:3])
+    if query is not None:
+        a = a + torch.einsum("bijd,bjd->bij", v, query)
+    return torch.einsum("bij,bijd->bjd", over_parents(a if logits is None else a + logits, leaky), v)
+
+
+def fused(u: Tensor, weight: Tensor, query: Tensor | None, logits: Tensor | None, leaky: bool) -> Tensor:
+    return TritonAttend(Votes(u, weight), logits, leaky)(query)
+
+
+def with_gradients(function: Callable[..., Tensor], drawn: Drawn, grad: Tensor, leaky: bool) -> list[Tensor]:
+    out = function(*drawn, leaky)
+    return [out.detach(), *torch.autograd.grad(out, [x for x in drawn if x is not None], grad.to(out.dtype))]
+
+
+def errors(drawn: Drawn, leaky: bool) -> list[float]:
+    """||x - reference|| / ||reference|| of the output and of every gradient. NaN is inf."""
+    u, weight = drawn[:2]
+    n = Votes(u, weight).shape
+    grad = torch.randn(n[0], n[2], n[3], device=u.device).to(u.dtype)
+    actual = with_gradients(fused, drawn, grad, leaky)
+    double = tuple(None if x is None else x.detach().double().requires_grad_() for x in drawn)
+    expected = with_gradients(explicit, double, grad, leaky)  # type: ignore[arg-type]
+    for x, given in zip(actual[1:], [x for x in drawn if x is not None], strict=True):
+        assert x.dtype == given.dtype
+        assert x.shape == given.shape
+    return relative(actual, expected)
+
+
+def assert_close(drawn: Drawn, leaky: bool = False, factor: float = 1.0) -> None:
+    far = errors(drawn, leaky)
+    assert max(far) < factor * TOLERANCE[drawn[0].dtype], far
+
+
+def dynamic_errors(
+    shape: tuple[int, ...], given: str, dtype: torch.dtype, device: str = "cpu", **how: Any
+) -> list[float]:
+    """Relative errors of the pose and of the gradients of u, weight, bias and logits."""
+    u, weight, bias, logits = draw(shape, given, dtype, device)
+    if bias is not None:
+        bias = bias.detach()[0].requires_grad_()
+    given_to = [x for x in (u, weight, bias, logits) if x is not None]
+    grad = torch.randn(u.shape[0], weight.shape[0], shape[3] * shape[5], device=device).to(dtype)
+    v = dynamic_poses(Votes(u, weight), 3, logits, bias, **how)
+    actual = [v.detach(), *torch.autograd.grad(v, given_to, grad)]
+    double = [None if x is None else x.detach().double().requires_grad_() for x in (u, weight, bias, logits)]
+    votes = Votes(double[0], double[1]).explicit()  # type: ignore[arg-type]
+    out = dynamic_routing(votes, iterations=3, bias=double[2], logits=double[3], **how).pose
+    expected = [out.detach(), *torch.autograd.grad(out, [x for x in double if x is not None], grad.double())]
+    return relative(actual, expected)
+
+
+def relative(actual: list[Tensor], expected: list[Tensor]) -> list[float]:
+    """||x - y|| / ||y||; NaN is inf."""
+    pairs = zip(actual, expected, strict=True)
+    far = [(x.double() - y).detach().norm() / y.detach().norm().clamp(min=1e-3) for x, y in pairs]
+    return [float(torch.nan_to_num(e, nan=float("inf"))) for e in far]
+
+
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that no kernel wrote is NaN."""
+    poison_memory(monkeypatch, "empty", "empty_strided")
+
+
+def small_tiles(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
+    """Tiles of 2 x 2, so that small shapes have many; `full` programs, so that each loops, or none does."""
+    whole = plan.tile
+    monkeypatch.setattr(plan, "FULL", dict.fromkeys(plan.FULL, full))
+    plan.cut.cache_clear()
+    monkeypatch.setattr(plan, "tile", lambda n, kernel, *given: whole(n, kernel, *given)._replace(bt=2, ic=2))
+    monkeypatch.setattr(plan, "uniform", lambda kernel, n: plan.UniformTile(2, 4, 4, 1, 2, 1))
+    monkeypatch.setattr(plan, "MULTIPROCESSORS", full)
+    plan.chunks.cache_clear()
+
+
+def assert_detached(shape: tuple[int, ...], given: str) -> None:
+    """Gradients of a detached agreement: those of the same couplings, from votes that are detached."""
+    u, weight, query, logits = draw(shape, given, torch.float32)
+    attend = TritonAttend(Votes(u, weight), logits, detach=True)
+    fixed = over_parents(attend.couplings(query).log())
+    expected, actual = torch.einsum("bij,bijd->bjd", fixed, Votes(u, weight).explicit()), attend(query)
+    given_to, grad = [x for x in (u, weight, query, logits) if x is not None], torch.randn(expected.shape)
+    pairs = (torch.autograd.grad(x, given_to, grad) for x in (actual, expected))
+    for x, y in zip(*pairs, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+def assert_closed(shape: tuple[int, ...]) -> None:
+    """Logits of -inf, of the first parent and of the last."""
+    u, weight, query, logits = (x.detach() for x in draw(shape, "both", torch.float32) if x is not None)
+    logits[::2, 0] = logits[1::2, 2] = float("-inf")
+    actual, expected = (step(u, weight, query, logits, False) for step in (fused, explicit))
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def opcheck_step(drawn: Drawn) -> None:
+    """`attend` and its gradient are operators as torch wants them."""
+    attend, backward = torch.ops.flashcaps.attend.default, torch.ops.flashcaps.attend_backward.default
+    torch.library.opcheck(attend, (*drawn, False, False))
+    inputs = [None if x is None else x.detach() for x in drawn]
+    out, lse = attend(*inputs, False, False)
+    torch.library.opcheck(backward, (out, inputs, [lse], False, False))

@@ -1,0 +1,188 @@
+"""The Triton `attend` in Triton's interpreter, outputs and every gradient, against explicit votes in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import triton.language as tl
+
+from flashcaps.kernels.attend import plan
+from flashcaps.kernels.attend.launch import precision
+from flashcaps.kernels.attend.triton import TritonAttend, dynamic_poses, supported
+from flashcaps.routing.math import OverPositions, masked, over_parents
+from flashcaps.routing.votes import Votes, covered
+
+from ..opcheck import opcheck
+from . import steps
+from .steps import GIVEN, SHAPES, assert_close, draw, dynamic_errors, explicit, fused, with_gradients
+
+
+def test_on_a_cpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    votes = Votes(torch.randn(2, 3, 1, 1, 4), torch.randn(5, 4, 3, 6))
+    assert supported(votes) == "votes on cpu; the kernel runs on CUDA devices"
+    with pytest.raises(ValueError, match="votes on cpu"):
+        TritonAttend(votes)
+
+
+def test_precision_follows_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting, expected in {"highest": "tf32x3", "high": "tf32", "medium": "tf32"}.items():
+        monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda setting=setting: setting)
+        assert precision(torch.float32) == expected
+
+
+class TestInterpreted:
+    """Runs where kernels run on the CPU, one program after another."""
+
+    __test__ = not torch.cuda.is_available()
+
+    @pytest.fixture(autouse=True)
+    def _seed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        torch.manual_seed(0)
+        steps.poison(monkeypatch)
+
+    @pytest.mark.parametrize("given", GIVEN)
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_output_and_gradients(self, shape: tuple[int, ...], given: str) -> None:
+        assert_close(draw(shape, given, torch.float32))
+
+    @pytest.mark.parametrize("given", GIVEN)
+    def test_leaky(self, given: str) -> None:
+        assert_close(draw(SHAPES[1], given, torch.float32), leaky=True)
+
+    @pytest.mark.parametrize("full", [1, 5, 1000])
+    @pytest.mark.parametrize(("shape", "given"), [((3, 5, 3, 1, 3, 5), "both"), ((3, 5, 2, 2, 3, 3), "nothing")])
+    def test_many_tiles(self, shape: tuple[int, ...], given: str, full: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        steps.small_tiles(monkeypatch, full)
+        assert_close(draw(shape, given, torch.float32))
+
+    @pytest.mark.parametrize("numbers", ["highest", "high", "fp16"])
+    @pytest.mark.parametrize(
+        ("shape", "full"), [(SHAPES[0], None), ((3, 3, 9, 2, 2, 11), None), ((5, 5, 2, 2, 3, 3), 1), (SHAPES[0], 5)]
+    )
+    def test_equal_couplings_of_many_rows(
+        self, shape: tuple[int, ...], full: int | None, numbers: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Weights are copied first, and where TF32 is allowed gW is computed from halves of fp32. More than 64 columns
+        of parents are taken twice.
+
+        The interpreter multiplies the bits of bf16: halves are fp16 here.
+        """
+        monkeypatch.setattr(plan, "ROWS", 1)
+        monkeypatch.setattr("flashcaps.kernels.attend.uniform.HALF", tl.constexpr(tl.float16))
+        if full is not None:
+            steps.small_tiles(monkeypatch, full)
+        torch.set_float32_matmul_precision("highest" if numbers == "fp16" else numbers)
+        assert_close(draw(shape, "nothing", torch.float16 if numbers == "fp16" else torch.float32))
+
+    @pytest.mark.parametrize("given", ["nothing", "both"])
+    @pytest.mark.parametrize("shape", SHAPES[:3])
+    def test_fp16(self, shape: tuple[int, ...], given: str) -> None:
+        assert_close(draw(shape, given, torch.float16))
+
+    @pytest.mark.parametrize("given", ["query", "both"])
+    def test_detached_agreement(self, given: str) -> None:
+        steps.assert_detached(SHAPES[1], given)
+
+    def test_steep_couplings(self) -> None:
+        """Agreements and logits of hundreds: softmax takes one parent, nothing overflows; their rounding grows."""
+        assert_close(draw((3, 5, 4, 1, 8, 16), "query", torch.float32, scale=300.0), factor=100.0)
+        u, weight, query, logits = draw((3, 5, 4, 1, 3, 4), "both", torch.float32)
+        assert logits is not None
+        assert_close((u, weight, query, (200 * logits).detach().requires_grad_()), factor=100.0)
+
+    def test_a_parent_that_is_closed(self) -> None:
+        """A logit of -inf: no coupling, whichever parent comes first."""
+        steps.assert_closed((3, 5, 3, 1, 4, 4))
+
+    def test_strided_inputs(self) -> None:
+        u, weight, query, _ = draw((3, 5, 2, 2, 3, 4), "query", torch.float32)
+        assert query is not None
+        strided = [torch.stack([x, x], -1).detach()[..., 0].requires_grad_() for x in (u, weight, query)]
+        assert not strided[0].is_contiguous()
+        assert_close((*strided, None))  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("given", GIVEN)
+    def test_couplings(self, given: str) -> None:
+        u, weight, query, logits = (None if x is None else x.detach() for x in draw(SHAPES[1], given, torch.float32))
+        assert u is not None
+        assert weight is not None
+        v = Votes(u, weight).explicit()
+        c = TritonAttend(Votes(u, weight), logits).couplings(query)
+        torch.testing.assert_close(torch.einsum("bij,bijd->bjd", c, v), explicit(u, weight, query, logits, False))
+        torch.testing.assert_close(c.sum(-1), torch.ones(v.shape[:2]))
+
+    def test_same_bits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        steps.small_tiles(monkeypatch, 5)
+        drawn = draw((3, 5, 2, 1, 3, 5), "both", torch.float32)
+        grad = torch.randn(3, 2, 5)
+        for x, y in zip(*(with_gradients(fused, drawn, grad, False) for _ in range(2)), strict=True):
+            assert torch.equal(x, y)
+
+    @pytest.mark.parametrize("given", ["nothing", "query", "both"])
+    def test_opcheck(self, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.undo()
+        steps.opcheck_step(draw((3, 4, 2, 1, 3, 4), given, torch.float32))
+
+    def test_compile_takes_it_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.undo()
+        drawn, grad = draw((3, 4, 2, 1, 3, 4), "both", torch.float32), torch.randn(3, 2, 4)
+        compiled: Any = torch.compile(fused, fullgraph=True, backend="aot_eager")
+        for x, y in zip(*(with_gradients(f, drawn, grad, False) for f in (compiled, fused)), strict=True):
+            torch.testing.assert_close(x, y)
+
+    @pytest.mark.parametrize(("leaky", "detach"), [(False, False), (True, False), (False, True)])
+    @pytest.mark.parametrize("given", ["nothing", "query", "shared logits", "both"])
+    def test_dynamic(self, given: str, leaky: bool, detach: bool) -> None:
+        """Here a query stands for a bias."""
+        far = dynamic_errors((3, 5, 4, 1, 3, 5), given, torch.float32, leaky=leaky, detach=detach)
+        assert max(far) < 1e-4, far
+
+    def test_dynamic_of_many_tiles(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        steps.small_tiles(monkeypatch, 5)
+        far = dynamic_errors((3, 5, 2, 2, 2, 3), "both", torch.float32)
+        assert max(far) < 1e-4, far
+
+    def test_dynamic_in_fp16(self) -> None:
+        far = dynamic_errors((3, 5, 4, 1, 3, 5), "both", torch.float16)
+        assert max(far) < 1e-2, far
+
+    def test_dynamic_of_zeros(self) -> None:
+        """Squash at 0: the pose and its gradients are 0, not NaN."""
+        u, weight = (x.detach().zero_().requires_grad_() for x in draw(SHAPES[0], "nothing", torch.float32)[:2])
+        v = dynamic_poses(Votes(u, weight), 3)
+        assert v.count_nonzero() == torch.autograd.grad(v.sum(), u)[0].count_nonzero() == 0
+
+    def test_an_empty_batch(self) -> None:
+        u, weight, query, logits = draw((0, 3, 2, 1, 4, 4), "both", torch.float32)
+        for out in (fused(u, weight, query, logits, False), dynamic_poses(Votes(u, weight), 2)):
+            assert out.shape == (0, 2, 4)
+            assert torch.autograd.grad(out.sum(), weight)[0].count_nonzero() == 0
+
+    @pytest.mark.parametrize("detach", [False, True])
+    def test_dynamic_opcheck(self, detach: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.undo()
+        u, weight, bias, logits = draw((3, 4, 2, 1, 3, 4), "both", torch.float32)
+        assert bias is not None
+        route = torch.ops.flashcaps.route_dynamic.default
+        bias = bias.detach()[0].requires_grad_()
+        opcheck(route, u, weight, bias, logits, False, 2, detach)
+        v, *kept = (x.detach() for x in route(u, weight, bias, logits, False, 2, detach))
+        inputs = [None if x is None else x.detach() for x in (u, weight, bias, logits)]
+        backward = torch.ops.flashcaps.route_dynamic_backward.default
+        torch.library.opcheck(backward, (torch.randn_like(v), inputs, kept, False, 2, detach))
+
+    def test_what_it_cannot_run(self) -> None:
+        u, weight = torch.randn(4, 3, 1, 1, 4), torch.randn(5, 4, 3, 6)
+        assert supported(Votes(u, weight)) is None
+        assert "one child each" in str(supported(Votes(u.expand(4, 3, 2, 1, 4), weight)))
+        assert "float64" in str(supported(Votes(u.double(), weight.double())))
+        assert "float16" in str(supported(Votes(u.half(), weight)))
+        places = OverPositions(covered(3, 3, 2, 1), 9)
+        assert "softmax" in str(supported(Votes(u, weight), places))
+        assert "softmax" in str(supported(Votes(u, weight), masked(over_parents, torch.ones(3, 5).bool())))
+        assert supported(Votes(torch.randn(1, 1, 1, 1, 33), torch.randn(1, 33, 1, 2))) is None
+        huge = torch.empty(1 << 16, 1 << 13, 1, 1, 8, device="meta"), torch.empty(2, 8, 1 << 13, 2, device="meta")
+        assert "2**31" in str(supported(Votes(*huge)))

@@ -1,0 +1,113 @@
+"""The Triton `attend` on a CUDA device at real shapes, against explicit votes in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from flashcaps.kernels.attend.triton import dynamic_poses
+from flashcaps.routing.votes import Votes
+
+from ..capture import assert_right_when_replayed
+from . import test_triton_attention as attention
+from .steps import GIVEN, SHAPES, draw, dynamic_errors, errors, fused, poison, with_gradients
+
+pytestmark = pytest.mark.gpu
+
+# b, g, j, c, d, h
+REAL = {
+    "capsnet": (128, 1152, 10, 1, 8, 16),
+    "cifar100": (128, 515, 100, 1, 8, 16),
+    "attention 4x4": (980, 288, 32, 4, 4, 4),
+    "attention 4x4, many rows": (1029, 288, 32, 4, 4, 4),
+    "6x6, many rows": (700, 131, 11, 6, 6, 6),
+    "6x6": (131, 67, 11, 6, 6, 6),
+    "8x8": (64, 129, 10, 8, 8, 8),
+    "vote bias": (37, 67, 5, 1, 9, 16),
+}
+ATTENTION = {
+    "dense": attention.Case(None, (64, 131), (1, 1), (10, 4, 4, 4)),
+    "stride 2": attention.Case(attention.contiguous, (8, 32, 16, 16), (3, 2), (32, 4, 4, 4)),
+    "of a layer below": attention.Case(attention.by_types, (43, 32, 7, 7), (3, 1), (32, 4, 4, 4)),
+    "6x6": attention.Case(attention.contiguous, (5, 11, 7, 7), (3, 2), (7, 6, 6, 6)),
+    "vectors": attention.Case(attention.contiguous, (4, 16, 6, 6), (3, 1), (8, 1, 8, 16)),
+}
+TOLERANCE = {"exact": 1e-5, "tf32": 2e-3, "bf16": 2e-2, "fp16": 4e-3}
+DTYPE = {"exact": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@pytest.fixture(params=list(TOLERANCE))
+def numbers(request: pytest.FixtureRequest) -> Any:
+    """How numbers are kept and multiplied."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest" if request.param == "exact" else "high")
+    yield request.param
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("case", [*REAL, *SHAPES])
+def test_output_and_gradients(case: Any, given: str, numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = draw(REAL.get(case, case), given, DTYPE[numbers], "cuda")
+    poison(monkeypatch)
+    far = errors(drawn, leaky=False)
+    assert max(far) < TOLERANCE[numbers], far
+
+
+def test_same_bits() -> None:
+    drawn = draw(REAL["capsnet"], "both", torch.float32, "cuda")
+    grad = torch.randn(128, 10, 16, device="cuda")
+    for x, y in zip(*(with_gradients(fused, drawn, grad, True) for _ in range(2)), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_compiled_whole() -> None:
+    drawn = draw((16, 64, 10, 1, 8, 16), "both", torch.float32, "cuda")
+    grad = torch.randn(16, 10, 16, device="cuda")
+    compiled: Any = torch.compile(fused, fullgraph=True)
+    for x, y in zip(*(with_gradients(f, drawn, grad, False) for f in (compiled, fused)), strict=True):
+        torch.testing.assert_close(x, y)
+
+
+def test_captured() -> None:
+    """A graph's replay on new numbers equals a call on them."""
+    u, weight, _, logits = draw((16, 64, 10, 1, 8, 16), "logits", torch.float32, "cuda")
+    assert logits is not None
+    grad = torch.randn(16, 10, 16, device="cuda")
+
+    def step() -> list[torch.Tensor]:
+        out = dynamic_poses(Votes(u, weight), 3, logits)
+        return [out, *torch.autograd.grad(out, [u, weight, logits], grad)]
+
+    assert_right_when_replayed(step, u)
+
+
+@pytest.mark.parametrize("given", ["nothing", "both"])
+@pytest.mark.parametrize("case", REAL)
+def test_dynamic(case: str, given: str, numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison(monkeypatch)
+    far = dynamic_errors(REAL[case], given, DTYPE[numbers], "cuda")
+    assert max(far) < 10 * TOLERANCE[numbers], far
+
+
+@pytest.mark.parametrize(("given", "iterations"), [("nothing", 1), ("nothing", 3), ("pose", 2)])
+@pytest.mark.parametrize("case", ATTENTION)
+def test_attention(case: str, given: str, iterations: int, numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = attention.draw(ATTENTION[case], given, DTYPE[numbers], "cuda")
+    poison(monkeypatch)
+    far = attention.attention_errors(drawn, ATTENTION[case], iterations)
+    assert max(far) < 10 * TOLERANCE[numbers], far
+
+
+def test_attention_captured_and_the_same_bits() -> None:
+    case = ATTENTION["stride 2"]
+    drawn = attention.draw(case, "nothing", torch.float32, "cuda")
+    given = [x for x in drawn if x is not None]
+
+    def step() -> list[torch.Tensor]:
+        out = attention.fused(drawn, case, 2)
+        return [out, *torch.autograd.grad(out.square().sum(), given)]
+
+    assert_right_when_replayed(step, drawn.u)

@@ -1,0 +1,171 @@
+"""Steps on a CPU: their blocks, their memory, and gradients written out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flashcaps import DenseCapsules
+from flashcaps.kernels.attend.cpu import AttendStep, Options
+from flashcaps.kernels.common import blocks
+from flashcaps.kernels.common.cpu import Gradients, Workspace, children_blocks, fits, sources_of
+from flashcaps.kernels.fit.cpu import FitStep, Inputs
+from flashcaps.kernels.fit.matrix import Fit
+from flashcaps.routing.math import OverPositions, masked, over_parents, weighted_moments
+from flashcaps.routing.votes import Votes, covered
+
+from ...conftest import assert_near
+from ...layer_cases import make_votes
+from ..twins import TINY
+
+DOUBLE = {"dtype": torch.float64}
+GROUPS = [(7, 1), (1, 7), (3, 5), (1, 1)]
+MASK = torch.tensor([[True, False, True], [True, True, True], [False, True, True]])
+
+
+def draw(g: int, r: int, b: int = 2) -> Votes:
+    return make_votes(torch.randn(b, g, r, 2, 3, **DOUBLE), torch.randn(3, g, 3, 2, **DOUBLE))
+
+
+def leaf(*shape: int) -> Tensor:
+    return torch.randn(*shape, **DOUBLE, requires_grad=True)
+
+
+@pytest.fixture(params=[None, TINY], ids=["one block", "many blocks"])
+def budget(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param is not None:
+        monkeypatch.setattr(blocks, "BUDGET", request.param)
+
+
+@pytest.mark.parametrize(("g", "r"), GROUPS)
+@pytest.mark.usefixtures("budget")
+def test_blocks_hold_every_vote_once(g: int, r: int) -> None:
+    votes = draw(g, r, b=5)
+    expected = votes.explicit()  # (B, I, J, D)
+    chunks = []
+    for source in sources_of(votes, over_parents):
+        cut = children_blocks(source, over_parents)
+        space = Workspace(source, cut)
+        assert [k for block in cut for k in range(block.children.start, block.children.stop)] == list(range(g * r))
+        chunks.append(torch.cat([space.votes(block).clone() for block in cut]))
+    assert_near(torch.cat(chunks, 1).permute(1, 0, 3, 2), expected)
+
+
+def test_a_kernel_of_children_and_the_rows_of_an_image_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BUDGET", TINY)
+    softmax = OverPositions(covered(3, 3, 2, 1), 9)  # 4 places, 4 children at each
+    sources = sources_of(draw(20, 1, b=12), softmax)
+    assert [source.batch for source in sources] == [4, 4, 4]
+    sizes = {block.children.stop - block.children.start for block in children_blocks(sources[0], softmax)}
+    assert sizes == {4}
+
+
+def test_a_workspace_gives_the_same_memory_again() -> None:
+    (source,) = sources_of(draw(4, 1), over_parents)
+    space = Workspace(source, children_blocks(source, over_parents))
+    assert space("a", 2).data_ptr() == space("a", 1).data_ptr()
+    assert space("a", 2).data_ptr() != space("b", 2).data_ptr()
+
+
+@pytest.mark.parametrize(("g", "r"), GROUPS)
+@pytest.mark.usefixtures("budget")
+def test_gradients_of_poses_and_weights(g: int, r: int) -> None:
+    votes = draw(g, r)
+    (source, *_) = sources_of(votes, over_parents)
+    u, weight = (x.detach().requires_grad_() for x in source)
+    v = torch.einsum("grbcd,gdhj->grbchj", u, weight).flatten(3, 4).flatten(0, 1)
+    gv = torch.randn_like(v)
+    expected = torch.autograd.grad(v, [u, weight], gv)
+    gradients = Gradients(source, (True, True))
+    for block in children_blocks(source, over_parents):
+        gradients.add(block, gv[block.children].contiguous())
+    assert_near(gradients.poses(), expected[0])
+    assert_near(gradients.weight, expected[1])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [Options(), Options(leaky=True), Options(softmax=masked(over_parents, MASK))],
+    ids=["plain", "leaky", "masked"],
+)
+@pytest.mark.parametrize("logits", [None, 1, 3])
+@pytest.mark.parametrize("asked", [True, False])
+def test_attend_can_be_differentiated_twice(options: Options, logits: int | None, asked: bool) -> None:
+    inputs = leaf(3, 1, 2, 2, 2), leaf(3, 2, 2, 3), leaf(2, 4, 3) if asked else None
+    inputs = *inputs, None if logits is None else leaf(logits, 1, 3)
+
+    def step(*tensors: Any) -> Tensor:
+        return AttendStep.apply(*tensors, options)
+
+    assert torch.autograd.gradcheck(step, inputs, fast_mode=True)
+    assert torch.autograd.gradgradcheck(step, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize(("first", "betas"), [("uniform", None), ("start", 3), (None, 1), (None, None)])
+@pytest.mark.usefixtures("budget")
+def test_fit_can_be_differentiated_twice(first: str | None, betas: int | None) -> None:
+    parents: tuple[Any, ...] = (None, None, None)
+    if first is None:
+        parents = leaf(2, 3), leaf(2, 4, 3), (torch.rand(2, 4, 3, **DOUBLE) + 0.5).requires_grad_()
+    given = tuple(Inputs(
+        leaf(3, 1, 2, 2, 2), leaf(3, 2, 2, 3), (torch.rand(3, 2, **DOUBLE) + 0.2).requires_grad_(),
+        leaf(3, 1, 3) if first == "start" else None,
+        *((None, None) if betas is None else (leaf(betas, 1, 3), leaf(betas, 1, 3))), *parents,
+    ))  # fmt: skip
+
+    def step(*tensors: Any) -> tuple[Tensor, ...]:
+        found = FitStep.apply(over_parents, 0.01, *tensors)
+        return found if betas is not None else found[:3]
+
+    assert torch.autograd.gradcheck(step, given, fast_mode=True)
+    assert torch.autograd.gradgradcheck(step, given, fast_mode=True)
+
+
+def test_an_example_of_closed_gates_has_the_gradient_of_the_formula() -> None:
+    """Where nobody is assigned, a mean of what is assigned does not exist; weight, mean and variance do."""
+    votes = draw(4, 1)
+    b, i, j, _ = votes.shape
+    gate = torch.rand(b, i, **DOUBLE)
+    gate[0] = 0
+    gate.requires_grad_()
+    found = Fit(votes, gate)(1e-3)[:3]
+    expected = weighted_moments(gate[..., None].expand(b, i, j) / j, votes.explicit(), 1e-3)
+    weights = [torch.randn_like(x) for x in expected]
+    gradients = [torch.autograd.grad(list(x), gate, weights)[0] for x in (found, expected)]
+    for x, y in zip([*found, gradients[0]], [*expected, gradients[1]], strict=True):
+        assert_near(x, y)
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em", "heinsen"])
+def test_no_copy_of_votes_survives_a_step(routing: str) -> None:
+    """Only poses, weights and what belongs to parents is kept for the backward pass, whatever the iterations."""
+    sizes = []
+    for iterations in (2, 4):
+        layer = DenseCapsules(
+            routing, in_capsules=512, in_dim=4, out_capsules=8, out_dim=4, iterations=iterations, backend="matrix"
+        )
+        kept: dict[int, int] = {}
+
+        def pack(x: Tensor, kept: dict[int, int] = kept) -> Tensor:
+            kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes() // 4
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            layer(torch.randn(4, 512, 4, requires_grad=True))
+        sizes.append(sum(kept.values()))
+    assert sizes[1] - sizes[0] < 4 * 512 * 8  # two more iterations keep less than one coupling
+
+
+def test_only_plain_tensors_of_a_cpu_fit() -> None:
+    votes = draw(2, 1)
+    assert fits(votes)
+    assert not fits(Votes(votes.u.to("meta"), votes.weight.to("meta")))
+    assert not fits(Votes(votes.u[:0], votes.weight))
+    with torch._subclasses.FakeTensorMode() as mode:
+        assert not fits(Votes(mode.from_tensor(votes.u), mode.from_tensor(votes.weight)))
+    seen = []
+    torch.func.vmap(lambda u: seen.append(fits(Votes(u, votes.weight))) or u)(votes.u[None])
+    assert seen == [False]

@@ -1,0 +1,72 @@
+"""Patches in one kernel, in Triton's interpreter where there is no GPU, against unfolded views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from flashcaps.kernels.common.patches import gather_patches, patches, scatter_patches
+from flashcaps.routing import votes
+
+from ...conftest import TOLERANCE, assert_near
+from ..opcheck import opcheck
+from ..poison import poison_memory
+from .test_norm import channels_first, channels_last, contiguous, gaps
+
+CASES = [  # layout, (B, T, H, W, D), kernel, stride
+    (contiguous, (2, 3, 5, 4, 3), 3, 1),
+    (contiguous, (1, 2, 6, 7, 4), 3, 2),
+    (channels_first, (2, 3, 4, 5, 2), 2, 2),
+    (channels_last, (2, 3, 5, 6, 4), 3, 2),
+    (channels_last, (1, 33, 3, 3, 1), 2, 1),
+    (gaps, (1, 2, 4, 4, 3), 1, 3),
+    (contiguous, (1, 1, 3, 4, 70), 3, 1),
+    (contiguous, (1, 2, 7, 3, 2), 2, 3),
+]
+
+
+def names(x: Any) -> str:
+    return x.__name__ if callable(x) else str(x)
+
+
+@pytest.fixture(autouse=True)
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    poison_memory(monkeypatch, "empty", "empty_strided")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize(("layout", "shape", "kernel", "stride"), CASES, ids=names)
+def test_same_as_views(layout: Any, shape: tuple[int, ...], kernel: int, stride: int, dtype: torch.dtype) -> None:
+    u = layout(*shape)
+    u = torch.empty_strided(u.shape, u.stride(), dtype=dtype).copy_(u).requires_grad_()
+    x = gather_patches(u, kernel, stride)
+    expected = votes.patches(u, kernel, stride)
+    assert x.is_contiguous()
+    assert torch.equal(x, expected)
+    g = torch.randn(x.shape).to(dtype)
+    (gu,) = torch.autograd.grad(x, u, g)
+    (ge,) = torch.autograd.grad(expected, u, g)
+    assert gu.dtype == dtype
+    assert_near(gu, ge, TOLERANCE[dtype].gradient)
+
+
+@pytest.mark.parametrize("layout", [contiguous, channels_first, channels_last])
+def test_gradients_lie_where_poses_do(layout: Any) -> None:
+    u = layout(2, 3, 5, 4, 8).requires_grad_()
+    (g,) = torch.autograd.grad(gather_patches(u, 3, 1).square().sum(), u)
+    assert g.stride() == u.stride()
+
+
+@pytest.mark.parametrize(("layout", "shape", "kernel", "stride"), CASES[2:4], ids=names)
+def test_operators_are_registered_right(layout: Any, shape: tuple[int, ...], kernel: int, stride: int) -> None:
+    u = layout(*shape).requires_grad_()
+    opcheck(gather_patches, u, kernel, stride)
+    g = torch.randn_like(gather_patches(u, kernel, stride)).detach()
+    torch.library.opcheck(scatter_patches, (g, u.shape, u.stride(), kernel, stride), test_utils="test_schema")
+
+
+def test_on_the_cpu_as_views() -> None:
+    u = torch.randn(2, 3, 5, 4, 3, dtype=torch.float64)
+    assert torch.equal(patches(u, 3, 2), votes.patches(u, 3, 2))

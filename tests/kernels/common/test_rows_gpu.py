@@ -1,0 +1,125 @@
+"""What surrounds the routing kernels, compiled for a GPU, at the sizes of real networks, against torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flashcaps import ConvCapsules, PrimaryCapsules
+from flashcaps.functional import squash
+from flashcaps.kernels.common.norm import layer_norm_poses, squash_poses
+from flashcaps.kernels.common.patches import patches
+from flashcaps.kernels.common.rows import DTYPES
+from flashcaps.kernels.common.stem import ImageConv2d, convolve_image
+from flashcaps.nn.losses import margin_loss
+from flashcaps.routing import votes
+
+from ...conftest import TOLERANCE, assert_near
+from .test_norm import channels_first, channels_last, contiguous, gaps
+
+pytestmark = pytest.mark.gpu
+
+POSES = [
+    (contiguous, (6272, 32, 16)),
+    (contiguous, (1000, 36)),
+    (contiguous, (77, 5, 128)),
+    (channels_first, (16, 32, 6, 6, 8)),
+    (channels_last, (16, 32, 16, 16, 16)),
+    (gaps, (33, 7, 9)),
+]
+
+
+def on_gpu(layout: Callable[..., Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A leaf on the GPU in the layout of the one on the CPU."""
+    x = layout(*shape)
+    return torch.empty_strided(x.shape, x.stride(), dtype=dtype, device="cuda").copy_(x).requires_grad_()
+
+
+def assert_same(ours: Callable[..., Tensor], theirs: Callable[..., Tensor], *leaves: Tensor) -> None:
+    """Outputs and gradients against torch in float64, and the same bits twice."""
+    dtype = leaves[0].dtype
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    y, e = ours(*leaves), theirs(*exact)
+    g = torch.randn_like(y)
+    actual, again = (torch.autograd.grad(x, leaves, g) for x in (y, ours(*leaves)))
+    assert_near(y, e, TOLERANCE[dtype].output)
+    for a, b, c in zip(actual, again, torch.autograd.grad(e, exact, g.double()), strict=True):
+        assert torch.equal(a, b)
+        assert_near(a, c, TOLERANCE[dtype].gradient)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("layout", "shape"), POSES)
+def test_layer_norm(layout: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    d = shape[-1]
+    w, b = (torch.randn(d, device="cuda").to(dtype).requires_grad_() for _ in range(2))
+    assert_same(layer_norm_poses, lambda x, w, b: F.layer_norm(x, (d,), w, b), on_gpu(layout, shape, dtype), w, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("layout", "shape"), POSES)
+def test_squash(layout: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = on_gpu(layout, shape, dtype)
+    assert_same(lambda x: squash_poses(x, 0.5, 0.1), lambda x: squash(0.5 * x + 0.1), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (3, 1), (1, 1), (5, 3)])
+@pytest.mark.parametrize("layout", [contiguous, channels_first, channels_last, gaps])
+def test_patches(layout: Any, kernel: int, stride: int, dtype: torch.dtype) -> None:
+    u = on_gpu(layout, (4, 33, 14, 16, 16), dtype)
+    assert_same(lambda u: patches(u, kernel, stride), lambda u: votes.patches(u, kernel, stride), u)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_first_convolution(dtype: torch.dtype) -> None:
+    x = torch.rand(16, 1, 28, 28, device="cuda")
+    weight, bias = torch.randn(256, 1, 9, 9, device="cuda") / 9, torch.randn(256, device="cuda")
+    leaves = [weight.requires_grad_(), bias.requires_grad_()]
+    exact = [y.detach().double().requires_grad_() for y in leaves]
+    with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        y = convolve_image(x, *leaves, 1, 0)
+    e = F.conv2d(x.double(), *exact)
+    assert y.dtype == dtype
+    assert_near(y, e, TOLERANCE[dtype].output)
+    g = torch.randn_like(y)
+    pairs = zip(torch.autograd.grad(y, leaves, g), torch.autograd.grad(e, exact, g.double()), strict=True)
+    for actual, expected in pairs:
+        assert_near(actual, expected, TOLERANCE[dtype].gradient)
+
+
+@pytest.mark.parametrize("hot", [False, True])
+def test_margin_loss(hot: bool) -> None:
+    v = torch.rand(128, 10, device="cuda", requires_grad=True)
+    targets = torch.randint(10, (128,), device="cuda")
+    exact = v.detach().cpu().double().requires_grad_()
+    shown = F.one_hot(targets, 10) if hot else targets
+    loss, expected = margin_loss(v, shown), margin_loss(exact, shown.cpu())
+    assert_near(loss.cpu(), expected)
+    (g,), (e,) = torch.autograd.grad(loss, v), torch.autograd.grad(expected, exact)
+    assert_near(g.cpu(), e, TOLERANCE[torch.float32].gradient)
+
+
+def test_compiles_and_trains_under_autocast() -> None:
+    """A convolution, primary and convolutional capsules as one graph, gradients as without the compiler."""
+    torch.manual_seed(0)
+    stem = ImageConv2d(1, 8, 7).cuda()
+    primary = PrimaryCapsules(8, 4, 16, kernel=3, form="norm").cuda()
+    conv = ConvCapsules("attention", in_types=4, in_dim=16, out_types=3, out_dim=16, kernel=3, stride=2, pose="matrix")
+    conv = conv.cuda()
+    images = torch.randn(2, 1, 15, 15, device="cuda")
+    parameters = [*stem.parameters(), *primary.parameters(), *conv.parameters()]
+
+    def loss(images: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return conv(primary(stem(images)).pose).pose.float().square().mean()
+
+    expected = torch.autograd.grad(loss(images), parameters)
+    actual = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(images), parameters)
+    for a, e in zip(actual, expected, strict=True):
+        assert_near(a, e.double(), TOLERANCE[torch.bfloat16].gradient)

@@ -1,0 +1,50 @@
+"""Weights that come along: found by name, small, as good as their cards say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+import flashcaps
+from flashcaps.demo.serve import DEMO
+from flashcaps.models.shipped import FOLDER, shipped_files
+from flashcaps.training.recipe import read_recipe
+
+LIMIT = 6_000_000  # bytes of the models the explainer needs, together
+ALL = 24_000_000  # bytes of all that come along
+
+
+@pytest.mark.parametrize("name", DEMO)
+def test_the_explainers_models_come_along(name: str) -> None:
+    model: Any = flashcaps.load(name)
+    config, recipe = model.config, read_recipe(name)
+    assert config["recipe"]["name"] == name
+    assert recipe.model.name == model.name
+    assert json.loads(json.dumps(recipe.model.overrides)) == model.overrides
+    assert model.decoder is not None
+    result = config["result"]
+    assert result["examples"] == result["stored"]["examples"] == 10_000
+    assert result["commit"]
+    goal = 15 if name == "demo_pairs" else 1
+    assert result["stored"]["interval"][1] < goal
+    card = (FOLDER / f"{name}.md").read_text()
+    assert f"{result['value']:.2f} %" in card
+    assert f"{result['stored']['value']:.2f} %" in card
+    assert model(torch.rand(2, *model.image)).scores.isfinite().all()
+
+
+def test_they_are_small_together() -> None:
+    files = shipped_files()
+    assert set(DEMO) <= set(files)
+    assert sum(files[name].stat().st_size for name in DEMO) <= LIMIT
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < ALL
+
+
+@pytest.mark.parametrize("name", shipped_files())
+def test_cards_name_their_files(name: str) -> None:
+    path = shipped_files()[name]
+    assert sorted(p.name for p in FOLDER.glob(f"{name}.*")) == sorted([f"{name}.md", path.name])
+    assert f"File: `{path.name}`, {path.stat().st_size:,} bytes" in (FOLDER / f"{name}.md").read_text()

@@ -1,0 +1,262 @@
+"""Capsule layers as PyTorch modules: gradients, compilation, export, autocast, copies, checkpoints, torch.func."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import gradcheck
+from torch.func import functional_call, grad, jacrev, vmap
+
+from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, PrimaryCapsules
+from flashcaps.kernels.dispatch import choose_backend
+from flashcaps.nn.capsules import CapsuleLayer
+
+from ..conftest import TOLERANCE, assert_near
+from ..layer_cases import (
+    LayerCase,
+    assert_same,
+    cases,
+    combination,
+    ids,
+    outputs,
+    quick,
+    run_layer,
+    takes_any_number,
+)
+
+BOTH = cases(forms=("dense", "conv, positions"), options=False)
+SEVERAL = cases(forms=("dense, matrix", "shared", "conv", "conv, positions"), options=False)
+SMALL: dict[str, tuple[type[CapsuleLayer], tuple[int, ...], dict[str, Any]]] = {
+    "dense": (DenseCapsules, (2, 2, 4), dict(in_capsules=2, in_dim=(2, 2), out_capsules=2, out_dim=(2, 1))),
+    "any": (DenseCapsules, (1, 3, 2), dict(in_capsules=None, in_dim=2, out_capsules=2, out_dim=2)),
+    "shared": (
+        DenseCapsules,
+        (1, 2, 1, 2, 2),
+        dict(in_capsules=2, in_dim=2, out_capsules=2, out_dim=2, shared=True, coordinates=True),
+    ),
+    "conv, positions": (
+        ConvCapsules,
+        (1, 1, 2, 2, 2),
+        dict(in_types=1, in_dim=2, out_types=2, out_dim=2, kernel=2, padding=1, stride=2, over="positions"),
+    ),
+}
+MILD = {"em": {"inverse_temperature": 0.5, "eps": 0.1}, "heinsen": {"eps": 0.1}, "attention": {"activation": True}}
+
+
+def layer(routing: str = "dynamic", **more: Any) -> DenseCapsules:
+    return DenseCapsules(routing, **(dict(in_capsules=4, in_dim=3, out_capsules=2, out_dim=5) | more))
+
+
+# ---- gradients
+
+
+@pytest.mark.parametrize(
+    ("routing", "form"), [(r, f) for r in ROUTING for f in SMALL if f != "any" or takes_any_number(r)]
+)
+def test_gradients(routing: str, form: str) -> None:
+    """Analytic against numerical: every output by poses, activations and every tensor the layer learns."""
+    kind, shape, sizes = SMALL[form]
+    made = kind(routing, backend="matrix", vote_bias=True, **sizes, **MILD.get(routing, {})).double().eval()
+    if made.routing.stepwise or made.routing.iterations > 2:
+        made.set_iterations(2)
+    names = [name for name, _ in made.named_parameters()]
+    inputs = [torch.randn(shape, dtype=torch.float64), torch.rand(shape[:-1], dtype=torch.float64)]
+    inputs += [0.7 * torch.randn_like(x) for x in made.parameters()]
+
+    def function(u: Tensor, activation: Tensor, *learned: Tensor) -> tuple[Tensor, ...]:
+        routed = functional_call(made, dict(zip(names, learned, strict=True)), (u, activation), {"coupling": True})
+        return tuple(x for _, x in outputs(routed) if x.requires_grad)
+
+    assert gradcheck(function, [x.requires_grad_() for x in inputs], check_undefined_grad=False, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["reference", "matrix"])
+@pytest.mark.parametrize("case", SEVERAL, ids=ids)
+def test_gradients_are_finite_for_poses_of_zero(case: LayerCase, backend: str) -> None:
+    u, a = case.draw(dtype=torch.float32)
+    routed, gradients = run_layer(case.build(backend, torch.float32), torch.zeros_like(u), a, coupling=True)
+    for name, x in [*outputs(routed), *gradients.items()]:
+        assert x.isfinite().all(), name
+
+
+# ---- compile, export, autocast
+
+
+@pytest.mark.parametrize("routing", ROUTING)
+def test_compiles_whole_in_training(routing: str) -> None:
+    """A convolution over positions: all that a dense layer traces, and patches."""
+    torch._dynamo.reset()
+    case = quick(routing, "conv, positions")
+    u, a = case.draw(dtype=torch.float32)
+    plain = case.build("matrix", torch.float32)
+    plain.hidden = False
+    expected = run_layer(plain, u, a)
+    u = u.requires_grad_()
+    routed = torch.compile(plain, fullgraph=True, backend="aot_eager")(u, a)
+    gradients = torch.autograd.grad(combination(routed), [u, plain.weight])
+    assert_near(routed.pose, expected[0].pose.double())
+    for actual, name in zip(gradients, ("u", "weight"), strict=True):
+        assert_near(actual, expected[1][name].double(), TOLERANCE[torch.float32].gradient, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["dense", "conv, positions"])
+@pytest.mark.parametrize("routing", ROUTING)
+def test_compiles_to_the_same_numbers(routing: str, form: str) -> None:
+    torch._dynamo.reset()
+    case = quick(routing, form)
+    plain = case.build("matrix", torch.float32).eval()
+    u, a = case.draw(dtype=torch.float32)
+    actual = run_layer(torch.compile(plain, fullgraph=True), u, a)
+    expected = run_layer(plain, u, a)
+    assert_near(actual[0].pose, expected[0].pose.double())
+    assert_near(actual[1]["u"], expected[1]["u"].double(), TOLERANCE[torch.float32].gradient)
+
+
+def test_primary_capsules_compile_whole() -> None:
+    torch._dynamo.reset()
+    primary = PrimaryCapsules(3, 2, 4, kernel=3, form="sigmoid")
+    x = torch.randn(2, 3, 5, 5)
+    routed, expected = torch.compile(primary, fullgraph=True, backend="aot_eager")(x), primary(x)
+    assert_near(routed.pose, expected.pose.double())
+    assert_near(routed.activation, expected.activation.double())
+
+
+@pytest.mark.parametrize(("form", "backend"), [("dense", "reference"), ("conv, positions", "matrix")])
+@pytest.mark.parametrize("routing", ROUTING)
+def test_exports_with_any_batch(routing: str, form: str, backend: str) -> None:
+    case = quick(routing, form)
+    made = case.build(backend, torch.float32).eval()
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = torch.export.export(made, case.draw(3, torch.float32), dynamic_shapes=({0: batch}, {0: batch}))
+    for size in (2, 5):
+        u, a = case.draw(size, torch.float32)
+        assert_near(program.module()(u, a).pose, made(u, a).pose.double())
+
+
+@pytest.mark.parametrize("case", BOTH, ids=ids)
+def test_autocast_changes_nothing(case: LayerCase) -> None:
+    """Routing runs in fp32 whatever the context; poses keep the caller's dtype."""
+    made = case.build("matrix", torch.float32)
+    for dtype in (torch.float32, torch.bfloat16):
+        u, a = case.draw(dtype=dtype)
+        expected = run_layer(made, u, a)
+        actual = run_layer(made, u, a, torch.autocast("cpu", torch.bfloat16))
+        assert actual[0].pose.dtype == dtype
+        assert_same(actual, expected, torch.float64)
+
+
+def test_autocast_of_primary_capsules_into_a_layer() -> None:
+    primary, made = PrimaryCapsules(3, 2, 3, kernel=3), layer(in_capsules=18)
+    with torch.autocast("cpu", torch.bfloat16):
+        u = primary(torch.randn(2, 3, 5, 5)).pose
+        routed = made(u)
+    assert u.dtype == routed.pose.dtype == torch.float32  # squashed, and routed, in fp32: nothing is cast in between
+    assert_near(routed.pose, made(u.float()).pose.double())
+
+
+# ---- copies and checkpoints
+
+
+@pytest.mark.parametrize("routing", ROUTING)
+def test_copies(routing: str) -> None:
+    case = LayerCase(routing, "dense")
+    made = case.build("matrix", torch.float32)
+    u, a = case.draw(dtype=torch.float32)
+    run_layer(made, u, a)  # whatever a training step leaves behind must not stand in the way
+    expected = made(u, a)
+    for twin in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert twin.memory is None or twin.memory.votes is None
+        assert torch.equal(twin(u, a).pose, expected.pose)
+        with torch.no_grad():
+            twin.weight.zero_()
+        assert torch.equal(made(u, a).pose, expected.pose)
+        assert repr(twin) == repr(made)
+
+
+@pytest.mark.parametrize("case", cases(forms=("dense",)) + cases(forms=("any", "conv"), options=False), ids=ids)
+def test_state_dict_round_trip(case: LayerCase) -> None:
+    made, other = case.build(seed=0), case.build("matrix", seed=1)
+    u, a = case.draw()
+    assert not torch.equal(other(u, a).pose, made(u, a).pose)
+    assert list(other.state_dict()) == list(made.state_dict())
+    other.load_state_dict(made.state_dict())
+    assert_near(other(u, a).pose, made(u, a).pose)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("routing", [None, *ROUTING])
+def test_loading_refuses_weights_that_are_not_finite(routing: str | None, bad: float) -> None:
+    """Of primary capsules (None), and of layers of every algorithm."""
+    part = PrimaryCapsules(1, 2, 3, kernel=2) if routing is None else LayerCase(routing, "dense").build()
+    model = nn.Sequential(nn.Identity(), part)
+    for key in model.state_dict():
+        state = copy.deepcopy(model.state_dict())
+        state[key].view(-1)[0] = bad
+        with pytest.raises(ValueError, match=rf"^{key}: expected finite"):
+            model.load_state_dict(state)
+        assert all(x.isfinite().all() for x in model.state_dict().values())
+
+
+# ---- transforms of torch.func
+
+
+@pytest.mark.parametrize("case", BOTH, ids=ids)
+def test_per_example_gradients(case: LayerCase) -> None:
+    """vmap of grad: what one backward pass per example would give."""
+    made = case.build("auto")
+    u, a = case.draw()
+    learned, state = dict(made.named_parameters()), dict(made.named_buffers())
+
+    def loss(parameters: dict[str, Tensor], *example: Tensor | None) -> Tensor:
+        one = tuple(None if x is None else x[None] for x in example)
+        routed = functional_call(made, (parameters, state), one)
+        return sum(((k + x.double()) ** 2).sum() for k, (_, x) in enumerate(outputs(routed)))
+
+    places = None, 0, None if a is None else 0
+    found = vmap(grad(loss), places)(learned, u, a)
+    for b in range(len(u)):
+        made.zero_grad()
+        loss(learned, u[b], None if a is None else a[b]).backward()
+        for name, p in learned.items():
+            assert_near(found[name][b], torch.zeros_like(p) if p.grad is None else p.grad)
+
+
+def test_memory_is_of_a_forward_pass_in_training_alone() -> None:
+    """Not of evaluation, no_grad or a transform, even in a hidden layer, whose coefficients need a gradient."""
+    stack = CapsuleStack([layer("discriminative", out_dim=3), layer("discriminative", in_capsules=2)], concurrent=False)
+    u = torch.randn(3, 4, 3)
+    assert jacrev(lambda x: stack(x).pose)(u).shape == (3, 2, 5, 3, 4, 3)
+    with torch.no_grad():
+        stack(u)
+    stack.eval()(u)
+    assert all(x.memory.votes is None for x in stack.layers)
+    stack.train()(u)
+    first = stack.layers[0]
+    assert_near(first.memory.votes.explicit(), first.votes(u).double())
+
+
+# ---- the backend is visible, and never silently another
+
+
+def test_backend_is_visible() -> None:
+    for routing in ROUTING:
+        for backend in ("matrix", "reference"):
+            assert layer(routing, backend=backend).backend == backend
+            assert f"backend={backend!r}" in repr(layer(routing, backend=backend))
+
+
+def test_backend_that_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for routing in ROUTING:
+        with pytest.raises(ValueError, match=r"^backend: .*triton.*use 'auto'"):
+            layer(routing, backend="triton")
+    with pytest.raises(ValueError, match=r"^backend: 'mine' has no 'matrix' form"):
+        choose_backend("mine", "matrix")
+    assert choose_backend("mine", "auto") == "reference"
