@@ -29,10 +29,9 @@ from ..models.base import Output
 from ..nn.losses import multi_hot
 from ..routing.checks import check_choice, check_number
 from ..training.batches import Batch, spread
-from ..training.environment import versions
 from ..training.evaluate import is_right, wilson
 from ..training.recipe import Loss
-from ..training.results import commit, hardware
+from ..training.results import commit, hardware, versions
 from ..training.run_folder import variant
 from ..training.step import criterion
 from .figure import NO_IMAGES, DoesNotApply, Drawn, Run, take

@@ -18,10 +18,11 @@ def checks(device: Device = "auto") -> None:
     """
     from ..training import environment as found
     from ..training.distributed import find_device
+    from ..training.results import versions
 
     chosen, extras = find_device(device), found.extras()
     missing = [name for name, here in extras.items() if not here]
-    rows = [("versions", ", ".join(f"{name} {v or 'not installed'}" for name, v in found.versions().items()))]
+    rows = [("versions", ", ".join(f"{name} {v or 'not installed'}" for name, v in versions().items()))]
     rows += [("" if k else "devices", line) for k, line in enumerate(found.devices())]
     rows += [("extras", ", ".join(name for name, here in extras.items() if here) or "none")]
     rows += [("not installed", f"{', '.join(missing)}: pip install 'flashcaps[{','.join(missing)}]'")] * bool(missing)

