@@ -1,4 +1,4 @@
-"""What timm gives, in its place: feature maps, the deepest last, and the statistics of the images it was trained on."""
+"""A stand-in for timm: feature maps, the deepest last, and the statistics of the images it was trained on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Maps(nn.Module):
 
 
 class FakeTimm:
-    """Counts who asks for published weights."""
+    """Records for each model whether published weights were asked for."""
 
     def __init__(self) -> None:
         self.asked: list[bool] = []

@@ -1,4 +1,4 @@
-"""Every capsule layer in every form it takes, as data: tests run over `LAYERS` instead of naming algorithms."""
+"""Every capsule layer in every form it takes, as data: tests run over `cases()` instead of naming algorithms."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class LayerCase(NamedTuple):
 
 
 def cases(*routings: str, forms: tuple[str, ...] = tuple(FORMS), options: bool = True) -> list[LayerCase]:
-    """Every form with every option that exist together."""
+    """Every form with every option, where the algorithm takes the form."""
     return [
         LayerCase(routing, form, k)
         for routing in routings or tuple(ROUTING)

@@ -84,19 +84,15 @@ def test_the_gap_is_the_highest_wrong_score_less_the_true_one() -> None:
     assert torch.allclose(gap(scores, torch.tensor([0, 1])), torch.tensor([-0.5, 0.5]))
 
 
-@pytest.mark.parametrize("name", ["gap", "cross_entropy"])
-def test_fgsm_of_a_linear_model_is_the_closed_form(linear: Any, name: str) -> None:
-    """With two classes every loss climbs along sign(w_other - w_true)."""
+def test_attacks_on_a_linear_model_have_a_closed_form(linear: Any) -> None:
+    """With two classes every objective increases along sign(w_other - w_true). PGD ends in the same corner as FGSM if
+    no point on its way fools the model."""
     model, images, targets = linear
-    attacked = fgsm(model, images, targets, 0.1, loss=objective(name))
     w = model.weight.detach()
     direction = (w[1 - targets] - w[targets]).sign().view_as(images)
-    assert torch.allclose(attacked, images + 0.1 * direction)
-
-
-def test_pgd_of_a_linear_model_ends_in_the_same_corner(linear: Any) -> None:
-    """Where nothing fools the model on the way, PGD ends where FGSM does: the ball's worst corner."""
-    model, images, targets = linear
+    for name in ("gap", "cross_entropy"):
+        attacked = fgsm(model, images, targets, 0.1, loss=objective(name))
+        assert torch.allclose(attacked, images + 0.1 * direction)
     epsilon = 1e-3
     attacked = pgd(model, images, targets, epsilon, steps=20)
     safe = gap(model(attacked).scores, targets) < 0
@@ -115,15 +111,10 @@ def test_changes_stay_in_the_ball_and_in_the_picture(trained: Any, epsilon: floa
         assert not attacked.requires_grad
 
 
-def test_what_comes_back_is_the_first_point_that_fools(trained: Any) -> None:
-    model, batch = trained
-    images, wrong = batch.inputs[:12], (batch.targets[:12] + 1) % 4  # the model is right, so these are wrong labels
-    assert torch.equal(pgd(model, images, wrong, 0.1, steps=3), images)  # the picture itself does
-
-
-def test_a_start_belongs_to_its_seed(trained: Any) -> None:
+def test_pgd_returns_the_first_point_that_fools_and_its_start_depends_on_the_seed(trained: Any) -> None:
     model, batch = trained
     images, targets = batch.inputs[:8], batch.targets[:8]
+    assert torch.equal(pgd(model, images, (targets + 1) % 4, 0.1, steps=3), images)  # a wrong label
     once, again, other = (pgd(model, images, targets, 0.02, steps=1, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(once, again)
     assert not torch.equal(once, other)
@@ -146,8 +137,8 @@ def test_epsilon_0_is_the_clean_accuracy_and_pgd_is_no_weaker_than_fgsm(trained:
     assert found["examples"] == 120
 
 
-def test_the_training_loss_would_stand_still_where_the_gap_does_not(trained: Any) -> None:
-    """The margin loss of an image that is answered well is 0, its gradient too; that is no robustness."""
+def test_the_training_loss_has_no_gradient_where_the_gap_has_one() -> None:
+    """The margin loss of a well answered image is 0, and so is its gradient; that is no robustness."""
 
     class Sure(nn.Module):
         def __init__(self) -> None:
@@ -204,15 +195,13 @@ def test_wrong_arguments_are_named(trained: Any, call: Any, error: type[Exceptio
         call(model, batch.inputs[:4], batch.targets[:4])
 
 
-def test_digits_and_pictures_have_their_own_sizes_of_change() -> None:
-    assert Plan().at(1) == DIGITS
-    assert Plan().at(3) == PICTURES
-    assert Plan((0.0, 0.5)).at(3) == (0.0, 0.5)
+def test_digits_and_pictures_have_their_own_epsilons() -> None:
+    assert (Plan().at(1), Plan().at(3), Plan((0.0, 0.5)).at(3)) == (DIGITS, PICTURES, (0.0, 0.5))
 
 
-@pytest.mark.parametrize("name", ["gap", "cross_entropy", "trained"])
-@pytest.mark.parametrize("kind", ["margin", "spread", "cross_entropy"])
-def test_no_image_minds_its_neighbours(trained: Any, name: str, kind: Any) -> None:
+@pytest.mark.parametrize(("name", "kind"), [("gap", "margin"), ("cross_entropy", "margin"), ("trained", "margin"),
+                                            ("trained", "spread"), ("trained", "cross_entropy")])  # fmt: skip
+def test_an_image_does_not_depend_on_its_batch(trained: Any, name: str, kind: Any) -> None:
     model, batch = trained
     loss = objective(name, Loss(kind))
     wrong = (batch.targets + 1) % 4

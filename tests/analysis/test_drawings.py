@@ -20,7 +20,6 @@ from flashcaps.analysis.drawings import (
     segmentation,
 )
 from flashcaps.analysis.measures import MEASURES, measure
-from flashcaps.routing import Routed
 from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run
 
@@ -140,4 +139,3 @@ def test_they_say_when_they_do_not_apply(figure):
 def test_segmentation_needs_two_digits(run):
     with pytest.raises(DoesNotApply, match="two digits"):
         segmentation(run)
-    assert isinstance(run.output.routed, Routed)

@@ -9,11 +9,12 @@ import flashcaps
 from flashcaps.analysis import Run
 from flashcaps.analysis.inside import class_votes, iterated, presence, receptive_fields, trace
 from flashcaps.functional import dynamic_routing
+from flashcaps.routing import ROUTING
 from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run
 
 
-@pytest.mark.parametrize("routing", ["dynamic", "em", "attention", "heinsen", "discriminative"])
+@pytest.mark.parametrize("routing", ROUTING)
 @torch.no_grad()
 def test_the_last_layer_is_what_the_model_routes(routing):
     run = small_run(3, routing=routing, hidden=[6])

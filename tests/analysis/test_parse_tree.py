@@ -10,7 +10,7 @@ from PIL import Image
 
 import flashcaps
 from flashcaps.analysis import DoesNotApply, Run
-from flashcaps.analysis.inside import presence, trace
+from flashcaps.analysis.inside import LayerTrace, presence, trace
 from flashcaps.analysis.parse_tree import animation, clear_row, flow, grow, node_weights, parse_tree, strongest
 from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run
@@ -37,8 +37,6 @@ def test_weights_of_a_convolutional_layer_by_loops(padding):
                                    padding=padding)
     u, a = torch.randn(1, 2, 5, 5, 4), torch.rand(1, 2, 5, 5)
     out = layer(u, a, coupling=True, record=True)
-    from flashcaps.analysis.inside import LayerTrace
-
     got = node_weights(LayerTrace(layer, u, a, out.history, out), out.history[-1])
     _, _, _, h, w = out.coupling.shape
     c = out.history[-1].coupling[0]

@@ -17,7 +17,6 @@ from flashcaps.analysis.margin import margin
 from flashcaps.analysis.routing_logits import routing_logits
 from flashcaps.analysis.vote_distances import spread_of, vote_distances, weighted_distances
 from flashcaps.routing import ROUTING
-from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run
 
 
@@ -113,10 +112,5 @@ def test_architecture_of_other_networks(name):
     overrides = {"layers": 3, "width": 8} if "sst" in name else {}
     with torch.device("cpu"):
         model = flashcaps.create_model(name, **overrides)
-    data, _, _ = architecture(Run(model))
+    data, _, _ = architecture(Run(model))  # without examples
     assert sum(s.parameters for s in data["stages"]) == sum(p.numel() for p in model.parameters())
-
-
-def test_a_batch_is_not_needed_for_the_architecture(run):
-    assert architecture(Run(run.model)).data["parameters"] == run.parameters
-    assert isinstance(run.batch, Batch)

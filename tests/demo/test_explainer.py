@@ -85,8 +85,9 @@ def test_discriminative_coefficients_are_signed_and_the_same_for_every_image() -
 
 
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, "pairs"])
-def test_what_flows_is_coupling_times_presence(algorithm: str) -> None:
-    routing, x = routed(algorithm)["routing"], explainer(algorithm)
+def test_flow_is_coupling_times_presence_and_the_last_step_is_the_answer(algorithm: str) -> None:
+    found, x = routed(algorithm), explainer(algorithm)
+    routing = found["routing"]
     there = torch.tensor(routing["presence"])
     assert there.min() >= 0
     for step in routing["steps"]:
@@ -98,15 +99,9 @@ def test_what_flows_is_coupling_times_presence(algorithm: str) -> None:
     for lines in routing["top"][-1]:
         assert 0 < len(lines) <= 24
         assert all(0 <= line["cell"] < len(there) and 0 <= line["type"] < x.grid[0] for line in lines)
-
-
-@pytest.mark.parametrize("algorithm", [*ALGORITHMS, "pairs"])
-def test_the_last_step_is_the_answer(algorithm: str) -> None:
-    found = routed(algorithm)
     last = torch.tensor(found["routing"]["steps"][-1]["activation"])
     assert_near(last, found["activation"], 1e-4)
-    assert last.min() >= 0
-    assert last.max() <= 1
+    assert 0 <= last.min() <= last.max() <= 1
     assert found["predicted"][0] == int(last.argmax())
 
 

@@ -14,8 +14,7 @@ from flashcaps.cli import main
 from flashcaps.demo import serve
 from flashcaps.demo.serve import DEMO
 from flashcaps.training.checkpoint import save_weights
-from tests.demo.served import models
-from tests.demo.started import start_demo, wait_for
+from tests.demo.served import models, start_demo, wait_for
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,7 +87,9 @@ def test_the_card_tells_what_was_measured(model: Any) -> None:
     assert "image-classification" not in bare
 
 
-def test_the_hub_gets_and_gives_a_folder(model: Any, run: Path, tmp_path: Path) -> None:
+def test_the_hub_gets_and_gives_a_folder(
+    model: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: dict[str, Any] = {}
 
     class Api:
@@ -103,10 +106,10 @@ def test_the_hub_gets_and_gives_a_folder(model: Any, run: Path, tmp_path: Path) 
             (tmp_path / file).write_bytes(content)
         return str(tmp_path)
 
-    hub = SimpleNamespace(HfApi=Api, snapshot_download=download)
-    assert push_to_hub(model, "someone/tiny", run=run, private=True, hub=hub) == "address of someone/tiny"
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(HfApi=Api, snapshot_download=download))
+    assert push_to_hub(model, "someone/tiny", run=run, private=True) == "address of someone/tiny"
     assert calls["made"] == ("someone/tiny", True, True)
-    assert same(from_pretrained("someone/tiny", revision="main", hub=hub), model)
+    assert same(from_pretrained("someone/tiny", revision="main"), model)
     assert calls["asked"] == ("someone/tiny", "main", SAFE)
     assert not any(pattern.endswith((".bin", ".pt", ".pkl", "*")) for pattern in SAFE)
 

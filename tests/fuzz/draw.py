@@ -90,11 +90,11 @@ class Draw:
         hot = torch.rand(batch, classes, generator=self.generator) < 0.4
         return hot.to(self.pick((torch.float32, torch.bool, torch.int64, torch.float64)))
 
-    def spoil(self, arguments: dict[str, Any]) -> str | None:
-        """Make one argument wrong, in place; its name."""
+    def spoil(self, arguments: dict[str, Any], probability: float) -> None:
+        """Make one argument wrong, in place, with this probability."""
         names = [k for k, v in arguments.items() if v is not None]
-        if not names:
-            return None
+        if not names or not self.chance(probability):
+            return
         name = self.pick(names)
         value = arguments[name]
         if isinstance(value, Tensor):
@@ -107,7 +107,6 @@ class Draw:
             arguments[name] = self.pick(NUMBERS)
         else:
             arguments[name] = self.pick((None, "nonsense", -3, [], ()))
-        return name
 
     def spoiled(self, x: Tensor) -> Any:
         """A tensor of another shape, dtype or device, or none at all."""

@@ -1,4 +1,4 @@
-"""What came of a case, and whether that is explained."""
+"""The outcome of a case, and whether it is explained."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def finite(x: Tensor) -> bool:
 
 
 def real(x: Any) -> bool:
-    """A floating tensor whose numbers can be looked at."""
+    """Whether `x` is a dense floating-point tensor on the CPU, whose numbers can be read."""
     return isinstance(x, Tensor) and x.is_floating_point() and x.layout == torch.strided and x.device.type == "cpu"
 
 
@@ -106,7 +106,7 @@ def evaluate(case: Case, arguments: dict[str, Any]) -> tuple[Any, list[Tensor]]:
 
 
 def judge(case: Case) -> Verdict:
-    """Run a case and say what came of it."""
+    """Run a case and classify its outcome."""
     try:
         with limited(SECONDS), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -116,18 +116,18 @@ def judge(case: Case) -> Verdict:
     except Exception as error:
         return Verdict(UNEXPLAINED, f"{type(error).__name__}: {str(error).splitlines()[0]}")
     if all(finite(x) for x in tensors if x.device.type == "cpu" and x.layout == torch.strided):
-        wrong = looked(case, result)
+        wrong = checked(case, result)
         return Verdict(UNEXPLAINED, wrong) if wrong else Verdict(FINITE)
     if not all(finite(x) for x in flat(list(case.arguments.values())) if real(x)) or not_numbers(case.arguments):
         return Verdict(CARRIED)
     return beyond(case, tensors)
 
 
-def looked(case: Case, result: Any) -> str:
+def checked(case: Case, result: Any) -> str:
     try:
         return case.check(result)
     except Exception as error:
-        return f"a result that cannot be looked at, {type(error).__name__}: {str(error).splitlines()[0]}"
+        return f"a result that cannot be checked, {type(error).__name__}: {str(error).splitlines()[0]}"
 
 
 def not_numbers(arguments: dict[str, Any]) -> bool:
@@ -136,7 +136,7 @@ def not_numbers(arguments: dict[str, Any]) -> bool:
 
 
 def refusal(case: Case, error: Exception) -> Verdict:
-    """A message names an argument: what it says before its colon, or a word of it."""
+    """An error is a refusal if a word of its message is the name of an argument."""
     words = set(re.findall(r"[A-Za-z_]\w*", str(error)))
     known = {*case.arguments, *case.names}
     if words & known:

@@ -44,8 +44,7 @@ def augmentation(draw: Draw) -> Case:
     }
     function, arguments = calls[draw.pick(sorted(calls))]
     arguments = {"images": x} | arguments
-    if draw.chance(0.3):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.3)
     return Case(function, arguments)
 
 
@@ -54,8 +53,7 @@ def mixing(draw: Draw) -> Case:
     arguments: dict[str, Any] = {
         "images": x, "targets": torch.rand(len(x), k, generator=draw.generator), "alpha": draw.pick((0.2, 1.0, 1e-3)),
     }  # fmt: skip
-    if draw.chance(0.3):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.3)
     return Case(A.mixup, arguments)
 
 
@@ -67,8 +65,7 @@ def splits(draw: Draw) -> Case:
         "labels": torch.randint(3, (n,), generator=draw.generator),
         "count": draw.random.randint(-1, 22),
     }
-    if draw.chance(0.3):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.3)
 
     def run(images: Any, labels: Any, count: Any) -> Any:
         return holdout(Split(images, labels), count=count)
@@ -86,8 +83,7 @@ def pairs(kind: type[MultiMNIST]) -> Callable[[Draw], Case]:
             "seed": draw.random.getrandbits(40),
             "shift": draw.random.randint(0, 3),
         }
-        if draw.chance(0.3):
-            draw.spoil(arguments)
+        draw.spoil(arguments, 0.3)
 
         def run(images: Any, labels: Any, index: Any, seed: Any, shift: Any) -> Any:
             return kind(Split(images, labels), shift=shift, classes=4).at(index, seed)
@@ -179,7 +175,7 @@ def known_words(texts: list[str]) -> tuple[str, ...]:
 
 
 def plain(made: Any) -> str:
-    """It must be possible to write it down and to read it again."""
+    """A recipe survives being written and read again."""
     again = make_recipe(made.to_dict())
     return "" if again == made else "differs when it is read again"
 
@@ -199,7 +195,7 @@ def tree(draw: Draw) -> Case:
 
 
 def overrides_of_models(draw: Draw) -> Case:
-    """A model with anything changed."""
+    """A model with any override changed."""
     arguments: dict[str, Any] = {"name": draw.pick(("capsnet_mnist", "em_cifar10", "attention_simple_cifar10"))}
     if draw.chance(0.6):
         arguments["classes"] = draw.pick((2, 3, 20, 100, 0, -1, 2.5, "3"))

@@ -23,7 +23,7 @@ PLAIN = 3.0  # votes up to this have results that fp64 must confirm; larger ones
 
 
 def routing(routine: Routine) -> Callable[[Draw], Case]:
-    """A routing function with arguments that fit together, one of them spoiled now and then."""
+    """A routing function with arguments that fit together, one of them sometimes spoiled."""
 
     def make(draw: Draw) -> Case:
         sizes = dict(zip("bijd", (draw.size(4), draw.size(6), draw.size(5), draw.size(6)), strict=True))
@@ -36,8 +36,7 @@ def routing(routine: Routine) -> Callable[[Draw], Case]:
                 x = x.sigmoid()
             tensors[name] = x > -0.7 if name == "mask" else x
         arguments = tensors | routine.options | iterations(routine, draw)
-        if draw.chance(0.25):
-            draw.spoil(arguments)
+        draw.spoil(arguments, 0.25)
         return Case(routine.function, arguments, gradient=draw.chance(0.6), check=agrees(routine, arguments))
 
     return make
@@ -91,8 +90,7 @@ def update(draw: Draw) -> Case:
         "strength": draw.pick((0.0, 1e-3)),
         "penalty": draw.pick(("l1", "l2")),
     }
-    if draw.chance(0.3):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.3)
     return Case(F.discriminative_update, arguments)
 
 
@@ -103,8 +101,7 @@ def elementwise(function: Callable[..., Any]) -> Callable[[Draw], Case]:
         shape = [draw.size(5, 0.08) for _ in range(draw.random.randint(0, 5))]
         name = next(iter(inspect.signature(function).parameters))
         arguments = {name: draw.tensor(shape), "dim": draw.pick((-1, 0, len(shape) - 1, -len(shape) or -1, 7, "0"))}
-        if draw.chance(0.2):
-            draw.spoil(arguments)
+        draw.spoil(arguments, 0.2)
         more = {"check": shorter_than_one} if function is F.squash else {}
         return Case(function, arguments, gradient=draw.chance(0.7), **more)
 
@@ -124,8 +121,7 @@ def loss(function: Callable[..., Tensor], **options: tuple[float, ...]) -> Calla
         b, k = draw.size(6), draw.size(6)
         arguments: dict[str, Any] = {first: draw.tensor((b, k)), second: draw.labels(b, k)}
         arguments |= {name: draw.pick(values) for name, values in options.items()}
-        if draw.chance(0.3):
-            draw.spoil(arguments)
+        draw.spoil(arguments, 0.3)
         return Case(function, arguments, gradient=draw.chance(0.6), check=not_negative)
 
     return make
@@ -140,8 +136,7 @@ def pictures(draw: Draw) -> Case:
     shape = [draw.size(4) for _ in range(4)]
     dtype = draw.dtype()
     arguments: dict[str, Any] = {"output": draw.tensor(shape, dtype), "image": draw.tensor(shape, dtype)}
-    if draw.chance(0.4):
-        draw.spoil(arguments)
+    draw.spoil(arguments, 0.4)
     return Case(F.reconstruction_loss, arguments, gradient=draw.chance(0.6), check=not_negative)
 
 

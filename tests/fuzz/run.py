@@ -1,4 +1,4 @@
-"""Many cases, shared out over processes; one that dies or hangs is found out, and the rest go on."""
+"""Many cases on several processes. A case that kills its process or hangs is recorded, and the rest go on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN = 20  # unexplained cases written out for each target
 
 
 def work(pipe: Connection, seed: int, numbers: list[int]) -> None:
-    """Judge these cases; each is announced before it runs."""
+    """Judge these cases. Each is announced before it runs, so that one that kills the process is known."""
     torch.set_num_threads(1)
     for number in numbers:
         pipe.send((number, "", "", ""))
@@ -39,7 +39,7 @@ def work(pipe: Connection, seed: int, numbers: list[int]) -> None:
 
 
 def one_process(seed: int, numbers: list[int]) -> Iterator[tuple[int, str, str, str]]:
-    """(number, target, kind, why) of each case, from a process of their own that is begun anew when it dies."""
+    """(number, target, kind, why) of each case, from a process of their own, restarted when it dies."""
     context = multiprocessing.get_context("fork")
     while numbers:
         mine, theirs = context.Pipe(duplex=False)

@@ -1,4 +1,4 @@
-"""Everything public that is fuzzed, by name, and the case of a number."""
+"""Everything public that is fuzzed, by name; case NUMBER belongs to target NUMBER modulo their count."""
 
 from __future__ import annotations
 

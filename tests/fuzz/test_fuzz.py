@@ -102,7 +102,7 @@ def test_votes_too_large_for_any_result_are_refused_by_name() -> None:
             F.dynamic_routing(votes)
 
 
-def test_nobody_looks_at_numbers_while_compiling_or_under_vmap() -> None:
+def test_numbers_are_not_read_while_compiling_or_under_vmap() -> None:
     votes = torch.randn(4, 1, 3, 2, 2)
     expected = F.dynamic_routing(votes[2]).pose
     compiled = torch.compile(F.dynamic_routing, backend="eager", fullgraph=True)

@@ -24,7 +24,7 @@ from triton.compiler.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction
 
 import flashcaps.kernels
-from flashcaps.kernels.attend import launch as _attend_launch
+from flashcaps.kernels.attend import launch
 
 HOPPER = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int64: "i64", torch.int32: "i32",
@@ -92,9 +92,7 @@ def routed(compiler: Compiler) -> None:
     from ..layer_cases import cases, run_layer
     from .attend.steps import GIVEN, draw, fused, with_gradients
     from .attend.test_wide import WIDE as WIDE_POSES
-    from .test_fit_parts import LAYERS as WIDE_LAYERS
-    from .test_fit_parts import WIDE
-    from .test_fit_triton import CASES, names, run
+    from .fit.cases import CASES, WIDE, WIDE_LAYERS, names, run
 
     forms = ("dense", "dense, rectangular", "shared", "any", "conv", "conv, positions", "conv, point")
     for dtype in (torch.float32, torch.bfloat16):
@@ -117,21 +115,23 @@ def routed(compiler: Compiler) -> None:
 
 def around(compiler: Compiler) -> None:
     """What lies around them."""
-    from flashcaps.kernels.common import batch_norm as _batch_norm
+    from flashcaps.kernels.common import batch_norm
+    from flashcaps.kernels.common.margin import margin_rows
     from flashcaps.kernels.common.norm import norm_rows, squash_rows
     from flashcaps.kernels.common.patches import gather_patches
     from flashcaps.kernels.common.stem import image_columns
 
-    _batch_norm.fused = lambda x: True  # type: ignore[assignment]
+    batch_norm.fused = lambda x: True  # type: ignore[assignment]
     for dtype in (torch.float32, torch.bfloat16):
         compiler.where = f"around {dtype}"
         x, weight, bias = (torch.randn(n, dtype=dtype, requires_grad=True) for n in ((6, 5, 9), 9, 9))
         norm_rows(x, weight, bias, 1e-5, torch.float32).sum().backward()
         squash_rows(x, 1.0, 0.0, torch.float32).sum().backward()
         gather_patches(torch.randn(2, 3, 5, 4, 6, dtype=dtype, requires_grad=True), 3, 1).sum().backward()
+        margin_rows(x.detach()[0], torch.arange(5), 0.9, 0.1, 0.5)
         image_columns(torch.randn(2, 1, 7, 6, dtype=dtype), 3, 1, 0, torch.float32)
         image = torch.randn(2, 5, 4, 3, dtype=dtype).contiguous(memory_format=torch.channels_last).requires_grad_()
-        _batch_norm.normalise(torch.nn.BatchNorm2d(5), image, residual=image.detach()).sum().backward()
+        batch_norm.normalise(torch.nn.BatchNorm2d(5), image, residual=image.detach()).sum().backward()
 
 
 def launchable() -> set[str]:
@@ -143,7 +143,7 @@ def launchable() -> set[str]:
 def main() -> None:
     compiler = Compiler()
     JITFunction.__getitem__ = lambda kernel, grid: compiler.launch(kernel)  # type: ignore[method-assign, assignment]
-    _attend_launch.tf32_gain = lambda u: 1.0007  # type: ignore[assignment]  # else measured, on a device
+    launch.tf32_gain = lambda u: 1.0007  # type: ignore[assignment]  # as on a device that takes TF32
     routed(compiler)
     around(compiler)
     missed = launchable() - set(compiler.count)

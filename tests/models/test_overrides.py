@@ -83,13 +83,6 @@ def test_another_routing_forgets_the_options_of_the_first_and_keeps_the_backend(
     assert same.capsules.layers[0].backend == "reference"
 
 
-def test_backends_give_the_same_scores() -> None:
-    models = {b: create_model("capsnet_tiny", backend=b) for b in ("reference", "matrix")}
-    models["matrix"].load_state_dict(models["reference"].state_dict())
-    x = torch.rand(2, 1, 28, 28)
-    assert_near(models["matrix"](x).scores, models["reference"](x).scores)
-
-
 def test_the_bias_of_the_public_code_is_160_parameters_more() -> None:
     assert size("capsnet_mnist", options={"bias": True}) == SIZES["capsnet_mnist"] + 160
     assert size("capsnet_multimnist", options={"bias": True}) == 11_361_968

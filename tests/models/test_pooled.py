@@ -71,11 +71,3 @@ def test_any_transformer(layers: int, width: int, size: int) -> None:
         model = create_model(name, layers=layers, width=width)
         assert model.reads == (layers, width)
         assert sum(p.numel() for p in model.parameters()) == size + more
-
-
-def test_errors_name_the_argument_and_the_remedy() -> None:
-    model = made("pool_sst5")
-    with pytest.raises(ValueError, match=r"states: expected \(B, tokens, 3, 8\), got \(1, 4, 3, 9\).*layers=, width="):
-        model(torch.zeros(1, 4, 3, 9))
-    with pytest.raises(ValueError, match=r"mask: expected \(1, 4\), one per token, got \(1, 5\)"):
-        model(torch.zeros(1, 4, 3, 8), torch.ones(1, 5))

@@ -146,11 +146,3 @@ def test_the_same_seed_gives_the_same_weights() -> None:
         torch.manual_seed(3)
         models.append(create_model("capsnet_tiny").state_dict())
     assert all(torch.equal(x, models[1][k]) for k, x in models[0].items())
-
-
-def test_a_module_as_backbone_is_named_and_has_to_be_given_again() -> None:
-    model = create_model("capsnet_tiny", backbone=nn.Sequential(nn.Conv2d(1, 6, 5, 2), nn.ReLU()))
-    assert model(torch.rand(1, 1, 28, 28)).scores.shape == (1, 10)
-    assert model.overrides == {"backbone": {"module": "Sequential"}}
-    with pytest.raises(ValueError, match=r"no name rebuilds, Sequential; give it again"):
-        create_model(model.name, **model.overrides)

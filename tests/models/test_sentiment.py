@@ -72,10 +72,15 @@ def test_other_algorithms_take_the_mask_too(routing: str) -> None:
     assert model(states).scores.shape == (2, 2)
 
 
-def test_errors_name_the_argument_and_the_remedy(model: torch.nn.Module) -> None:
+@pytest.mark.parametrize("name", ["heinsen_sst5", "pool_sst5"])
+def test_states_and_masks_are_checked(name: str) -> None:
+    model = create_model(name, layers=3, width=8)
     with pytest.raises(ValueError, match=r"states: expected \(B, tokens, 3, 8\), got \(1, 4, 3, 9\).*layers=, width="):
         model(torch.zeros(1, 4, 3, 9))
     with pytest.raises(ValueError, match=r"mask: expected \(1, 4\), one per token, got \(1, 5\)"):
         model(torch.zeros(1, 4, 3, 8), torch.ones(1, 5))
+
+
+def test_an_algorithm_with_a_number_per_child_is_refused() -> None:
     with pytest.raises(ValueError, match="routing: 'discriminative' keeps a number per child"):
         create_model("heinsen_sst5", routing="discriminative")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from flashcaps import Activations, Decoder, DenseCapsules, Lengths, Routed, SharedLinear
+from flashcaps import Activations, Decoder, Lengths, Routed, SharedLinear
 from flashcaps.nn.heads import mask_capsules
 
 from ..conftest import assert_near
@@ -18,13 +18,6 @@ def test_lengths() -> None:
     assert lengths.tolist() == [[5.0, 0.0]]
     lengths.sum().backward()
     assert_near(pose.grad, [[[0.6, 0.8], [0.0, 0.0]]])
-
-
-def test_lengths_of_dynamic_capsules_are_their_activations() -> None:
-    layer = DenseCapsules("dynamic", in_capsules=3, in_dim=2, out_capsules=4, out_dim=5)
-    routed = layer(torch.randn(2, 3, 2))
-    assert_near(Lengths()(routed), routed.pose.norm(dim=-1).double())
-    assert_near(Lengths()(routed), routed.activation.double())
 
 
 def test_activations() -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from flashcaps.training import loop
+from flashcaps.training import loop, plots
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_pictures() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "draw_curve", lambda *_: "")
+        patch.setattr(loop, "draw_reconstructions", lambda *_: None)
+        yield
 
 
 @pytest.fixture
-def pictures() -> None:
-    """This test wants the pictures of its run."""
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "pictures" not in request.fixturenames:
-        monkeypatch.setattr(loop, "draw_curve", lambda *_: "")
-        monkeypatch.setattr(loop, "draw_reconstructions", lambda *_: None)
+def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test wants the pictures of its run."""
+    monkeypatch.setattr(loop, "draw_curve", plots.draw_curve)
+    monkeypatch.setattr(loop, "draw_reconstructions", plots.draw_reconstructions)

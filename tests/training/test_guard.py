@@ -81,7 +81,7 @@ def test_a_good_run_is_bit_for_bit_that_of_no_guard(overrides: tuple[str, ...]) 
             step.optimiser.found_inf = None  # type: ignore[attr-defined]
         for k in range(6):
             step(plan.index[k], plan.noise[k], k)
-        assert step.guard.check() is None
+            assert k % 2 or step.guard.check() is None  # each check starts the count again
         after.append(everything(step))
     assert all(torch.equal(a, b) for a, b in zip(*after, strict=True))
 
@@ -131,15 +131,6 @@ def test_a_loss_that_is_not_finite_is_noticed_where_gradients_are(monkeypatch: p
     assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in step.parameters)
     assert all(torch.equal(a, p) for a, p in zip(before, step.parameters, strict=True))
     assert step.guard.check() == 0
-
-
-def test_a_check_starts_the_count_again() -> None:
-    step, plan = make()
-    for k in range(2):
-        step(plan.index[k], plan.noise[k], k)
-    assert step.guard.check() is None
-    step(plan.index[2], plan.noise[2], 2)
-    assert step.guard.check() is None
 
 
 def diagnosis(step: TrainStep, plan: Any) -> str:

@@ -48,7 +48,6 @@ def from_pretrained(
     revision: str | None = None,
     device: torch.device | str = "cpu",
     backbone: nn.Module | None = None,
-    hub: Any = None,
 ) -> nn.Module:
     """Loads a model from a folder that `save_pretrained` wrote, or from a repository on the hub.
 
@@ -58,25 +57,19 @@ def from_pretrained(
     if not folder.is_dir():
         if str(name).count("/") != 1 or str(name).startswith((".", "/", "~")):
             raise FileNotFoundError(f"name: no folder {name}, and names on the hub look like someone/model")
-        folder = Path(_hub(hub).snapshot_download(str(name), revision=revision, allow_patterns=SAFE))
+        folder = Path(_hub().snapshot_download(str(name), revision=revision, allow_patterns=SAFE))
     if not (folder / WEIGHTS).is_file():
         raise FileNotFoundError(f"{name}: no {WEIGHTS} in it; expected what save_pretrained writes")
     return load(folder / WEIGHTS, device=device, backbone=backbone)
 
 
 def push_to_hub(
-    model: nn.Module,
-    repository: str,
-    *,
-    run: PathLike | None = None,
-    licence: str = "",
-    private: bool = False,
-    hub: Any = None,
+    model: nn.Module, repository: str, *, run: PathLike | None = None, licence: str = "", private: bool = False
 ) -> str:
     """Uploads what `save_pretrained` writes to someone/model, creating it if needed, and returns its address."""
     if repository.count("/") != 1:
         raise ValueError(f"repository: expected someone/model, got {repository!r}")
-    api = _hub(hub).HfApi()
+    api = _hub().HfApi()
     with tempfile.TemporaryDirectory() as folder:
         save_pretrained(model, folder, run=run, licence=licence)
         address = api.create_repo(repository, private=private, exist_ok=True)
@@ -84,9 +77,7 @@ def push_to_hub(
     return str(address)
 
 
-def _hub(given: Any) -> Any:
-    if given is not None:
-        return given
+def _hub() -> Any:
     try:
         return importlib.import_module("huggingface_hub")
     except ImportError:

@@ -359,7 +359,8 @@ def _find(key: str, tree: dict[str, Any]) -> tuple[str, str]:
     if homes:
         raise ValueError(f"{key}: in several sections, say which: {', '.join(f'{s}.{key}' for s in homes)}")
     hint = nearest(key, [name for s in SECTIONS for name in _fields(s)])
-    raise ValueError(f"{key}: no such field{hint or f'; `flashcaps recipes NAME` shows all, model.{key}=... adds one'}")
+    hint = hint or f"; `flashcaps recipes NAME` shows all; model.{key}=... goes to the model"
+    raise ValueError(f"{key}: no such field{hint}")
 
 
 def _model_overrides(name: str) -> Iterable[str]:

@@ -208,7 +208,7 @@ class TestLayers:
         def gathered(*_: Any) -> Tensor:
             raise AssertionError("patches were gathered")
 
-        monkeypatch.setattr("flashcaps.nn.capsules.patches", gathered)
+        monkeypatch.setattr("flashcaps.kernels.dispatch.patches", gathered)
 
     @pytest.mark.parametrize("gated", [False, True])
     def test_same_as_the_reference_without_a_patch(self, gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
