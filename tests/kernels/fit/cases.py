@@ -9,8 +9,8 @@ from torch import Tensor
 
 from flashcaps.kernels.fit.matrix import Fit, Rule
 from flashcaps.kernels.fit.triton import TritonFit
+from flashcaps.kernels.votes import Votes, Windows, add_bias, covered, patches
 from flashcaps.routing.math import OverPositions, Softmax, over_parents
-from flashcaps.routing.votes import Votes, Windows, add_bias, covered, patches
 
 from ...conftest import TOLERANCE, assert_near
 
