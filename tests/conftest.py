@@ -11,6 +11,8 @@ import torch
 from hypothesis import HealthCheck, settings
 from torch import Tensor
 
+from .browser import chromium as chromium
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are defined, so before anything defines one
 

@@ -9,10 +9,8 @@ import pytest
 
 from flashcaps.analysis import compare, write_figures
 from tests.analysis.conftest import small_run
-from tests.demo.page_server import chromium
 
 pytestmark = pytest.mark.browser
-__all__ = ["chromium"]  # a fixture
 NAMES = ["architecture", "reconstructions", "margin", "parse_tree", "segmentation"]
 
 

@@ -1,5 +1,5 @@
 """Fixtures of the browser tests; nothing is started until one asks for them."""
 
-from .page_server import chromium, page_url, visit
+from .page_server import page_url, visit
 
-__all__ = ["chromium", "page_url", "visit"]
+__all__ = ["page_url", "visit"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -16,8 +15,6 @@ import pytest
 
 from tests.demo.served import start_demo, wait_for
 
-ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-             "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
 DESKTOP, PHONE = (1360, 860), (390, 844)
 VIEWS = ("draw", "overlap", "tweak", "routing", "compare", "learn")
 PIXELS = "canvas => canvas.toDataURL()"
@@ -27,16 +24,6 @@ PIXELS = "canvas => canvas.toDataURL()"
 def page_url() -> Iterator[str]:
     with serve() as address:
         yield address
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -85,13 +72,6 @@ def serve() -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(10)
-
-
-def launch(playwright: Any) -> Any:
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None:
-        raise RuntimeError("these tests need Chromium: apt-get install chromium")
-    return playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
 
 
 class Visit:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from flashcaps import DenseCapsules
 from flashcaps.functional import em_routing, inverse_temperature
+from flashcaps.kernels.votes import covered
 from flashcaps.routing import Sizes
 from flashcaps.routing.em import EM, even_share
 from flashcaps.routing.math import OverPositions, over_parents
-from flashcaps.routing.votes import covered
 
 from ..cases import CASES, assert_gradients, assert_oracle, assert_routed, backward, lists
 from ..conftest import assert_near
