@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from flashcaps import ROUTING, ConvCapsules, DenseCapsules, Routed, Sizes
+from flashcaps.kernels.votes import Votes
 from flashcaps.nn.capsules import CapsuleLayer
-from flashcaps.routing.votes import Votes
 
 from .conftest import TOLERANCE, assert_near
 

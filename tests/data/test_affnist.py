@@ -36,20 +36,19 @@ def test_reads_the_batches_in_order(digit_root):
     assert load_data("affnist", digit_root).test.labels.tolist() == [1, 1, 1, 2, 2, 2, 0, 0, 0]
 
 
-def test_wrong_files_are_refused(tmp_path):
-    path = tmp_path / "test.mat"
-    write(path, labels=(1, 2, 10))
-    with pytest.raises(ValueError, match=r"test.mat: expected labels from 0 to 9, found 1 to 10"):
-        read_affnist(path)
-    write(path, pixels=1599)
-    with pytest.raises(ValueError, match=r"expected image uint8 \(1600, N\), found uint8 \(1599, 3\)"):
-        read_affnist(path)
-    write(path, label_int=None)
-    with pytest.raises(ValueError, match="expected a struct with 'label_int', found"):
-        read_affnist(path)
-    write(path, labels=(1, 2))
-    with pytest.raises(ValueError, match="expected 3 labels, one per image, found 2"):
-        read_affnist(path)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labels": (1, 2, 10)}, "labels from 0 to 9, found 1 to 10"),
+        ({"labels": (1, 2)}, "3 labels, one per image, found 2"),
+        ({"pixels": 1599}, r"image uint8 \(1600, N\), found uint8 \(1599, 3\)"),
+        ({"label_int": None}, "a struct with 'label_int', found"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path, options, message):
+    write(tmp_path / "test.mat", **options)
+    with pytest.raises(ValueError, match=f"test.mat: expected {message}"):
+        read_affnist(tmp_path / "test.mat")
 
 
 @pytest.mark.parametrize("keep", [0, 100, 3000])

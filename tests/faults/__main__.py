@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from flashcaps.training.checkpoint import write_atomic
-from flashcaps.training.results import commit, duration, hardware, versions
+from flashcaps.training.environment import versions
+from flashcaps.training.results import commit, duration, hardware
 from tests.faults.child import Row
 
 FAULTS = ("kill", "disk", "damage", "data_files", "nonfinite", "lost_rank", "malice", "hostile", "long_run", "together")

@@ -92,9 +92,7 @@ def routed(compiler: Compiler) -> None:
     from ..layer_cases import cases, run_layer
     from .attend.steps import GIVEN, draw, fused, with_gradients
     from .attend.test_wide import WIDE as WIDE_POSES
-    from .test_fit_parts import LAYERS as WIDE_LAYERS
-    from .test_fit_parts import WIDE
-    from .test_fit_triton import CASES, names, run
+    from .fit.cases import CASES, WIDE, WIDE_LAYERS, names, run
 
     forms = ("dense", "dense, rectangular", "shared", "any", "conv", "conv, positions", "conv, point")
     for dtype in (torch.float32, torch.bfloat16):

@@ -10,7 +10,7 @@ from flashcaps.functional import heinsen_routing
 from flashcaps.routing import Routed, Sizes
 from flashcaps.routing.heinsen import Heinsen
 
-from ..cases import CASES, Case, assert_gradients, assert_oracle, assert_routed, backward
+from ..cases import CASES, Case, assert_gradients, assert_oracle, assert_routed, backward, lists
 from ..conftest import TOLERANCE, assert_near
 from . import oracles
 
@@ -83,13 +83,15 @@ def test_betas_of_zero_give_scores_of_zero() -> None:
     assert_near(tensors["votes"].grad, 0.0, 0.0)
 
 
-def test_algorithm_ties_betas_and_starts_one_to_one() -> None:
+@pytest.mark.parametrize("tied", [False, True])
+def test_algorithm_ties_betas_and_starts_one_to_one(tied: bool) -> None:
     tensors = draw(1, 3, 3, 2)
-    beta, rest = tensors["beta_use"], (tensors["votes"], tensors["score"])
-    routed = Heinsen(tied=True, eps=0.3, one_to_one=2.0).run(heinsen_routing, *rest, {"beta_use": beta})
+    learned = {name: tensors.pop(name) for name in ("beta_use", "beta_ignore")}
+    betas = learned | ({"beta_ignore": learned["beta_use"]} if tied else {})
+    learned = {name: learned[name] for name in Heinsen(tied=tied).learned(Sizes(3, 3, 2))}
+    routed = Heinsen(tied=tied, eps=0.3, one_to_one=2.0).run(heinsen_routing, *tensors.values(), learned)
     start = [[2.0 if i == j else 0.0 for j in range(3)] for i in range(3)]
-    expected = oracles.heinsen(*(x.tolist() for x in rest), beta.tolist(), beta.tolist(), eps=0.3, start=start)
-    assert_routed(routed, expected)
+    assert_routed(routed, oracles.heinsen(**lists(tensors | betas), eps=0.3, start=start))
 
 
 def test_one_to_one_needs_as_many_parents_as_children() -> None:

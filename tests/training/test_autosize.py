@@ -285,7 +285,7 @@ def test_where_texts_are_found(tmp_path: Path) -> None:
     Path(rows).rename(tmp_path / "LOUD.CSV")
     assert find_texts([str(tmp_path / "LOUD.CSV")]) == ["three", "four"]
     lines.write_bytes(b"\x89PNG")
-    with pytest.raises(ValueError, match=rf"{lines.name}: not text in UTF-8 .*; this model reads text, a line each"):
+    with pytest.raises(ValueError, match=rf"{lines.name}: not text in UTF-8 .*; this model reads text, one per line"):
         find_texts([str(lines)])
     with pytest.raises(FileNotFoundError, match="or --text 'a text'"):
         find_texts(["a sentence"])

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .augment import resize
 from .files import Root, check_labels, locate, read_bytes, wrong
 from .split import Dataset, Split
 from .urls import Published, Remote, published
@@ -73,22 +72,16 @@ def _split(root: Root, part: str) -> Split:
     return Split(torch.from_numpy(images.copy()), torch.from_numpy(labels.astype(np.int64)), extra)
 
 
-def _resized(split: Split, size: int) -> Split:
-    return Split(torch.cat([resize(part, size) for part in split.images.split(1024)]), split.labels, split.info)
-
-
 @published(_FILES)
-def smallnorb(root: Root = None, *, size: int | None = None, held_out_azimuths: Iterable[int] = (),
-              held_out_elevations: Iterable[int] = ()) -> Dataset:
-    """root/smallnorb/*-{dat,cat,info}.mat, .gz or raw; `size` scales the images once (48 in two of the papers).
+def smallnorb(
+    root: Root = None, *, held_out_azimuths: Iterable[int] = (), held_out_elevations: Iterable[int] = ()
+) -> Dataset:
+    """root/smallnorb/*-{dat,cat,info}.mat, .gz or raw.
 
     info: instance (4 6 7 8 9 in training, 0 1 2 3 5 in test), elevation 0-8, azimuth 0, 2, .., 34, lighting 0-5.
-    held_out_azimuths (steps 0..17), held_out_elevations (0..8): viewpoints that are tested on and not trained on; the
-    test's toys from the others are `validation`.
+    held_out_azimuths, held_out_elevations: viewpoints to test on and not to train on, as `hold_out_views` says.
     """
     train, test = (_split(root, part) for part in ("train", "test"))
-    if size is not None:
-        train, test = _resized(train, size), _resized(test, size)
     height, width = train.images.shape[2:]
     whole = Dataset("smallnorb", train, test, classes=5, shape=(2, height, width), class_names=CLASSES)
     return hold_out_views(whole, held_out_azimuths, held_out_elevations)

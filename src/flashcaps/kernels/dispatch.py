@@ -8,7 +8,6 @@ or by kernels that keep votes in registers ("triton", CUDA devices).
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 from collections.abc import Callable
@@ -21,16 +20,16 @@ from torch import Tensor
 from ..routing.checks import is_transformed
 from ..routing.contract import Memory, Routed, Routing, Step, Tensors
 from ..routing.math import OverPositions, Softmax, compute_dtype, no_autocast, over_parents
-from ..routing.votes import Votes, Windows, add_bias, add_coordinates, centres, covered, group
 from .attention import attention_routing
 from .common.patches import patches
+from .common.rows import HAS_TRITON
 from .discriminative import discriminative_routing
 from .dynamic import dynamic_routing
 from .em import em_routing
 from .heinsen import heinsen_routing
+from .votes import Votes, Windows, add_bias, add_coordinates, centres, covered, group
 
 BACKENDS = ("auto", "reference", "matrix", "triton")
-HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 class Twin(NamedTuple):

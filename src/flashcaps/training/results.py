@@ -7,19 +7,17 @@ import os
 import platform
 import shlex
 import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .checkpoint import write_atomic
+from .environment import versions
 from .evaluate import Evaluation
 from .recipe import Recipe
 from .run_folder import RunFolder, read_metrics, variant
 from .step import TrainStep
-
-PACKAGES = ("flashcaps", "torch", "numpy", "safetensors", "triton")
 
 
 def run_result(
@@ -66,17 +64,6 @@ def make_result(recipe: Recipe, test: Evaluation, hardware: str, **measured: Any
         "commit": commit(),
         **measured,
     }
-
-
-def versions() -> dict[str, str]:
-    """Python's and those of the packages that compute; "" for one that is not installed."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = ""
-    return found
 
 
 def hardware(device: torch.device, world: int = 1) -> str:

@@ -123,8 +123,8 @@ class Source(NamedTuple):
 
     @property
     def one(self) -> bool:
-        """Whether all children share one transform."""
-        return self.u is not None and self.groups == 1
+        """Whether all children share one transform. Those of an image may lie apart, and count as a group each."""
+        return self.u is not None and self.window is None and self.groups == 1
 
     @property
     def tile(self) -> dict[str, int]:

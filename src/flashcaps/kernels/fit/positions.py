@@ -62,11 +62,9 @@ def _normal(
 
 
 @triton.jit
-def _child(H, W, BLOCK: tl.constexpr):
+def _child(place, block, H, W, BLOCK: tl.constexpr):
     """The children of a program: example, place of the input, types."""
-    place = tl.program_id(0)
-    t = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    return (place // (H * W)).to(tl.int64), place // W % H, place % W, t
+    return (place // (H * W)).to(tl.int64), place // W % H, place % W, block * BLOCK + tl.arange(0, BLOCK)
 
 
 @triton.jit
@@ -75,7 +73,7 @@ def _share(
     AGAIN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """q times a factor; AGAIN: added to what is there."""
-    b, y, x, t = _child(H, W, BLOCK)
+    b, y, x, t = _child(tl.program_id(0), tl.program_id(1), H, W, BLOCK)
     top, scale = _normal(z, b, y, x, t, T, OH, OW, KERNEL, STRIDE, FLAT, BLOCK)
     for ky in tl.static_range(KERNEL):
         for kx in tl.static_range(KERNEL):
@@ -93,7 +91,7 @@ def _normaliser_gradient(
     AGAIN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dL/dZ from Z, the gate and s = dL/d(gate q); GATE: dL/dgate = q s too; AGAIN: added to what is there."""
-    b, y, x, t = _child(H, W, BLOCK)
+    b, y, x, t = _child(tl.program_id(0), tl.program_id(1), H, W, BLOCK)
     top, scale = _normal(z, b, y, x, t, T, OH, OW, KERNEL, STRIDE, False, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for ky in tl.static_range(KERNEL):

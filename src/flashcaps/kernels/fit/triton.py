@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ...routing.math import OverPositions, Softmax, over_parents
-from ...routing.votes import Votes, Windows, add_bias
 from ..common.patches import windowed
+from ..votes import Votes, Windows, add_bias
 from .matrix import Fit, Fitted, Rule
 from .op import fit_routing
 from .plan import is_stored, is_wide

@@ -28,9 +28,9 @@ def tile_at(lo, J: tl.constexpr, D: tl.constexpr, PARENTS: tl.constexpr, WIDTH: 
 
 
 @triton.jit
-def child_of(I):
+def child_of(program, I):
     """Example and child of a program that has one child."""
-    return (tl.program_id(0) // I).to(tl.int64), (tl.program_id(0) % I).to(tl.int64)
+    return (program // I).to(tl.int64), (program % I).to(tl.int64)
 
 
 @triton.jit
@@ -111,7 +111,7 @@ def wide_normaliser(
 ):  # fmt: skip
     """Z_i of one child."""
     D: tl.constexpr = C * H
-    b, i = child_of(I)
+    b, i = child_of(tl.program_id(0), I)
     row = table + b * ((HEAD + 2 * D) * J)
     top = tl.full((1,), LOWEST, tl.float32)
     total = tl.full((1,), 0.0, tl.float32)
@@ -227,7 +227,7 @@ def wide_child_sums(
 ):  # fmt: skip
     """s_i = sum_j p_ij dL/dw_ij of one child."""
     D: tl.constexpr = C * H
-    b, i = child_of(I)
+    b, i = child_of(tl.program_id(0), I)
     row = table + b * ((HEAD + 4 * D) * J)
     s = tl.full((1,), 0.0, tl.float32)
     norm = s
@@ -329,7 +329,7 @@ def wide_vote_gradients(
     Of each iteration: table, g_score (B, J), s and, SHARED, gate (B, I); of each but the first: normaliser, g_z (B, I).
     """
     D: tl.constexpr = C * H
-    b, i = child_of(I)
+    b, i = child_of(tl.program_id(0), I)
     parent, j, d, _, live = tile_at(tl.program_id(1) * PARENTS, J, D, PARENTS, WIDTH)
     at = b * I + i
     place = v + votes_at(b, i, j, d, B, R, J, C, H)

@@ -7,23 +7,20 @@ import torch
 from torch import Tensor
 
 from flashcaps.kernels.fit.triton import TritonFit
-from flashcaps.routing.votes import Votes
+from flashcaps.kernels.votes import Votes
 
-from ..conftest import TOLERANCE, assert_near
-from .capture import assert_right_when_replayed
-from .test_fit_parts import LAYERS as WIDE_LAYERS
-from .test_fit_parts import WIDE
-from .test_fit_triton import CASES, EPS, Case, assert_twin, names, run, run_image
+from ..capture import assert_right_when_replayed
+from .cases import CASES, EPS, WIDE, WIDE_LAYERS, Case, assert_image_twin, assert_twin, names, run
 
 pytestmark = pytest.mark.gpu
 
 LAYERS = [
-    Case(49, 288, 1, 4, 4, 4, 32, first=True),
+    Case(49, 288, 1, 4, 4, 4, 32, steps=1),
     Case(49, 288, 1, 4, 4, 4, 32),
     Case(25, 72, 1, 4, 4, 4, 32, positions=True),
     Case(3, 32, 25, 4, 5, 4, 10),
     Case(3, 1, 1297, 4, 4, 4, 64, betas="j", bias=True),
-    Case(3, 1, 1297, 4, 4, 4, 64, first=True, betas="j", bias=True),
+    Case(3, 1, 1297, 4, 4, 4, 64, steps=1, betas="j", bias=True),
     Case(20, 64, 1, 4, 8, 4, 5, betas="ij"),
     Case(5, 1, 1480, 1, 64, 2, 64, betas="j", bias=True),
     Case(3, 37, 1, 1, 8, 16, 33),
@@ -50,14 +47,7 @@ def test_twice_gives_the_same_bits(case: Case) -> None:
 @pytest.mark.parametrize("over", ["types", "positions"])
 def test_children_in_an_image(over: str) -> None:
     """Read where they lie, and more examples than go backward at once."""
-    image = torch.randn(40, 32, 4, 9, 9, device="cuda").permute(0, 1, 3, 4, 2)
-    x = {"weight": torch.randn(33, 2, 288, 2), "gate": torch.rand(40, 32, 9, 9)}
-    x |= {"offset": torch.randn(33), "cost": torch.rand(33)}
-    x = {name: y.cuda() for name, y in x.items()}
-    exact = {name: y.double() for name, y in x.items()}
-    expected = run_image(image.double(), exact, (3, 2), over, kernels=False)
-    for a, e in zip(run_image(image, x, (3, 2), over, kernels=True), expected, strict=True):
-        assert_near(a, e, TOLERANCE[torch.float32].gradient)
+    assert_image_twin(torch.randn(40, 32, 4, 9, 9, device="cuda").permute(0, 1, 3, 4, 2), 33, (3, 2), over)
 
 
 @pytest.mark.parametrize("case", [Case(3, 16, 1, 2, 2, 2, 8), Case(7, 64, 1, 8, 8, 8, 32)], ids=names)
