@@ -293,7 +293,7 @@ def moments(
     walk = plan.moments_walk(source)
     grid = walk.grid(b, j, i)
     parts = torch.empty(grid[2], b, 2 * d + 2, j, device=gate.device)
-    given = (*(_or(y, gate) for y in (table, first, z, gate, x.beta)), parts, b, i, r, walk.steps)
+    given = (*(pointer(y, gate) for y in (table, first, z, gate, x.beta)), parts, b, i, r, walk.steps)
     known = {"DENSITY": table is not None, "FIRST": first is not None, "SCORE": x.beta is not None}
     if source.tiled:
         wide.wide_moments[grid](source.by_parent, *given, **source.options, **known)
@@ -303,8 +303,8 @@ def moments(
         )
     score = torch.empty(b, j, device=gate.device)
     _finish[(triton.cdiv(b * d * j, 64),)](
-        parts, _or(source.shift, parts), out.weight, score, out.mean, out.variance, o.eps, b * d * j, grid[2], J=j, D=d,
-        SHIFT=source.shift is not None, BLOCK=64, num_warps=2,
+        parts, pointer(source.shift, parts), out.weight, score, out.mean, out.variance, o.eps, b * d * j, grid[2], J=j,
+        D=d, SHIFT=source.shift is not None, BLOCK=64, num_warps=2,
     )  # fmt: skip
     return None if x.beta is None else score
 
@@ -317,9 +317,10 @@ def describe(
     run, none = source.run, out.logit
     table = None if last else torch.empty(b, (HEAD.value + 2 * d) // run, j, run, device=none.device)
     _describe[(triton.cdiv(b * j, 64),)](
-        out.weight, _or(benefit, none), out.mean, out.variance, _or(x.offset, none), _or(x.slope, none),
-        _or(source.shift, none), out.logit, _or(table, none), scale, b * j, J=j, D=d, RUN=run, **logit_options(x, o),
-        BENEFIT=benefit is not None, SHIFT=source.shift is not None, TABLE=not last, BLOCK=64, num_warps=2,
+        out.weight, pointer(benefit, none), out.mean, out.variance, pointer(x.offset, none), pointer(x.slope, none),
+        pointer(source.shift, none), out.logit, pointer(table, none), scale, b * j, J=j, D=d, RUN=run,
+        **logit_options(x, o), BENEFIT=benefit is not None, SHIFT=source.shift is not None, TABLE=not last, BLOCK=64,
+        num_warps=2,
     )  # fmt: skip
     return table
 
@@ -343,5 +344,6 @@ def normaliser(source: Source, table: Tensor, out: Tensor) -> Tensor:
     return out
 
 
-def _or(x: Tensor | None, other: Tensor) -> Tensor:
+def pointer(x: Tensor | None, other: Tensor) -> Tensor:
+    """x, or any tensor in its place: kernels do not read what there is not."""
     return other if x is None else x
