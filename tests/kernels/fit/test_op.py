@@ -40,8 +40,8 @@ def test_operator_on_an_image_is_registered_right() -> None:
     u, gate = torch.randn(1, 2, 2, 3, 1).permute(0, 4, 2, 3, 1), torch.rand(1, 1, 2, 3)
     weight, offset = torch.randn(5, 1, 4, 1), torch.randn(2, 5)
     given = [x.requires_grad_() for x in (u, weight, gate, offset)]
-    inputs = (*given[:2], None, given[2], None, None, None, given[3], None, [0.5, 0.7], True, [2, 3, 2, 1], [2, 1], EPS)
-    opcheck(fit_routing, *inputs)
+    options = ([0.5, 0.7], True, [2, 3, 2, 1], [2, 1], EPS, [0.6, 1.0])
+    opcheck(fit_routing, *given[:2], None, given[2], None, None, None, given[3], None, *options)
 
 
 @pytest.mark.parametrize("case", [MADE[13], Case(3, 1, 2, 6, 6, 6, 2, betas="ij", bias=True)], ids=names)

@@ -104,6 +104,7 @@ class Step(NamedTuple):
     score: Tensor  # (B, J): gradient of logits
     s: Tensor  # (B, I)
     sums: Sums
+    tau: float  # sharpness of the E-step it began with
     g_z: Tensor | None = None  # (B, I): gradient of Z, with a softmax over positions
 
     @property
@@ -270,7 +271,8 @@ def walk_back(source: Source, x: Inputs, o: Options, given: Given, sums: Sums) -
     for t in reversed(range(len(o.scales))):
         below, z = (found[t - 1], normalisers[t - 1]) if t else (None, x.first_z)
         gate, at = share_gate(x.gate, z, o.grid), t if source.u is None else 0
-        step = Step(source, x, below, z, gate, trail.table[at], trail.score[at], trail.sums[at], sums)
+        step = Step(source, x, below, z, gate, trail.table[at], trail.score[at], trail.sums[at], sums,
+                    o.tau(t - 1) if t else 1.0)  # fmt: skip
         slopes(step, o, o.scales[t], found[t], wanted.pop(), g_prior)
         over_positions = bool(o.grid) and z is not None
         alone = source.u is None or over_positions  # s is needed before, or without, the gradient of poses
@@ -327,7 +329,7 @@ def slopes(
     out = (step.score, sums.offset, sums.slope, sums.shift)
     tensors = (
         above.logit, above.weight, above.mean, above.variance, below.logit, below.mean, below.variance,
-        *(pointer(y, table) for y in (*optional, *out)), table, scale, o.eps,
+        *(pointer(y, table) for y in (*optional, *out)), table, scale, o.eps, step.tau,
     )  # fmt: skip
     known = {
         "DENSITY": step.below is not None, **logit_options(step.inputs, o), "SHIFT": source.shift is not None,
@@ -384,8 +386,8 @@ def parent_gradients(step: Step) -> tuple[Tensor, Tensor, Tensor] | None:
     g_prior = torch.empty(b, j, device=device)
     g_mean, g_variance = torch.empty(b, d, j, device=device), torch.empty(b, d, j, device=device)
     kernels.finish_parents[(triton.cdiv(b * d * j, 64),)](
-        parts, step.below.variance, g_prior, g_mean, g_variance, pointer(sums.shift, parts), b * d * j, grid[2], J=j,
-        D=d, SHIFT=sums.shift is not None, BLOCK=64, num_warps=2,
+        parts, step.below.variance, g_prior, g_mean, g_variance, pointer(sums.shift, parts), step.tau, b * d * j,
+        grid[2], J=j, D=d, SHIFT=sums.shift is not None, BLOCK=64, num_warps=2,
     )  # fmt: skip
     return g_prior, g_mean, g_variance
 

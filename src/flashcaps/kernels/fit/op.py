@@ -35,13 +35,13 @@ def _shapes(u: Tensor, weight: Tensor, steps: int, window: list[int]) -> list[tu
 def fit_routing(
     u: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, first_z: Tensor | None, first: Tensor | None,
     beta: Tensor | None, offset: Tensor | None, slope: Tensor | None,
-    scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float,
+    scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, taus: list[float],
 ) -> list[Tensor]:  # fmt: skip
     """Arguments as in `Inputs` and `Options`. Mean and variance (B, D, J) and logit (B, J) of the parents after each
     iteration, T of each in turn; then what backward needs: their weight (B, J), T of them, and Z (T - 1, B, I)."""
     flat = [torch.empty(shape, device=gate.device) for shape in _shapes(u, weight, len(scales), window)]
     x = Inputs(u, weight, bias, gate, first_z, first, beta, offset, slope)
-    o, out = Options(scales, spread, grid, window, eps), Outputs.of(flat)
+    o, out = Options(scales, spread, grid, window, eps, taus), Outputs.of(flat)
     if not in_parts(x, o):
         route(source_of(u, weight, bias, o.window_of(u)), x, o, out)
         return flat
@@ -60,7 +60,7 @@ def _(*given: Any) -> list[Tensor]:
 @torch.library.custom_op("flashcaps::fit_backward", mutates_args=())
 def fit_routing_backward(
     tensors: list[Tensor | None], outputs: list[Tensor], gradients: list[Tensor | None],
-    scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, gated: bool,
+    scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, taus: list[float], gated: bool,
 ) -> list[Tensor]:  # fmt: skip
     """Gradients of the tensors of `Inputs` that there are, from those of mean, variance and logit of each iteration.
 
@@ -68,7 +68,7 @@ def fit_routing_backward(
     """
     steps = len(scales)
     given = Given(Outputs.of(outputs), [ParentGradients(*gradients[t::steps]) for t in range(steps)])
-    options = Options(scales, spread, grid, window, eps, gated)
+    options = Options(scales, spread, grid, window, eps, taus, gated)
     found = gradients_of(Inputs(*tensors), options, given)  # type: ignore[arg-type]
     return [y for y in found if y is not None]
 
@@ -97,8 +97,8 @@ def _differentiate(ctx: Any, gradients: list[Tensor | None]) -> tuple[Any, ...]:
     if not gated:
         of_inputs[3] = None
     # An empty list might be one of tensors.
-    of_lists: list[list[Tensor] | None] = [None if ctx.options[k] else [] for k in (0, 2, 3)]
-    return *of_inputs, of_lists[0], None, *of_lists[1:], None
+    of_lists: list[list[Tensor] | None] = [None if ctx.options[k] else [] for k in (0, 2, 3, 5)]
+    return *of_inputs, of_lists[0], None, *of_lists[1:3], None, of_lists[3]
 
 
 fit_routing.register_autograd(_differentiate, setup_context=_keep)
