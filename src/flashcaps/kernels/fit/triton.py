@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import os
 
-import torch
 from torch import Tensor
 
 from ...routing.math import OverPositions, Softmax, over_parents
 from ..common.patches import windowed
+from ..common.rows import DTYPES
 from ..votes import Votes, Windows, add_bias
 from .matrix import Fit, Fitted, Rule
 from .op import fit_routing
 from .plan import is_stored, is_wide
 
 WIDEST = 64  # pose elements that kernels hold, or walk over, unrolled
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def supported(votes: Votes | Windows, softmax: Softmax = over_parents) -> str | None:
