@@ -95,7 +95,7 @@ def test_toys_are_cropped_and_lit_at_random_for_em() -> None:
     recipe = read_recipe("em_smallnorb")
     assert (recipe.data.resize, recipe.augment.crop, recipe.augment.contrast) == (48, 32, (0.5, 1.5))
     assert recipe.augment.brightness == pytest.approx(32 / 255, abs=1e-5)
-    assert (recipe.loss.kind, recipe.loss.spread_margin) == ("spread", "linear")
+    assert recipe.loss.kind == "logit_cross_entropy"
 
 
 def test_model_that_is_not_reconstructing_has_no_decoder() -> None:

@@ -25,6 +25,7 @@ from ..fake_data import small_step
 
 def test_every_kind_of_loss() -> None:
     scores, targets, margin = torch.randn(4, 3), torch.tensor([0, 2, 1, 1]), torch.tensor(0.4)
+    p = scores.clamp(1e-6, 1 - 1e-6)
     drawn, pictures = torch.rand(4, 1, 5, 5), torch.rand(4, 1, 5, 5)
     batch = Batch(pictures, targets, targets, pictures)
     several = batch._replace(targets=torch.tensor([[1.0, 1, 0], [0, 1, 1], [1, 0, 1], [0, 0, 1]]))
@@ -33,6 +34,7 @@ def test_every_kind_of_loss() -> None:
         Loss("margin"): margin_loss(scores, targets),
         Loss("spread"): spread_loss(scores, targets, 0.4),
         Loss("cross_entropy"): cross_entropy_loss(scores, targets),
+        Loss("logit_cross_entropy"): cross_entropy_loss((p / (1 - p)).log(), targets),
         Loss("cross_entropy", label_smoothing=0.2): cross_entropy_loss(scores, targets, label_smoothing=0.2),
         Loss("margin", reconstruction=0.0005): margin_loss(scores, targets)
         + 0.0005 * reconstruction_loss(drawn, pictures),
