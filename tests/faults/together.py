@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from flashcaps.data.download import fetch
+from flashcaps.data.files import Remote
 from flashcaps.data.mnist import MNIST
-from flashcaps.data.urls import Remote
 from tests.faults.child import Child, Row, differences, lines_of, prepare, start, train_arguments
 
 CONTENT = random.Random(0).randbytes(400_000)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flashcaps.data import to_float, user_images
-from flashcaps.data.stored_images import StoredImages
+from flashcaps.data.split import StoredImages
 from flashcaps.training.batches import ImageStream, Share
 from flashcaps.training.loader import open_sources
 from flashcaps.training.loop import RunOptions, train

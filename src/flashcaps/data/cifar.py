@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .files import Root, check_labels, locate, read_bytes, wrong
+from .files import Member, Published, Remote, Root, check_labels, locate, published, read_bytes, wrong
 from .split import Dataset, Split, join
-from .urls import Member, Published, Remote, published
 
 _SITE = "https://www.cs.toronto.edu/~kriz"
 # checksums of the six files computed from a copy, the archive's as published

@@ -20,9 +20,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from . import find_data
-from .archive import LIMIT, unpack
-from .files import Root, data_root, note_sums, read_sums
-from .urls import Member, Remote
+from .archive import unpack
+from .files import Member, Remote, Root, data_root, note_sums, read_sums, sha256
 
 Progress = Callable[[str, int, int], None]  # file, bytes done, bytes in all
 _CHUNK = 1 << 20
@@ -86,10 +85,9 @@ def _digest(path: Path, checksum: str, *, unpacked: bool = False) -> str:
 def _fault(path: Path, file: Remote | Member) -> str:
     """What is wrong with a copy of a published file or of an archive's member, or ""."""
     found = _digest(path, file.checksum) if file.checksum else ""
-    content = file.content if isinstance(file, Remote) else ""
     if file.checksum and found == file.checksum:
         return ""
-    if content and _digest(path, content, unpacked=True) == content:
+    if file.content and _digest(path, file.content, unpacked=True) == file.content:
         return ""
     size = path.stat().st_size
     if file.size and size != file.size:
@@ -100,17 +98,13 @@ def _fault(path: Path, file: Remote | Member) -> str:
 def _present(remote: Remote, folder: Path) -> list[Path]:
     """The good files that are in place already; [] unless all are."""
     if remote.members:
+        noted = read_sums(folder)  # most members have no published checksum
         paths = {member: folder / member.file for member in remote.members}
-        good = all(path.is_file() and not _fault(path, member) for member, path in paths.items())
-        return list(paths.values()) if good and not any(_changed(path, folder) for path in paths.values()) else []
+        good = all(path.is_file() and not _fault(path, member) and noted.get(member.file, "") in ("", sha256(path))
+                   for member, path in paths.items())
+        return list(paths.values()) if good else []
     candidates = (folder / remote.file, folder / remote.file.removesuffix(".gz"))
     return next(([path] for path in candidates if path.is_file() and not _fault(path, remote)), [])
-
-
-def _changed(path: Path, folder: Path) -> bool:
-    """Whether an archive's member differs from what was unpacked; most members have no published checksum."""
-    noted = read_sums(folder).get(path.relative_to(folder).as_posix())
-    return noted is not None and _digest(path, "sha256:") != f"sha256:{noted}"
 
 
 def _download(remote: Remote, folder: Path, report: Progress) -> list[Path]:
@@ -189,7 +183,7 @@ def _take(remote: Remote, folder: Path, source: Path, report: Progress) -> list[
 def _unpack(remote: Remote, archive: Path, folder: Path) -> list[Path]:
     """Puts what an archive holds into place, once all of it is checked."""
     parts = {m: folder / f"{m.file}.part" for m in remote.members}
-    unpack(archive, {m.path: part for m, part in parts.items()}, LIMIT)
+    unpack(archive, {m.path: part for m, part in parts.items()})
     faults = [f"{m.path} in {archive}: {fault}" for m, part in parts.items() if (fault := _fault(part, m))]
     for member, part in parts.items():
         if faults:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from .files import Root, locate, read_bytes, wrong
+from .files import Member, Published, Remote, Root, locate, published, read_bytes, wrong
 from .split import Dataset, Split
-from .urls import Member, Published, Remote, published
 
 # checksums computed from a copy
 _FILES = Published("sst", (Remote(
@@ -97,10 +97,8 @@ def _split(phrases: list[Phrase], binary: bool) -> Split:
 def _unique(trees: list[list[Phrase]]) -> list[Phrase]:
     """Each (text, label) once, in order; a phrase that is a root anywhere counts as one."""
     seen: dict[tuple[str, int], bool] = {}
-    for tree in trees:
-        for phrase in tree:
-            key = (phrase.text, phrase.label)
-            seen[key] = seen.get(key, False) or phrase.root
+    for text, label, root in chain.from_iterable(trees):
+        seen[text, label] = seen.get((text, label), False) or root
     return [Phrase(text, label, root) for (text, label), root in seen.items()]
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..data import Split
-from ..data.stored_images import StoredImages
+from ..data.split import StoredImages
 from .batches import Batch, ImageStream, Plan, Share
 from .recipe import Augment
 
