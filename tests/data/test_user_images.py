@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from flashcaps.data import load_data
-from flashcaps.data.user_images import list_folder, list_hub, list_table, read_listing, read_picture, survey
+from flashcaps.data.user_images import list_folder, list_hub, list_table, read_picture, survey
 from flashcaps.models import create_model
 from flashcaps.training.autosize import own_recipe
 from flashcaps.training.batches import ImageStream, Share, held_images
@@ -79,8 +79,7 @@ def test_sizes_and_channels_are_found(tmp_path: Path) -> None:
     assert survey(list_folder(tmp_path), size=(16, 18)).image == (1, 16, 18)
     Image.new("RGB", (512, 256)).save(tmp_path / "a" / "colour.png")
     assert survey(list_folder(tmp_path)).image[0] == 3
-    data = read_listing(list_folder(tmp_path), "mine", size=(16, 18), channels=1)
-    assert data.shape == (1, 16, 18)
+    assert load_data("images", path=str(tmp_path), size=(16, 18), channels=1).shape == (1, 16, 18)
     for name in ("a", "b"):
         for k in range(3):
             Image.new("L", (512, 256)).save(tmp_path / name / f"{k}.png")
@@ -321,7 +320,7 @@ def test_folders_and_saved_tables_that_the_hub_library_reads(datasets: Any, tmp_
     listing = list_hub(str(folder))
     assert Counter(listing.parts) == {"": 30}  # nothing is held out yet
     assert listing.class_names == SHAPES
-    data = read_listing(listing, "hub", streaming=True)
+    data = load_data("hub", path=str(folder), streaming=True)
     assert data.validation is not None
     assert [len(s) for s in (data.train, data.validation, data.test)] == [21, 3, 6]
     rows = datasets.Dataset.from_dict({"img": [np.zeros((4, 4), np.uint8)] * 4, "label": [0, 1, 1, 0]},

@@ -17,18 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .augment import center_crop, random_crop
-from .files import (
-    Member,
-    Published,
-    Remote,
-    Root,
-    check_labels,
-    data_root,
-    load_mat,
-    locate,
-    published,
-    wrong,
-)  # fmt: skip
+from .files import Member, Published, Remote, Root, check_labels, data_root, load_mat, locate, published, wrong
 from .mnist import MNIST, mnist
 from .random import uniform
 from .split import Dataset, Split, join

@@ -56,13 +56,6 @@ _PIXELS = 3 * 32 * 32
 _LABELS = {10: (("labels", 10),), 100: (("coarse_labels", 20), ("fine_labels", 100))}
 
 
-def _latin1(text: str, encoding: str = "latin1") -> bytes:
-    """Stands in for _codecs.encode, with which Python 3 writes bytes to protocol 2."""
-    if encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError(f"refused encoding {encoding!r}")
-    return text.encode("latin1")
-
-
 class _ArraysOnly(pickle.Unpickler):
     """Unpickles plain containers and numpy arrays; every other global is refused before it is looked up."""
 
@@ -72,7 +65,7 @@ class _ArraysOnly(pickle.Unpickler):
         if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
             return getattr(np, name)
         if (module, name) == ("_codecs", "encode"):
-            return _latin1
+            return lambda text, encoding="latin1": text.encode("latin1")  # how Python 3 writes bytes to protocol 2
         raise pickle.UnpicklingError(f"refused {module}.{name}")
 
 

@@ -167,15 +167,21 @@ def _take(remote: Remote, folder: Path, source: Path, report: Progress) -> list[
 
     names = [remote.file] + ([remote.file.removesuffix(".gz")] if remote.content else [])
     packed = next((path for name in names if (path := find(name, remote))), None)
-    if packed is not None:
+    if packed is not None and remote.members:
         report(remote.file, remote.size, remote.size)
-        return _unpack(remote, packed, folder) if remote.members else [_copy(packed, folder / packed.name)]
+        return _unpack(remote, packed, folder)
     copies = [(path, folder / m.file) for m in remote.members if (path := find(m.file, m))]
-    if not copies or len(copies) < len(remote.members):
+    if packed is not None:
+        copies = [(packed, folder / packed.name)]
+    if len(copies) < max(1, len(remote.members)):
         unpacked = f" (or {', '.join(m.file for m in remote.members)})" if remote.members else ""
         raise FileNotFoundError(f"no {remote.file}{unpacked} in {source} or {source / folder.name}")
     for path, target in copies:
-        _copy(path, target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not (target.exists() and target.samefile(path)):
+            part = target.with_name(f"{target.name}.part")
+            shutil.copyfile(path, part)
+            os.replace(part, target)
         report(target.name, target.stat().st_size, target.stat().st_size)
     return [target for _, target in copies]
 
@@ -193,12 +199,3 @@ def _unpack(remote: Remote, archive: Path, folder: Path) -> list[Path]:
     if faults:
         raise ValueError(faults[0])
     return [folder / m.file for m in remote.members]
-
-
-def _copy(file: Path, target: Path) -> Path:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if not (target.exists() and target.samefile(file)):
-        part = target.with_name(f"{target.name}.part")
-        shutil.copyfile(file, part)
-        os.replace(part, target)
-    return target

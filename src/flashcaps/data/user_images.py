@@ -294,7 +294,6 @@ class Survey(NamedTuple):
 
     image: tuple[int, int, int]
     train: int
-    counts: dict[str, int]  # pictures of each class
 
 
 def _pillow() -> Any:
@@ -391,33 +390,13 @@ def survey(listing: Listing, size: Sequence[int] = (), channels: int = 0) -> Sur
         height, width = (int(np.median([shape[k] for shape in shapes])) for k in (1, 2))
         scale = min(1.0, MAX_SIDE / max(height, width))
         size = (max(1, round(height * scale)), max(1, round(width * scale)))
-    return Survey((channels, int(size[0]), int(size[1])), assign(listing, 0).count("train"), count_classes(listing))
+    return Survey((channels, int(size[0]), int(size[1])), assign(listing, 0).count("train"))
 
 
 def count_classes(listing: Listing) -> dict[str, int]:
     """Examples of each class."""
     labels = listing.labels if listing.multilabel else torch.eye(len(listing.class_names))[listing.labels]
     return dict(zip(listing.class_names, labels.sum(0).int().tolist(), strict=True))
-
-
-def read_listing(
-    listing: Listing, name: str, size: Sequence[int] = (), channels: int = 0, seed: int = 0, streaming: bool = False
-) -> Dataset:
-    """A Dataset of all pictures, brought to one shape; multi-label targets are (N, K).
-
-    The pictures are read into memory, or with streaming=True whenever a batch of them is asked for.
-    """
-    shape = survey(listing, size, channels).image
-
-    def read(k: int) -> Tensor:
-        return fit(read_picture(listing.files[k], shape[0]), shape)
-
-    images: Any = StoredImages(read, torch.arange(len(listing.files)), shape)
-    if not streaming:
-        images = torch.empty(images.shape, dtype=torch.uint8)
-        for k in range(len(images)):
-            images[k] = read(k)
-    return _dataset(Split(images, listing.labels), listing, name, shape, seed)
 
 
 def _dataset(everything: Split, listing: Listing, name: str, shape: tuple[int, int, int], seed: int) -> Dataset:
@@ -448,10 +427,21 @@ def read_pictures(
     """Your own pictures. kind: "images", a folder at `path`; "table", a .csv; "hub", a name or a folder of data files.
 
     size (height, width) and channels: what all pictures are brought to, chosen from a sample by default.
-    class_names, multilabel and examples: what a model was trained with. streaming: leave the pictures on disk.
+    class_names, multilabel and examples: what a model was trained with. streaming: leave the pictures on disk, and read
+    those of a batch when it is asked for.
     """
     listing = same_labels(LISTS[kind](path, class_names), path, multilabel, examples)
-    return read_listing(listing, kind, size, channels, seed, streaming)
+    shape = survey(listing, size, channels).image
+
+    def read(k: int) -> Tensor:
+        return fit(read_picture(listing.files[k], shape[0]), shape)
+
+    images: Any = StoredImages(read, torch.arange(len(listing.files)), shape)
+    if not streaming:
+        images = torch.empty(images.shape, dtype=torch.uint8)
+        for k in range(len(images)):
+            images[k] = read(k)
+    return _dataset(Split(images, listing.labels), listing, kind, shape, seed)
 
 
 def same_labels(listing: Listing, path: str, multilabel: bool | None, examples: int = 0) -> Listing:
