@@ -76,19 +76,15 @@ def test_another_routing_forgets_the_options_of_the_first_and_keeps_the_backend(
     assert same.capsules.layers[0].backend == "reference"
 
 
-@pytest.mark.parametrize(("name", "overrides", "more"), [
-    ("capsnet_mnist", {"options": {"bias": True}}, 160),  # that of the public code
-    ("capsnet_multimnist", {"options": {"bias": True}}, 160),
-    ("capsnet_mnist", {"decoder": False}, -1_411_344),
-    ("discriminative_multimnist", {"decoder": False}, -1_936_144),
-])  # fmt: skip
-def test_sizes_with_a_bias_and_without_a_decoder(name: str, overrides: dict, more: int) -> None:
-    with torch.device("meta"):
-        model = create_model(name, **overrides)
-    assert sum(p.numel() for p in model.parameters()) == SIZES[name] + more
-
-
 def test_a_decoder_is_left_out_or_added() -> None:
+    for name, overrides, more in (
+        ("capsnet_mnist", {"options": {"bias": True}}, 160),  # that of the public code
+        ("capsnet_mnist", {"decoder": False}, -1_411_344),
+        ("discriminative_multimnist", {"decoder": False}, -1_936_144),
+    ):
+        with torch.device("meta"):
+            model = create_model(name, **overrides)
+        assert sum(p.numel() for p in model.parameters()) == SIZES[name] + more
     model = create_model("capsnet_tiny", decoder=False)
     assert model.decoder is None
     with pytest.raises(ValueError, match=r"no decoder.*decoder=True"):
@@ -124,6 +120,7 @@ def test_ablations_of_the_attention_paper() -> None:
     c = create_model("attention_simple_cifar10", options={"activation": True}, **small)
     assert a.capsules.concurrent
     assert a.capsules.iterations == 3
+    assert create_model("capsnet_tiny", routing="attention").capsules.iterations == 2  # once would be no routing
     assert [x.routing.iterations for x in b.capsules.layers] == [3, 3, 3]
     assert c.primary.form == "sigmoid"
     assert type(c.head) is GatedLinear
@@ -141,13 +138,7 @@ def test_over_goes_to_convolutional_layers_alone_and_an_option_per_iteration_wit
         assert (layer.routing.iterations, layer.routing.inverse_temperature) == (2, [0.1, 0.2])
 
 
-def test_attention_routes_twice_by_default() -> None:
-    """Once would be uniform coefficients alone, and no routing."""
-    assert create_model("capsnet_tiny", routing="attention").capsules.iterations == 2
-    assert create_model("capsnet_tiny", routing="attention", iterations=1).capsules.iterations == 1
-
-
-def test_the_original_start() -> None:
+def test_the_original_start_which_leaves_a_given_module_alone() -> None:
     model = create_model("capsnet_mnist", original=True)
     assert model.primary.original
     for conv, bias in ((model.backbone[0], 0.1), (model.primary.pose, 0.0), (model.decoder.layers[0], 0.1)):
@@ -157,6 +148,11 @@ def test_the_original_start() -> None:
         assert_near(conv.bias, bias)
     assert not create_model("capsnet_tiny").primary.original
     assert not create_model("capsnet_tiny", original=True, routing="em").primary.original
+    given = nn.Conv2d(1, 4, 3)
+    before = given.weight.clone()
+    model = create_model("capsnet_tiny", backbone=given, original=True)
+    assert model.backbone is given
+    assert torch.equal(given.weight, before)
 
 
 def test_heinsen_starts_from_kaiming_and_takes_any_size() -> None:
@@ -169,14 +165,6 @@ def test_heinsen_starts_from_kaiming_and_takes_any_size() -> None:
         assert conv.weight.abs().max() > 2.2 * math.sqrt(2 / fan_in)  # normal: a uniform one ends at 1.73
         assert_near(conv.bias, 0.0)
     assert model.eval()(torch.rand(1, 2, 51, 64)).scores.shape == (1, 5)
-
-
-def test_a_given_module_keeps_its_weights() -> None:
-    conv = nn.Conv2d(1, 4, 3)
-    before = conv.weight.clone()
-    model = create_model("capsnet_tiny", backbone=conv, original=True)
-    assert model.backbone is conv
-    assert torch.equal(conv.weight, before)
 
 
 def test_numbers_of_another_backbone_by_its_name() -> None:

@@ -198,8 +198,6 @@ def resize(images: Tensor, size: Size) -> Tensor:
     if 0 in images.shape[1:]:
         raise ValueError(f"images: expected pixels, got {tuple(images.shape)}")
     x = images if images.is_floating_point() else images.float()
-    if height <= images.shape[2] and width <= images.shape[3]:
-        x = F.interpolate(x, (height, width), mode="area")
-    else:
-        x = F.interpolate(x, (height, width), mode="bilinear", align_corners=False)
+    smaller = height <= images.shape[2] and width <= images.shape[3]
+    x = F.interpolate(x, (height, width), mode="area" if smaller else "bilinear")
     return x if images.is_floating_point() else x.round_().to(images.dtype)

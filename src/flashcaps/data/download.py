@@ -117,9 +117,8 @@ def _download(remote: Remote, folder: Path, report: Progress) -> list[Path]:
         except (OSError, http.client.HTTPException) as error:
             failures.append(f"{url}: {error}")
     else:
-        raise ConnectionError(
-            f"{remote.file}: {'; '.join(failures)}; run it again to resume, or use --from DIR where you have the file"
-        )
+        raise ConnectionError(f"{remote.file}: {'; '.join(failures)}; run it again to resume, or use --from DIR where "
+                              "you have the file")
     if fault := _fault(part, remote):
         part.unlink()
         raise ValueError(f"{remote.file} from {url}: {fault}; deleted, get it elsewhere and use --from DIR")

@@ -81,16 +81,13 @@ def locate(name: str, root: Root, folders: tuple[str, ...], files: tuple[str, ..
             for candidate in (base / folder / file, base / folder / file.removesuffix(".gz")):
                 if candidate.is_file():
                     return candidate
-    raise FileNotFoundError(
-        f"{name}: no {files[0]} in {base / folders[0]}; get it with `flashcaps data {name}`, "
-        f"or `flashcaps data {name} --from DIR` where you have the files"
-    )
+    raise FileNotFoundError(f"{name}: no {files[0]} in {base / folders[0]}; get it with `flashcaps data {name}`, or "
+                            f"`flashcaps data {name} --from DIR` where you have the files")
 
 
 def wrong(path: Path, expected: object, found: object) -> ValueError:
-    return ValueError(
-        f"{path}: expected {expected}, found {found}; the file is damaged or of another kind, get it again"
-    )
+    remedy = "the file is damaged or of another kind, get it again"
+    return ValueError(f"{path}: expected {expected}, found {found}; {remedy}")
 
 
 def read_bytes(path: Path) -> bytes:

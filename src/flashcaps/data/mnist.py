@@ -75,10 +75,8 @@ def _dataset(name: str, root: Root, folders: tuple[str, ...], class_names: tuple
     train, test = (_split(name, root, folders, prefix) for prefix in ("train", "t10k"))
     height, width = train.images.shape[2:]
     if test.images.shape[2:] != train.images.shape[2:]:
-        raise ValueError(
-            f"{name}: expected {height} x {width} test images like the training images, "
-            f"got {tuple(test.images.shape[2:])}; the files are of different data sets"
-        )
+        raise ValueError(f"{name}: expected {height} x {width} test images like the training images, got "
+                         f"{tuple(test.images.shape[2:])}; the files are of different data sets")
     return Dataset(name, train, test, classes=10, shape=(1, height, width), class_names=class_names)
 
 

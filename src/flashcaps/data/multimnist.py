@@ -142,11 +142,7 @@ class FixedPairs:
 @published(MNIST)
 def multimnist(root: Root = None) -> Dataset:
     """MNIST's digits, to be composed: train pairs from training digits, test pairs from test digits."""
-    base = mnist(root)
-    return Dataset(
-        "multimnist", base.train, base.test, classes=10, shape=(1, 36, 36), multilabel=True,
-        class_names=base.class_names, compose=MultiMNIST,
-    )  # fmt: skip
+    return replace(mnist(root), name="multimnist", shape=(1, 36, 36), multilabel=True, compose=MultiMNIST)
 
 
 @published(MNIST)

@@ -114,10 +114,8 @@ class Split:
             if not isinstance(x, Tensor | StoredImages) or x.layout != torch.strided:
                 raise TypeError(f"{name}: expected a dense tensor, got {type(x).__name__}")
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
-            raise ValueError(
-                f"images: expected uint8 (N, C, H, W), got {self.images.dtype} {tuple(self.images.shape)}; "
-                "keep pixels as 0..255 and let to_float make the batches"
-            )
+            raise ValueError(f"images: expected uint8 (N, C, H, W), got {self.images.dtype} "
+                             f"{tuple(self.images.shape)}; keep pixels as 0..255 and let to_float make the batches")
         if self.labels.device != self.images.device:
             raise ValueError(f"labels: on {self.labels.device}, but the images are on {self.images.device}; move one")
         columns = {"labels": self.labels, **self.info}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -63,13 +63,9 @@ class Part:
             return edges.abs().sum(1)
         return edges[:, :2].square().sum(1).sqrt() * max(1.0, self.taper) + edges[:, 2].abs()
 
-    def moved(self, shift: Tensor, scale: float) -> Part:
-        """The part after x -> scale * (x + shift)."""
-        return Part(self.kind, (self.centre + shift) * scale, self.axes, self.half * scale, self.shade, self.taper)
-
     def to(self, device: torch.device | str) -> Part:
         centre, axes, half = (t.to(device, torch.float32) for t in (self.centre, self.axes, self.half))
-        return Part(self.kind, centre, axes, half, self.shade, self.taper)
+        return replace(self, centre=centre, axes=axes, half=half)
 
 
 @dataclass(frozen=True)
@@ -101,9 +97,6 @@ class Views:
     elevation: Tensor       # (V,) float
     lighting: Tensor        # (V,) int64
     key: Tensor             # (V,) int64
-
-    def __len__(self) -> int:
-        return len(self.key)
 
     @cached_property
     def jitter(self) -> dict[str, Tensor]:
@@ -279,7 +272,7 @@ def surface(toy: Toy, views: Views, o: Tensor, d: Tensor) -> tuple[Tensor, Tenso
     jitter = views.jitter
     cloth = jitter["cloth_x"] * p[0] + jitter["cloth_y"] * p[1] + jitter["cloth_phase"]
     albedo = (jitter["ground"] * (1 + jitter["cloth"] * cloth.sin())).flatten()
-    image = torch.arange(len(views), device=t.device).repeat_interleave(t.shape[1])
+    image = torch.arange(len(views.key), device=t.device).repeat_interleave(t.shape[1])
     o, d, p, t = o.flatten(1), d.flatten(1), p.flatten(1), t.flatten()
     n, gloss = torch.zeros_like(p), torch.zeros_like(t)
     n[2] = 1
@@ -317,7 +310,7 @@ def shade(toy: Toy, views: Views, o: Tensor, d: Tensor, pattern: Tensor) -> Tens
     shine = gloss * lit * dot(unit(light - d), n).clamp(min=0) ** 24
     out = unit(n + 0.98 * pattern)                                                          # cosine weighted
     sky = 0.2 + 0.8 * sees_sky(toy, start, out)
-    down = (out[2] < 0).view(len(views), -1)                                                # what the ground returns
+    down = (out[2] < 0).view(len(views.key), -1)                                            # what the ground returns
     sky = sky.view_as(down) * torch.where(down, 0.6 * views.jitter["ground"], 1.0)
     lit, shine, albedo, front = (x.view_as(down) for x in (lit, shine, albedo, -dot(n, d)))
     return albedo * (key * lit + fill * front.clamp(min=0) + ambient * sky) + key * shine

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -283,5 +284,5 @@ def assemble(category: str, instance: int, seed: int) -> Toy:
     scale = r.uniform(1.7, 2.0) / float((high - low).max())
     waves = torch.tensor([[r.uniform(-7, 7) for _ in range(3)] for _ in range(2)])
     phases = torch.tensor([r.uniform(0, 2 * math.pi) for _ in range(2)])
-    parts = [part.moved(shift, scale) for part in parts]
+    parts = [replace(part, centre=(part.centre + shift) * scale, half=part.half * scale) for part in parts]
     return Toy(tuple(parts), r.uniform(0.15, 0.75), waves, phases, r.uniform(0, 0.5))
