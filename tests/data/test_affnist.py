@@ -1,10 +1,13 @@
+import math
+
 import numpy as np
 import pytest
 import torch
 from scipy.io import savemat
 
 from flashcaps.data import load_data
-from flashcaps.data.affnist import read_affnist
+from flashcaps.data.affnist import random_affine, read_affnist, warp
+from flashcaps.data.augment import shift
 
 
 def write(path, labels=(3, 0, 9), pixels=1600, **drop):
@@ -51,10 +54,74 @@ def test_wrong_files_are_refused(tmp_path, options, message):
         read_affnist(tmp_path / "test.mat")
 
 
-@pytest.mark.parametrize("keep", [0, 100, 3000])
-def test_truncated_file_is_refused(tmp_path, keep):
-    path = tmp_path / "test.mat"
-    write(path)
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(ValueError, match=r"test.mat: expected"):
-        read_affnist(path)
+def test_translated_digits_are_whole_unchanged_and_everywhere(digit_root):
+    digits = load_data("mnist", digit_root).train.images
+    moved = load_data("translated_mnist", digit_root).train.images
+    assert moved.shape == (60, 1, 40, 40)
+    places = set()
+    for digit, image in zip(digits, moved, strict=True):
+        rows, columns = (torch.nonzero(image[0].any(dim))[:, 0] for dim in (1, 0))
+        top, left = int(rows[0]) - 4, int(columns[0]) - 4
+        assert torch.equal(image[:, top : top + 28, left : left + 28], digit)
+        assert image.sum() == digit.sum()
+        places.add((top, left))
+    assert len(places) > 30
+    assert {p[0] for p in places} <= set(range(13))
+
+
+def test_centred_training_digits_are_the_middle_of_all_places(digit_root):
+    data = load_data("translated_mnist", digit_root, centred=True)
+    digits = load_data("mnist", digit_root).train.images
+    assert torch.equal(data.train.images[:, :, 6:34, 6:34], digits)
+    corner = torch.tensor([[-6, 6]]).expand(60, 2)
+    assert torch.equal(shift(data.train.images, 6, offsets=corner)[:, :, 0:28, 12:40], digits)
+
+
+def test_sets_depend_on_the_seed_alone(digit_root):
+    one, again = (load_data("affnist_style", digit_root, seed=1) for _ in range(2))
+    other = load_data("affnist_style", digit_root, seed=2)
+    assert torch.equal(one.test.images, again.test.images)
+    assert not torch.equal(one.test.images, other.test.images)
+    assert not torch.equal(one.train.images, other.train.images)
+    assert torch.equal(one.test.labels, load_data("mnist", digit_root).test.labels)
+
+
+def test_affine_range():
+    """M = R(angle) [[1, k], [0, 1]] diag(sx, sy): undo it by a QR decomposition and look at each part."""
+    u = torch.rand(2000, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    matrix = random_affine(u)
+    q, r = torch.linalg.qr(matrix)
+    sign = torch.diagonal(r, dim1=1, dim2=2).sign()
+    q, r = q * sign[:, None], r * sign[:, :, None]
+    angle, (sx, sy), k = torch.atan2(q[:, 1, 0], q[:, 0, 0]), r.diagonal(dim1=1, dim2=2).T, r[:, 0, 1] / r[:, 1, 1]
+    for value, limit in ((angle, math.radians(20)), (k, 0.2), (sx - 1, 0.2), (sy - 1, 0.2)):
+        assert value.abs().max() <= limit + 1e-9
+        assert value.abs().max() > 0.99 * limit
+        assert value.mean().abs() < 0.05 * limit
+
+
+def test_identity_in_the_middle_leaves_the_digit_alone_and_a_blank_image_blank():
+    image = torch.zeros(2, 1, 28, 28, dtype=torch.uint8)
+    image[0, 0, 4:24, 4:24] = torch.arange(400).view(20, 20) % 255 + 1
+    out = warp(image, torch.eye(2).expand(2, 2, 2), torch.full((2, 2), 0.5))
+    assert torch.equal(out[:, :, 6:34, 6:34], image)
+    assert out.sum() == image.sum()
+
+
+def test_quarter_turn_turns_clockwise_on_the_screen():
+    image = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
+    image[0, 0, 10:18, 4:24] = torch.arange(160).view(8, 20) + 1
+    turn = torch.tensor([[[0.0, -1.0], [1.0, 0.0]]])  # x right, y down: (1, 0) -> (0, 1)
+    out = warp(image, turn, torch.full((1, 2), 0.5))
+    assert torch.equal(out[0, 0, 6:34, 6:34], image[0, 0].rot90(-1))
+
+
+@pytest.mark.parametrize("place", [0.0, 1.0])
+def test_all_ink_stays_on_the_canvas(place):
+    """Every digit pushed into a corner keeps its ink: area times the determinant."""
+    image = torch.zeros(64, 1, 28, 28, dtype=torch.uint8)
+    image[:, :, 4:24, 4:24] = 200
+    matrix = random_affine(torch.rand(64, 4, generator=torch.Generator().manual_seed(1)))
+    out = warp(image, matrix, torch.full((64, 2), place))
+    ink = out.double().sum((1, 2, 3))
+    assert ink.tolist() == pytest.approx((200 * 400 * torch.linalg.det(matrix)).tolist(), rel=0.02)

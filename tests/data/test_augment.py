@@ -122,17 +122,16 @@ def test_cutmix_pastes_a_box_of_another_image():
         augment.cutmix(x, -0.1)
 
 
-def test_mixup_mixes_images_and_targets_alike():
-    images = torch.rand(64, 1, 4, 4, generator=make_generator(5))
-    targets = F.one_hot(torch.arange(64) % 10, 10).float()
+def test_mix_takes_a_share_of_each():
+    x = torch.rand(64, 1, 4, 4, generator=make_generator(5))
     weight, partner = augment.mixup_weights(64, 0.2, make_generator(6))
     assert partner.sort().values.tolist() == list(range(64))
-    mixed, soft = augment.mixup(images, targets, 0.2, make_generator(6))
+    mixed = augment.mix(x, weight, partner)
     for b in (0, 17, 63):
-        w, p = weight[b], partner[b]
-        torch.testing.assert_close(mixed[b], w * images[b] + (1 - w) * images[p])
-        torch.testing.assert_close(soft[b], w * targets[b] + (1 - w) * targets[p])
-    torch.testing.assert_close(soft.sum(1), torch.ones(64))
+        torch.testing.assert_close(mixed[b], weight[b] * x[b] + (1 - weight[b]) * x[partner[b]])
+    torch.testing.assert_close(augment.mix(torch.eye(64), weight, partner).sum(1), torch.ones(64))
+    with pytest.raises(ValueError, match="alpha: expected more than 0, got 0"):
+        augment.mixup_weights(4, 0)
 
 
 def test_mixup_weights_are_beta_distributed():
@@ -143,13 +142,6 @@ def test_mixup_weights_are_beta_distributed():
     assert torch.equal(weight, again)
 
 
-def test_mixup_says_why_indices_cannot_be_mixed():
-    with pytest.raises(ValueError, match=r"targets: expected float \(B, K\), got torch.int64 \(4,\); .*one_hot"):
-        augment.mixup(torch.zeros(4, 1, 2, 2), torch.arange(4), 0.2)
-    with pytest.raises(ValueError, match="alpha: expected more than 0, got 0"):
-        augment.mixup(torch.zeros(4, 1, 2, 2), torch.zeros(4, 2), 0)
-
-
 def test_resize_averages_down_and_keeps_the_type(images):
     out = augment.resize(images, (4, 5))
     mean = images.float().view(6, 2, 4, 2, 5, 2).mean((3, 5))
@@ -158,7 +150,7 @@ def test_resize_averages_down_and_keeps_the_type(images):
     assert augment.resize(images, 16).shape == (6, 2, 16, 16)
 
 
-@pytest.mark.parametrize("name", ["shift", "random_crop", "flip", "brightness_contrast", "cutout", "cutmix", "mixup"])
+@pytest.mark.parametrize("name", ["shift", "random_crop", "flip", "brightness_contrast", "cutout", "cutmix"])
 def test_images_draw_numbers_of_their_own_from_the_generator(name):
     image = torch.rand(1, 1, 8, 8, generator=make_generator(8)).expand(32, 1, 8, 8)
     call = {
@@ -168,7 +160,6 @@ def test_images_draw_numbers_of_their_own_from_the_generator(name):
         "brightness_contrast": lambda g: augment.brightness_contrast(image, generator=g),
         "cutout": lambda g: augment.cutout(image, 3, g),
         "cutmix": lambda g: augment.cutmix(image * torch.arange(32).view(-1, 1, 1, 1), 1.0, g)[0],
-        "mixup": lambda g: augment.mixup(image * torch.arange(32).view(-1, 1, 1, 1), torch.eye(32), 1.0, g)[1],
     }[name]
     one, again, other = (call(make_generator(s)) for s in (0, 0, 1))
     assert torch.equal(one, again)
@@ -178,14 +169,14 @@ def test_images_draw_numbers_of_their_own_from_the_generator(name):
 
 @pytest.mark.gpu
 def test_on_the_device_without_waiting():
-    images, targets = torch.rand(64, 3, 32, 32, device="cuda"), torch.eye(64, device="cuda")
+    images = torch.rand(64, 3, 32, 32, device="cuda")
     torch.cuda.set_sync_debug_mode("error")
     try:
         x = augment.shift(images, 2)
         x = augment.random_crop(x, 32, 4)
         x = augment.flip(x)
         x = augment.brightness_contrast(x)
-        x, targets = augment.mixup(x, targets, 0.2)
+        x = augment.mix(x, *augment.mixup_weights(64, 0.2, device="cuda"))
         x = augment.resize(augment.center_crop(x, 24), 12)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -3,7 +3,7 @@ import itertools
 import pytest
 import torch
 
-from flashcaps.data import MultiMNIST, Split, load_data, make_generator, to_float
+from flashcaps.data import DiverseMultiMNIST, MultiMNIST, Split, load_data, make_generator, to_float
 
 
 def boxes(counts: list[int], value: int = 255) -> Split:
@@ -95,10 +95,11 @@ def test_sources_are_the_digits_shifted(digit_root):
     assert (second == to_float(split.images)).flatten(1).all(1).sum() == 1
 
 
-def test_same_seed_same_pairs(pairs):
-    one, again, other = (pairs.sample(16, make_generator(s)) for s in (5, 5, 6))
+def test_pairs_follow_from_seed_and_rank(pairs):
+    one, again, other = (pairs.sample(16, make_generator(*s)) for s in ((5, 0), (5, 0), (6, 0)))
     assert torch.equal(one.images, again.images)
     assert not torch.equal(one.labels, other.labels)
+    assert not torch.equal(one.labels, pairs.sample(16, make_generator(5, 1)).labels)
 
 
 def test_fixed_set_is_given_by_index(pairs):
@@ -112,24 +113,10 @@ def test_fixed_set_is_given_by_index(pairs):
 
 
 def test_fixed_set_uses_each_digit_first_equally_often(pairs):
+    assert [len(batch.images) for batch in pairs.fixed(70).batches(32)] == [32, 32, 6]
     fixed = pairs.fixed(3 * len(pairs))
     first = torch.cat([batch.labels[:, 0] for batch in fixed.batches(50)])
     assert torch.equal(torch.bincount(first), 3 * torch.bincount(pairs.labels))
-
-
-def test_last_batch_ends_with_the_set(pairs):
-    assert [len(batch.images) for batch in pairs.fixed(70).batches(32)] == [32, 32, 6]
-
-
-def test_ranks_together_take_what_one_process_would(pairs):
-    index = torch.arange(24, 32)
-    halves = [pairs.at(half, seed=1).images for half in index.split(4)]
-    assert torch.equal(torch.cat(halves), pairs.at(index, seed=1).images)
-
-
-def test_ranks_with_generators_of_their_own_differ(pairs):
-    a, b = (pairs.sample(8, make_generator(0, rank)).labels for rank in range(2))
-    assert not torch.equal(a, b)
 
 
 def test_train_and_test_digits_are_disjoint(digit_root):
@@ -147,6 +134,33 @@ def test_train_and_test_digits_are_disjoint(digit_root):
 def test_one_class_alone_is_refused():
     with pytest.raises(ValueError, match=r"digits: expected at least two classes, got class counts \[5, 0"):
         MultiMNIST(boxes([5]))
+
+
+@pytest.fixture
+def diverse(digit_root):
+    data = load_data("diverse_multimnist", digit_root)
+    assert data.compose is DiverseMultiMNIST
+    return data.compose(data.train)
+
+
+def test_one_image_in_six_has_one_digit_and_a_black_second_source(diverse):
+    batch = diverse.sample(6_000, make_generator(0))
+    single = batch.labels[:, 1] < 0
+    assert single.float().mean().item() == pytest.approx(1 / 6, abs=0.02)  # four standard deviations
+    assert (batch.targets.sum(1) == torch.where(single, 1, 2)).all()
+    assert (batch.labels[:, 0] != batch.labels[:, 1]).all()
+    assert torch.equal(batch.images[single], batch.sources[single, 0])
+    assert batch.sources[single, 1].abs().max() == 0
+    assert (batch.sources[~single, 1].amax((1, 2, 3)) > 0).all()
+    assert (batch.targets[single].argmax(1) == batch.labels[single, 0]).all()
+
+
+def test_diverse_pairs_are_those_of_multimnist(diverse):
+    draw = diverse.draw(100, make_generator(2))
+    draw[:, 6] = 1
+    pair = MultiMNIST.compose(diverse, draw)
+    for ours, theirs in zip(diverse.compose(draw), pair, strict=True):
+        assert torch.equal(ours, theirs)
 
 
 @pytest.mark.data

@@ -38,15 +38,6 @@ def test_values_that_do_not_fit_are_refused(tmp_path, labels, shape, message):
         load_data("svhn", tmp_path)
 
 
-@pytest.mark.parametrize("keep", [0, 60, 130, 4000])
-def test_truncated_file_is_refused(tmp_path, keep):
-    write(tmp_path, [1, 2, 3])
-    path = tmp_path / "svhn" / "train_32x32.mat"
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(ValueError, match=r"train_32x32.mat: expected"):
-        load_data("svhn", tmp_path)
-
-
 def test_file_without_the_variable_is_refused(tmp_path):
     (tmp_path / "svhn").mkdir()
     savemat(tmp_path / "svhn" / "train_32x32.mat", {"Z": np.zeros(3)})

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from flashcaps.data.download import fetch
+from flashcaps.data.files import Remote
 from flashcaps.data.mnist import MNIST
-from flashcaps.data.urls import Remote
 from tests.data.test_download import Handler, Server, checksum
 from tests.faults.child import Child, Row, differences, lines_of, prepare, start, train_arguments
 

@@ -48,15 +48,6 @@ def augmentation(draw: Draw) -> Case:
     return Case(function, arguments)
 
 
-def mixing(draw: Draw) -> Case:
-    x, k = images(draw), draw.size(4)
-    arguments: dict[str, Any] = {
-        "images": x, "targets": torch.rand(len(x), k, generator=draw.generator), "alpha": draw.pick((0.2, 1.0, 1e-3)),
-    }  # fmt: skip
-    draw.spoil(arguments, 0.3)
-    return Case(A.mixup, arguments)
-
-
 def splits(draw: Draw) -> Case:
     """Examples, some of them held out."""
     n = draw.random.randint(0, 20)
@@ -215,7 +206,6 @@ def overrides_of_models(draw: Draw) -> Case:
 
 TARGETS: dict[str, Callable[[Draw], Case]] = {
     "data: augment": augmentation,
-    "data: mixup": mixing,
     "data: holdout": splits,
     "data: MultiMNIST": pairs(MultiMNIST),
     "data: DiverseMultiMNIST": pairs(DiverseMultiMNIST),

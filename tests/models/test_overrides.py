@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +16,8 @@ from flashcaps.models.registry import MODELS
 from flashcaps.models.specs import GatedLinear
 
 from ..conftest import assert_near
-from .sizes import SIZES
+from .test_registry import SIZES
 
-ODD = {"image": (1, 30, 34), "classes": 5}
 # By what an algorithm's classes are: the form of the primary capsules, and the head.
 FORM_AND_HEAD = {
     "length": ("squash", Lengths),
@@ -28,12 +28,6 @@ FORM_AND_HEAD = {
 CAPSULE_MODELS = [name for name in list_models() if isinstance(MODELS[name](), Capsules)]
 PAIRS = list(zip(CAPSULE_MODELS, itertools.cycle(ROUTING), strict=False))
 SMALL = {"backbone": {"channels": 8}, "primary": {"types": 3}}
-
-
-def size(name: str, **overrides: object) -> int:
-    with torch.device("meta"):
-        model = create_model(name, **overrides)
-    return sum(p.numel() for p in model.parameters())
 
 
 def check(model: nn.Module) -> None:
@@ -47,20 +41,19 @@ def check(model: nn.Module) -> None:
             assert torch.isfinite(p.grad).all(), key
 
 
-@pytest.mark.parametrize("backbone", ["conv", "resnet"])
+@pytest.mark.parametrize(("name", "overrides", "rows"), [
+    ("capsnet_tiny", {"backbone": "conv"}, 1),
+    ("capsnet_tiny", {"backbone": "resnet"}, 1),
+    ("em_smallnorb", {"primary": {"types": 4}}, 4),
+    ("attention_simple_cifar10", {"primary": {"types": 4}}, 4),
+    ("heinsen_smallnorb", {"primary": {"types": 4}}, 4),
+])  # fmt: skip
 @pytest.mark.parametrize("routing", ROUTING)
-def test_every_algorithm_on_every_backbone(routing: str, backbone: str) -> None:
-    model = create_model("capsnet_tiny", routing=routing, backbone=backbone, **ODD)
-    assert (model.primary.form, type(model.head)) == FORM_AND_HEAD[ROUTING[routing].output_activation]
-    check(model)
-
-
-@pytest.mark.parametrize("name", ["em_smallnorb", "attention_simple_cifar10", "heinsen_smallnorb"])
-@pytest.mark.parametrize("routing", ROUTING)
-def test_every_algorithm_on_every_paper_network(name: str, routing: str) -> None:
-    model = create_model(name, routing=routing, image=(1, 48, 44), classes=5, primary={"types": 4})
-    rows = {layer.rows for layer in model.capsules.layers}
-    assert rows == ({1} if ROUTING[routing].output_activation == "length" else {4})
+def test_every_algorithm_on_every_network(name: str, overrides: dict, rows: int, routing: str) -> None:
+    model = create_model(name, routing=routing, image=(1, 30, 34), classes=5, **overrides)
+    given = ROUTING[routing].output_activation
+    assert (model.primary.form, type(model.head)) == FORM_AND_HEAD[given]
+    assert {layer.rows for layer in model.capsules.layers} == {1 if given == "length" else rows}
     check(model)
 
 
@@ -83,21 +76,19 @@ def test_another_routing_forgets_the_options_of_the_first_and_keeps_the_backend(
     assert same.capsules.layers[0].backend == "reference"
 
 
-def test_the_bias_of_the_public_code_is_160_parameters_more() -> None:
-    assert size("capsnet_mnist", options={"bias": True}) == SIZES["capsnet_mnist"] + 160
-    assert size("capsnet_multimnist", options={"bias": True}) == 11_361_968
-
-
-def test_without_a_decoder() -> None:
-    assert size("capsnet_mnist", decoder=False) == 6_804_224
-    assert size("discriminative_multimnist", decoder=False) == 11_361_808 - 1_936_144
+def test_a_decoder_is_left_out_or_added() -> None:
+    for name, overrides, more in (
+        ("capsnet_mnist", {"options": {"bias": True}}, 160),  # that of the public code
+        ("capsnet_mnist", {"decoder": False}, -1_411_344),
+        ("discriminative_multimnist", {"decoder": False}, -1_936_144),
+    ):
+        with torch.device("meta"):
+            model = create_model(name, **overrides)
+        assert sum(p.numel() for p in model.parameters()) == SIZES[name] + more
     model = create_model("capsnet_tiny", decoder=False)
     assert model.decoder is None
     with pytest.raises(ValueError, match=r"no decoder.*decoder=True"):
         model(torch.rand(1, 1, 28, 28), torch.tensor([0]))
-
-
-def test_a_decoder_for_a_model_that_has_none() -> None:
     model = create_model("attention_simple_cifar10", decoder=[8, 9], image=(3, 17, 19), **SMALL)
     assert model(torch.rand(2, 3, 17, 19), torch.tensor([1, 2])).reconstruction.shape == (2, 3, 17, 19)
 
@@ -129,6 +120,7 @@ def test_ablations_of_the_attention_paper() -> None:
     c = create_model("attention_simple_cifar10", options={"activation": True}, **small)
     assert a.capsules.concurrent
     assert a.capsules.iterations == 3
+    assert create_model("capsnet_tiny", routing="attention").capsules.iterations == 2  # once would be no routing
     assert [x.routing.iterations for x in b.capsules.layers] == [3, 3, 3]
     assert c.primary.form == "sigmoid"
     assert type(c.head) is GatedLinear
@@ -146,13 +138,7 @@ def test_over_goes_to_convolutional_layers_alone_and_an_option_per_iteration_wit
         assert (layer.routing.iterations, layer.routing.inverse_temperature) == (2, [0.1, 0.2])
 
 
-def test_attention_routes_twice_unless_told() -> None:
-    """Once would be uniform coefficients alone, and no routing."""
-    assert create_model("capsnet_tiny", routing="attention").capsules.iterations == 2
-    assert create_model("capsnet_tiny", routing="attention", iterations=1).capsules.iterations == 1
-
-
-def test_the_original_start() -> None:
+def test_the_original_start_which_leaves_a_given_module_alone() -> None:
     model = create_model("capsnet_mnist", original=True)
     assert model.primary.original
     for conv, bias in ((model.backbone[0], 0.1), (model.primary.pose, 0.0), (model.decoder.layers[0], 0.1)):
@@ -162,6 +148,11 @@ def test_the_original_start() -> None:
         assert_near(conv.bias, bias)
     assert not create_model("capsnet_tiny").primary.original
     assert not create_model("capsnet_tiny", original=True, routing="em").primary.original
+    given = nn.Conv2d(1, 4, 3)
+    before = given.weight.clone()
+    model = create_model("capsnet_tiny", backbone=given, original=True)
+    assert model.backbone is given
+    assert torch.equal(given.weight, before)
 
 
 def test_heinsen_starts_from_kaiming_and_takes_any_size() -> None:
@@ -176,43 +167,32 @@ def test_heinsen_starts_from_kaiming_and_takes_any_size() -> None:
     assert model.eval()(torch.rand(1, 2, 51, 64)).scores.shape == (1, 5)
 
 
-def test_a_given_module_keeps_its_weights() -> None:
-    conv = nn.Conv2d(1, 4, 3)
-    before = conv.weight.clone()
-    model = create_model("capsnet_tiny", backbone=conv, original=True)
-    assert model.backbone is conv
-    assert torch.equal(conv.weight, before)
-
-
 def test_numbers_of_another_backbone_by_its_name() -> None:
     model = create_model("capsnet_mnist", backbone={"name": "resnet", "stages": [[4, 1, 2]]}, primary={"kernel": 3})
     assert model.backbone[0].weight.shape == (4, 1, 3, 3)
     again = create_model(model.name, **model.overrides)
     assert [p.shape for p in again.parameters()] == [p.shape for p in model.parameters()]
-    with pytest.raises(ValueError, match=r"backbone: expected one of.*did you mean 'resnet'"):
-        create_model("capsnet_mnist", backbone={"name": "resnets", "stages": [[4, 1, 2]]})
-    with pytest.raises(TypeError, match="backbone: ResNet has no 'stage'; did you mean 'stages'"):
-        create_model("capsnet_mnist", backbone={"name": "resnet", "stage": [[4, 1, 2]]})
+
+
+WRONG: list[tuple[type[Exception], str, dict[str, Any]]] = [
+    (ValueError, "classes: expected a whole number", {"classes": 0}),
+    (ValueError, r"image: expected \(channels, height, width\)", {"image": (28, 28)}),
+    (ValueError, "image: too small: 6 x 6 places reach primary, whose kernel is 9", {"image": (1, 14, 14)}),
+    (ValueError, "image.*does not pass through the backbone", {"image": (1, 7, 7)}),
+    (ValueError, "routing: expected one of.*did you mean 'dynamic'", {"routing": "dynamics"}),
+    (ValueError, "backbone: expected one of.*did you mean 'resnet'", {"backbone": {"name": "resnets", "stages": []}}),
+    (TypeError, "backbone: ResNet has no 'stage'; did you mean 'stages'", {"backbone": {"name": "resnet", "stage": 1}}),
+    (ValueError, "iterations: expected at least 1, got 0", {"iterations": 0}),
+    (ValueError, "options: expected no iterations among them, got 1; give", {"options": {"iterations": 1}}),
+    (TypeError, "primary: Primary has no 'type'; did you mean 'types'", {"primary": {"type": 3}}),
+    (TypeError, r"leeky: .*did you mean 'leaky'", {"options": {"leeky": True}}),
+]
 
 
 def test_errors_name_the_argument_and_the_remedy() -> None:
-    wrong = {
-        "classes: expected a whole number": {"classes": 0},
-        r"image: expected \(channels, height, width\)": {"image": (28, 28)},
-        "image: too small: 6 x 6 places reach primary, whose kernel is 9": {"image": (1, 14, 14)},
-        "image.*does not pass through the backbone": {"image": (1, 7, 7)},
-        "routing: expected one of.*did you mean 'dynamic'": {"routing": "dynamics"},
-        "backbone: expected one of.*did you mean 'resnet'": {"backbone": "resnets"},
-        "iterations: expected at least 1, got 0": {"iterations": 0},
-        "options: expected no iterations among them, got 1; give iterations=1 beside": {"options": {"iterations": 1}},
-    }
-    for message, overrides in wrong.items():
-        with pytest.raises(ValueError, match=message):
+    for error, message, overrides in WRONG:
+        with pytest.raises(error, match=message):
             create_model("capsnet_mnist", **overrides)
-    with pytest.raises(TypeError, match="primary: Primary has no 'type'; did you mean 'types'"):
-        create_model("capsnet_tiny", primary={"type": 3})
-    with pytest.raises(TypeError, match=r"leeky: .*did you mean 'leaky'"):
-        create_model("capsnet_tiny", options={"leeky": True})
     with pytest.raises(ValueError, match="dropout: expected a number from 0"):
         create_model("cnn_mnist", dropout=1.5)
     with pytest.raises(ValueError, match=r"images: expected \(B, 1, 28, 28\), got \(1, 3, 28, 28\)"):

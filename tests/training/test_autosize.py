@@ -16,7 +16,7 @@ from flashcaps.analysis import open_run
 from flashcaps.analysis.credit import credit
 from flashcaps.cli.train import evaluate_run
 from flashcaps.data import load_data
-from flashcaps.data.listing import list_text
+from flashcaps.data.user_images import list_text
 from flashcaps.deploy.export import export_model, open_exported
 from flashcaps.deploy.hub import from_pretrained, save_pretrained
 from flashcaps.deploy.predict import find_pictures, find_texts, open_transformer, predict, predict_texts, prepare

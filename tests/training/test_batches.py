@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flashcaps.data import MultiMNIST, to_float, user_images
-from flashcaps.data.stored_images import StoredImages
+from flashcaps.data.split import StoredImages
 from flashcaps.training import loader as sources
 from flashcaps.training.batches import (
     AHEAD,

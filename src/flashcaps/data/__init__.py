@@ -8,15 +8,11 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-from .affnist import affnist
-from .affnist_style import affnist_style, translated_mnist
+from .affnist import affnist, affnist_style, translated_mnist
 from .cifar import cifar10, cifar100
-from .digits import digits
-from .diverse_multimnist import DiverseMultiMNIST, diverse_multimnist
-from .fashion_mnist import fashion_mnist
 from .files import Root, data_root
-from .mnist import mnist
-from .multimnist import FixedPairs, MultiMNIST, multimnist
+from .mnist import digits, fashion_mnist, mnist
+from .multimnist import DiverseMultiMNIST, FixedPairs, MultiMNIST, diverse_multimnist, multimnist
 from .norb import smallnorb
 from .random import make_generator
 from .split import Batch, Dataset, Split, describe, holdout, to_float

@@ -1,24 +1,121 @@
-"""affNIST (Tieleman 2013): MNIST digits under small affine transformations on 40 x 40; 320,000 in the test set."""
+"""Digits on 40 x 40: affNIST (Tieleman 2013), MNIST under small affine transformations, 320,000 in the test set;
+translated MNIST, to train on; and affNIST-style, MNIST's test digits turned, sheared, scaled and moved here.
+
+affNIST-style is a stand-in for affNIST: numbers measured on it are not affNIST's, and are named so. It and translated
+MNIST are pure functions of (seed, index of the digit).
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from .affnist_style import CANVAS, translated_mnist
-from .files import Root, check_labels, data_root, load_mat, locate, wrong
-from .mnist import MNIST
+from .augment import center_crop, random_crop
+from .files import Member, Published, Remote, Root, check_labels, data_root, load_mat, locate, published, wrong
+from .mnist import MNIST, mnist
+from .random import uniform
 from .split import Dataset, Split, join
-from .urls import Member, Published, Remote, published
 
+CANVAS = 40
+ROTATION, SHEAR, SCALE = 20.0, 0.2, (0.8, 1.2)
+_CHUNK = 4096
 _FILES = Published("affnist", (Remote(  # checksum as published
     "test.mat.zip", ("https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/test.mat.zip",), 121_743_191,
     "sha256:2cde38ec83ee2ebfd7b901f8be5a09efb17a1bda04771f9b4905751eb945c01a",
     members=(Member("test.mat", "test.mat"),),
 ),))  # fmt: skip
+
+
+def random_affine(u: Tensor) -> Tensor:
+    """u (B, 4) uniform on [0, 1) -> (B, 2, 2), rotation @ shear @ scale, acting on (x, y).
+
+    Rotation up to 20 degrees either way, shear up to 0.2, width and height scaled by 0.8 to 1.2 each.
+    """
+    angle = (2 * u[:, 0] - 1) * math.radians(ROTATION)
+    k = (2 * u[:, 1] - 1) * SHEAR
+    sx, sy = (SCALE[0] + u[:, i] * (SCALE[1] - SCALE[0]) for i in (2, 3))
+    cos, sin = angle.cos(), angle.sin()
+    top = torch.stack([cos * sx, (cos * k - sin) * sy], dim=1)
+    bottom = torch.stack([sin * sx, (sin * k + cos) * sy], dim=1)
+    return torch.stack([top, bottom], dim=1)
+
+
+def _ink_corners(images: Tensor) -> Tensor:
+    """The corners (B, 4, 2), as (x, y) from the centre, of the box around each image's ink."""
+    ink = images.amax(1) > 0
+    edges = []
+    for dim in (1, 2):  # columns with ink, then rows with ink
+        some = ink.any(dim)
+        n = some.shape[1]
+        place = torch.arange(n, device=images.device, dtype=torch.float32)
+        low = torch.where(some, place, n).amin(1) - n / 2
+        high = torch.where(some, place, -1).amax(1) + 1 - n / 2
+        edges.append((torch.minimum(low, high), torch.maximum(low, high)))
+    (left, right), (top, bottom) = edges
+    pairs = ((left, top), (right, top), (left, bottom), (right, bottom))
+    return torch.stack([torch.stack(pair, dim=1) for pair in pairs], dim=1)
+
+
+def warp(images: Tensor, matrix: Tensor, place: Tensor) -> Tensor:
+    """images (B, C, H, W) uint8 under matrix (B, 2, 2), placed on the canvas so that all ink stays on it.
+
+    place (B, 2) in [0, 1]: where between its left- and topmost and its right- and bottommost possible place.
+    """
+    height, width = images.shape[2:]
+    corners = _ink_corners(images) @ matrix.transpose(1, 2)
+    first, last = -CANVAS / 2 - corners.amin(1), CANVAS / 2 - corners.amax(1)  # least and greatest move, (B, 2)
+    move = torch.where(first <= last, first + place * (last - first), (first + last) / 2)
+    axis = torch.arange(CANVAS, device=images.device) + 0.5 - CANVAS / 2
+    points = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), dim=-1).view(1, -1, 2) - move[:, None]
+    a, b, c, d = matrix.flatten(1).unbind(1)
+    inverse = torch.stack([d, -b, -c, a], dim=1).view(-1, 2, 2) / (a * d - b * c)[:, None, None]
+    grid = (points @ inverse.transpose(1, 2)) * 2 / torch.tensor([width, height], device=images.device)
+    grid = grid.view(-1, CANVAS, CANVAS, 2)
+    moved = F.grid_sample(images.float(), grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return moved.round_().to(torch.uint8)
+
+
+def translated(split: Split, *, seed: int) -> Split:
+    """Each digit anywhere on the canvas, nothing else done to it."""
+    spare = CANVAS - split.images.shape[2]
+    offsets = (uniform(seed, torch.arange(len(split), device=split.labels.device), 2) * (spare + 1)).long()
+    return replace(split, images=random_crop(split.images, CANVAS, spare, offsets=offsets))
+
+
+def transformed(split: Split, *, seed: int) -> Split:
+    """A random affine version of each digit."""
+    parts = []
+    for index in torch.arange(len(split), device=split.labels.device).split(_CHUNK):
+        u = uniform(seed, index, 6)
+        parts.append(warp(split.images[index], random_affine(u[:, :4]), u[:, 4:]))
+    return replace(split, images=torch.cat(parts))
+
+
+@published(MNIST)
+def translated_mnist(root: Root = None, *, seed: int = 0, centred: bool = False) -> Dataset:
+    """MNIST, each digit placed at random on 40 x 40, in training and test.
+
+    centred=True leaves the training digits in the middle, so that augment.shift by 6 places them in every epoch.
+    """
+    base = mnist(root)
+    train = translated(base.train, seed=seed)
+    if centred:
+        train = replace(base.train, images=center_crop(base.train.images, CANVAS))
+    test = translated(base.test, seed=seed + 1)
+    return replace(base, name="translated_mnist", train=train, test=test, shape=(1, CANVAS, CANVAS))
+
+
+@published(MNIST)
+def affnist_style(root: Root = None, *, seed: int = 0, centred: bool = False) -> Dataset:
+    """Trained on translated MNIST, tested on transformed test digits, one version of each (affNIST itself has 32)."""
+    base = translated_mnist(root, seed=seed, centred=centred)
+    return replace(base, name="affnist_style", test=transformed(mnist(root).test, seed=seed + 2))
 
 
 def read_affnist(path: Path) -> Split:

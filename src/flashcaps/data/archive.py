@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-LIMIT = 4 << 30  # bytes all members of one archive may unpack to
+from .files import LIMIT
+
 MEMBERS = 100_000
 HEADER = 1 << 20  # bytes of a long name or of further attributes, which tarfile reads whole
 
@@ -37,11 +38,6 @@ def _check(archive: Path, count: int, name: str, plain: bool, size: int, limit: 
         raise ValueError(f"{archive}: expected at most {limit:,} bytes unpacked, found {size:,} or more; refused")
 
 
-def _plain_zip(info: zipfile.ZipInfo) -> bool:
-    kind = (info.external_attr >> 16) & 0o170000
-    return kind in (0, 0o100000, 0o040000)  # not said, file, folder
-
-
 @contextmanager
 def _opened(archive: Path, limit: int) -> Iterator[dict[str, Callable[[], IO[bytes] | None]]]:
     """How to open each member, by name, after every member was checked."""
@@ -50,7 +46,9 @@ def _opened(archive: Path, limit: int) -> Iterator[dict[str, Callable[[], IO[byt
         with zipfile.ZipFile(archive) as z:
             for count, info in enumerate(z.infolist()):
                 total += info.file_size
-                _check(archive, count, info.filename, _plain_zip(info), total, limit)
+                kind = (info.external_attr >> 16) & 0o170000
+                plain = kind in (0, 0o100000, 0o040000)  # not said, file, folder
+                _check(archive, count, info.filename, plain, total, limit)
             yield {i.filename: partial(z.open, i) for i in z.infolist() if not i.is_dir()}
     else:
         with tarfile.open(archive, "r:*", tarinfo=_Member) as t:
@@ -62,18 +60,11 @@ def _opened(archive: Path, limit: int) -> Iterator[dict[str, Callable[[], IO[byt
             yield {m.name.removeprefix("./"): partial(t.extractfile, m) for m in members if m.isreg()}
 
 
-def _copy(source: IO[bytes], target: Path, archive: Path, limit: int) -> None:
-    written = 0
-    with target.open("wb") as out:
-        while chunk := source.read(1 << 20):
-            written += len(chunk)
-            if written > limit:  # a header may understate what follows
-                raise ValueError(f"{archive}: expected at most {limit:,} bytes in {target.name}, found more; refused")
-            out.write(chunk)
-
-
 def unpack(archive: Path, wanted: Mapping[str, Path], limit: int = LIMIT) -> None:
-    """Write each wanted member of a .zip or .tar.* file to its path; on any error, nothing of it is left."""
+    """Write each wanted member of a .zip or .tar.* file to its path; on any error, nothing of it is left.
+
+    limit: bytes that all members together may unpack to.
+    """
     try:
         with _opened(archive, limit) as members:
             missing = [name for name in wanted if name not in members]
@@ -83,8 +74,11 @@ def unpack(archive: Path, wanted: Mapping[str, Path], limit: int = LIMIT) -> Non
                 target.parent.mkdir(parents=True, exist_ok=True)
                 source = members[name]()
                 assert source is not None  # None is for folders and links alone
-                with source:
-                    _copy(source, target, archive, limit)
+                with source, target.open("wb") as out:
+                    while chunk := source.read(1 << 20):
+                        out.write(chunk)
+                        if out.tell() > limit:  # a header may understate what follows
+                            raise ValueError(f"{archive}: expected at most {limit:,} bytes, {name} has more; refused")
     except BaseException as error:
         for target in wanted.values():
             target.unlink(missing_ok=True)

@@ -11,10 +11,19 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from ..routing.checks import check_number
-from .checks import check_images, check_whole
-from .split import to_float
+from .split import check_whole, to_float
 
 Size = int | tuple[int, int]
+
+
+def check_images(images: Tensor) -> None:
+    """Raises unless images are (B, C, H, W), uint8 or floats."""
+    if not isinstance(images, Tensor) or images.layout != torch.strided:
+        raise TypeError(f"images: expected a dense tensor (B, C, H, W), got {type(images).__name__}")
+    if images.ndim != 4:
+        raise ValueError(f"images: expected (B, C, H, W), got {tuple(images.shape)}")
+    if images.dtype != torch.uint8 and not images.is_floating_point():
+        raise ValueError(f"images: expected uint8 or floats, got {images.dtype}; convert them with .float()")
 
 
 def _pair(size: Size) -> tuple[int, int]:
@@ -182,21 +191,6 @@ def mix(x: Tensor, weight: Tensor, partner: Tensor) -> Tensor:
     return x * share + x[partner] * (1 - share)
 
 
-def mixup(images: Tensor, targets: Tensor, alpha: float, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
-    """mixup of images (B, C, H, W) and targets (B, K), each with another's."""
-    check_images(images)
-    if not isinstance(targets, Tensor) or targets.layout != torch.strided:
-        raise TypeError(f"targets: expected a dense tensor (B, K), got {type(targets).__name__}")
-    if targets.ndim < 1 or len(targets) != len(images) or targets.device != images.device:
-        raise ValueError(f"targets: expected {len(images)} rows on {images.device}, one per image, got "
-                         f"{tuple(targets.shape)} on {targets.device}")
-    if not targets.is_floating_point():
-        raise ValueError(f"targets: expected float (B, K), got {targets.dtype} {tuple(targets.shape)}; class indices "
-                         "cannot be mixed: torch.nn.functional.one_hot(targets, K).float() first")
-    weight, partner = mixup_weights(len(images), alpha, generator, images.device)
-    return mix(to_float(images), weight, partner), mix(targets, weight, partner)
-
-
 def resize(images: Tensor, size: Size) -> Tensor:
     """Scale to `size`: the mean of the pixels covered when smaller, bilinear otherwise."""
     check_images(images)
@@ -204,8 +198,6 @@ def resize(images: Tensor, size: Size) -> Tensor:
     if 0 in images.shape[1:]:
         raise ValueError(f"images: expected pixels, got {tuple(images.shape)}")
     x = images if images.is_floating_point() else images.float()
-    if height <= images.shape[2] and width <= images.shape[3]:
-        x = F.interpolate(x, (height, width), mode="area")
-    else:
-        x = F.interpolate(x, (height, width), mode="bilinear", align_corners=False)
+    smaller = height <= images.shape[2] and width <= images.shape[3]
+    x = F.interpolate(x, (height, width), mode="area" if smaller else "bilinear")
     return x if images.is_floating_point() else x.round_().to(images.dtype)

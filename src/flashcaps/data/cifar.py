@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .files import Root, check_labels, locate, read_bytes, wrong
+from .files import Member, Published, Remote, Root, check_labels, locate, published, read_bytes, wrong
 from .split import Dataset, Split, join
-from .urls import Member, Published, Remote, published
 
 _SITE = "https://www.cs.toronto.edu/~kriz"
 # checksums of the six files computed from a copy, the archive's as published
@@ -57,13 +56,6 @@ _PIXELS = 3 * 32 * 32
 _LABELS = {10: (("labels", 10),), 100: (("coarse_labels", 20), ("fine_labels", 100))}
 
 
-def _latin1(text: str, encoding: str = "latin1") -> bytes:
-    """Stands in for _codecs.encode, with which Python 3 writes bytes to protocol 2."""
-    if encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError(f"refused encoding {encoding!r}")
-    return text.encode("latin1")
-
-
 class _ArraysOnly(pickle.Unpickler):
     """Unpickles plain containers and numpy arrays; every other global is refused before it is looked up."""
 
@@ -73,7 +65,7 @@ class _ArraysOnly(pickle.Unpickler):
         if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
             return getattr(np, name)
         if (module, name) == ("_codecs", "encode"):
-            return _latin1
+            return lambda text, encoding="latin1": text.encode("latin1")  # how Python 3 writes bytes to protocol 2
         raise pickle.UnpicklingError(f"refused {module}.{name}")
 
 

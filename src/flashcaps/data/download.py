@@ -20,9 +20,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from . import find_data
-from .archive import LIMIT, unpack
-from .files import Root, data_root, note_sums, read_sums
-from .urls import Member, Remote
+from .archive import unpack
+from .files import Member, Remote, Root, data_root, note_sums, read_sums, sha256
 
 Progress = Callable[[str, int, int], None]  # file, bytes done, bytes in all
 _CHUNK = 1 << 20
@@ -86,10 +85,9 @@ def _digest(path: Path, checksum: str, *, unpacked: bool = False) -> str:
 def _fault(path: Path, file: Remote | Member) -> str:
     """What is wrong with a copy of a published file or of an archive's member, or ""."""
     found = _digest(path, file.checksum) if file.checksum else ""
-    content = file.content if isinstance(file, Remote) else ""
     if file.checksum and found == file.checksum:
         return ""
-    if content and _digest(path, content, unpacked=True) == content:
+    if file.content and _digest(path, file.content, unpacked=True) == file.content:
         return ""
     size = path.stat().st_size
     if file.size and size != file.size:
@@ -100,17 +98,13 @@ def _fault(path: Path, file: Remote | Member) -> str:
 def _present(remote: Remote, folder: Path) -> list[Path]:
     """The good files that are in place already; [] unless all are."""
     if remote.members:
+        noted = read_sums(folder)  # most members have no published checksum
         paths = {member: folder / member.file for member in remote.members}
-        good = all(path.is_file() and not _fault(path, member) for member, path in paths.items())
-        return list(paths.values()) if good and not any(_changed(path, folder) for path in paths.values()) else []
+        good = all(path.is_file() and not _fault(path, member) and noted.get(member.file, "") in ("", sha256(path))
+                   for member, path in paths.items())
+        return list(paths.values()) if good else []
     candidates = (folder / remote.file, folder / remote.file.removesuffix(".gz"))
     return next(([path] for path in candidates if path.is_file() and not _fault(path, remote)), [])
-
-
-def _changed(path: Path, folder: Path) -> bool:
-    """Whether an archive's member differs from what was unpacked; most members have no published checksum."""
-    noted = read_sums(folder).get(path.relative_to(folder).as_posix())
-    return noted is not None and _digest(path, "sha256:") != f"sha256:{noted}"
 
 
 def _download(remote: Remote, folder: Path, report: Progress) -> list[Path]:
@@ -123,9 +117,8 @@ def _download(remote: Remote, folder: Path, report: Progress) -> list[Path]:
         except (OSError, http.client.HTTPException) as error:
             failures.append(f"{url}: {error}")
     else:
-        raise ConnectionError(
-            f"{remote.file}: {'; '.join(failures)}; run it again to resume, or use --from DIR where you have the file"
-        )
+        raise ConnectionError(f"{remote.file}: {'; '.join(failures)}; run it again to resume, or use --from DIR where "
+                              "you have the file")
     if fault := _fault(part, remote):
         part.unlink()
         raise ValueError(f"{remote.file} from {url}: {fault}; deleted, get it elsewhere and use --from DIR")
@@ -173,15 +166,21 @@ def _take(remote: Remote, folder: Path, source: Path, report: Progress) -> list[
 
     names = [remote.file] + ([remote.file.removesuffix(".gz")] if remote.content else [])
     packed = next((path for name in names if (path := find(name, remote))), None)
-    if packed is not None:
+    if packed is not None and remote.members:
         report(remote.file, remote.size, remote.size)
-        return _unpack(remote, packed, folder) if remote.members else [_copy(packed, folder / packed.name)]
+        return _unpack(remote, packed, folder)
     copies = [(path, folder / m.file) for m in remote.members if (path := find(m.file, m))]
-    if not copies or len(copies) < len(remote.members):
+    if packed is not None:
+        copies = [(packed, folder / packed.name)]
+    if len(copies) < max(1, len(remote.members)):
         unpacked = f" (or {', '.join(m.file for m in remote.members)})" if remote.members else ""
         raise FileNotFoundError(f"no {remote.file}{unpacked} in {source} or {source / folder.name}")
     for path, target in copies:
-        _copy(path, target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not (target.exists() and target.samefile(path)):
+            part = target.with_name(f"{target.name}.part")
+            shutil.copyfile(path, part)
+            os.replace(part, target)
         report(target.name, target.stat().st_size, target.stat().st_size)
     return [target for _, target in copies]
 
@@ -189,7 +188,7 @@ def _take(remote: Remote, folder: Path, source: Path, report: Progress) -> list[
 def _unpack(remote: Remote, archive: Path, folder: Path) -> list[Path]:
     """Puts what an archive holds into place, once all of it is checked."""
     parts = {m: folder / f"{m.file}.part" for m in remote.members}
-    unpack(archive, {m.path: part for m, part in parts.items()}, LIMIT)
+    unpack(archive, {m.path: part for m, part in parts.items()})
     faults = [f"{m.path} in {archive}: {fault}" for m, part in parts.items() if (fault := _fault(part, m))]
     for member, part in parts.items():
         if faults:
@@ -199,12 +198,3 @@ def _unpack(remote: Remote, archive: Path, folder: Path) -> list[Path]:
     if faults:
         raise ValueError(faults[0])
     return [folder / m.file for m in remote.members]
-
-
-def _copy(file: Path, target: Path) -> Path:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if not (target.exists() and target.samefile(file)):
-        part = target.with_name(f"{target.name}.part")
-        shutil.copyfile(file, part)
-        os.replace(part, target)
-    return target

@@ -1,6 +1,8 @@
-"""Finding and reading data files; errors name the file, what was expected and what was found.
+"""Published data files: what they are, finding and reading them; errors name the file, what was expected and found.
 
-A folder that `fetch` filled has its files' checksums in SHA256SUMS; a file listed there is checked whenever it is read.
+What arrives is checked, wherever it comes from. A checksum was computed from a copy of the file, or is the one that its
+authors or other libraries publish; the file of each data set says which. A folder that `fetch` filled has its
+files' checksums in SHA256SUMS; a file listed there is checked whenever it is read.
 """
 
 from __future__ import annotations
@@ -8,17 +10,62 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import math
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+Load = TypeVar("Load", bound=Callable[..., Any])
 Root = str | os.PathLike[str] | None
 SUMS = "SHA256SUMS"
 LIMIT = 4 << 30  # bytes a file may unpack to
+
+
+class Member(NamedTuple):
+    """A file in an archive, and where it goes under the data set's folder; size 0 and checksum "" are not known."""
+
+    path: str
+    file: str
+    size: int = 0
+    checksum: str = ""
+    content: str = ""
+
+
+class Remote(NamedTuple):
+    """A published file: "md5:..." or "sha256:..." of its bytes, and (`content`) of what it unpacks to.
+
+    A gzip file that unpacks to `content` is right however it was packed.
+    """
+
+    file: str
+    urls: tuple[str, ...]
+    size: int
+    checksum: str
+    content: str = ""
+    members: tuple[Member, ...] = ()
+
+
+@dataclass
+class Published:
+    """A folder under the data root, and the files that belong there."""
+
+    folder: str
+    files: tuple[Remote, ...]
+
+
+def published(*folders: Published) -> Callable[[Load], Load]:
+    """Declares which published files a data set reads; `flashcaps data NAME` gets them."""
+
+    def declare(load: Load) -> Load:
+        load.published = folders  # type: ignore[attr-defined]
+        return load
+
+    return declare
 
 
 def data_root(root: Root = None) -> Path:
@@ -34,16 +81,13 @@ def locate(name: str, root: Root, folders: tuple[str, ...], files: tuple[str, ..
             for candidate in (base / folder / file, base / folder / file.removesuffix(".gz")):
                 if candidate.is_file():
                     return candidate
-    raise FileNotFoundError(
-        f"{name}: no {files[0]} in {base / folders[0]}; get it with `flashcaps data {name}`, "
-        f"or `flashcaps data {name} --from DIR` where you have the files"
-    )
+    raise FileNotFoundError(f"{name}: no {files[0]} in {base / folders[0]}; get it with `flashcaps data {name}`, or "
+                            f"`flashcaps data {name} --from DIR` where you have the files")
 
 
 def wrong(path: Path, expected: object, found: object) -> ValueError:
-    return ValueError(
-        f"{path}: expected {expected}, found {found}; the file is damaged or of another kind, get it again"
-    )
+    remedy = "the file is damaged or of another kind, get it again"
+    return ValueError(f"{path}: expected {expected}, found {found}; {remedy}")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -59,6 +103,21 @@ def read_bytes(path: Path) -> bytes:
     if len(content) > LIMIT:
         raise wrong(path, f"at most {LIMIT:,} bytes unpacked", "more")
     return content
+
+
+def read_array(path: Path, magic: bytes, sizes: str, dims: int, dtype: str = "u1", stored: int = 0) -> np.ndarray:
+    """An array of `dims` dimensions, .gz or raw: magic, four bytes for each size (of at least `stored`), values."""
+    raw = read_bytes(path)
+    header = len(magic) + 4 * max(stored, dims)
+    if len(raw) < header:
+        raise wrong(path, f"a header of {header} bytes", f"{len(raw)} bytes")
+    if not raw.startswith(magic):
+        raise wrong(path, f"magic {magic.hex()} ({dims} dimensions of {dtype})", raw[:len(magic)].hex())
+    shape = np.frombuffer(raw, sizes, dims, len(magic)).tolist()
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if min(shape) < 0 or len(raw) - header != size:
+        raise wrong(path, f"{size:,} bytes of {' x '.join(map(str, shape))}", f"{len(raw) - header:,}")
+    return np.frombuffer(raw, dtype, offset=header).reshape(shape)
 
 
 def read_checked(path: Path) -> bytes:
@@ -81,7 +140,7 @@ def read_sums(folder: Path) -> dict[str, str]:
 def note_sums(folder: Path, files: Iterable[Path]) -> None:
     """Add checked files to SHA256SUMS."""
     sums = read_sums(folder)
-    fresh = {file.relative_to(folder).as_posix(): _sha256(file) for file in files}
+    fresh = {file.relative_to(folder).as_posix(): sha256(file) for file in files}
     if fresh.items() <= sums.items():
         return
     part = folder / f".{SUMS}.part"
@@ -89,7 +148,7 @@ def note_sums(folder: Path, files: Iterable[Path]) -> None:
     os.replace(part, folder / SUMS)
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -1,4 +1,5 @@
-"""MultiMNIST (dynamic routing, section 6.1): two digits of different classes laid over each other on 36 x 36.
+"""MultiMNIST (dynamic routing, section 6.1): two digits of different classes laid over each other on 36 x 36;
+DiverseMultiMNIST (attention routing, appendix B.2): one digit (1/6) or two (5/6).
 
 Each digit is shifted by up to 4 pixels each way and the two are added and clipped at white. (20 x 20 boxes shifted
 so share 72.6 % of their area on average; the paper says 80 %.) Pairs are made on the digits' device, from integers that
@@ -8,17 +9,16 @@ a generator or a pure function of (seed, index) draws, and are never stored.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from .checks import check_integers, check_whole
-from .files import Root
+from .augment import window
+from .files import Root, published
 from .mnist import MNIST, mnist
 from .random import DRAW_BITS, draws
-from .split import Batch, Dataset, Split, to_float
-from .urls import published
+from .split import Batch, Dataset, Split, check_integers, check_whole, to_float
 
 
 class MultiMNIST:
@@ -42,8 +42,7 @@ class MultiMNIST:
         if len(digits) == 0 or int(count.max()) == len(digits):
             raise ValueError(f"digits: expected at least two classes, got class counts {count.tolist()}")
         self.shift, self.classes = shift, classes
-        self.images = F.pad(digits.images, (1, 1, 1, 1))  # a ring of zeros for places outside, (N, C, 30, 30)
-        self.labels = digits.labels
+        self.images, self.labels = digits.images, digits.labels
         self.order = digits.labels.argsort(stable=True)  # digits by class: position -> digit
         self.position = torch.empty_like(self.order)
         self.position[self.order] = torch.arange(len(digits), device=self.order.device)
@@ -95,19 +94,30 @@ class MultiMNIST:
 
     def _place(self, digit: Tensor, draw: Tensor) -> Tensor:
         """digit (B,) shifted on the large canvas, (B, C, H + 2 shift, W + 2 shift) uint8."""
-        channels, height, width = self.images.shape[1], self.images.shape[2] - 2, self.images.shape[3] - 2
+        height, width = (n + 2 * self.shift for n in self.images.shape[2:])
         corner = draw % (2 * self.shift + 1)  # top left corner of the digit on the canvas
-        rows = torch.arange(height + 2 * self.shift, device=self.device) - corner[:, :1]
-        columns = torch.arange(width + 2 * self.shift, device=self.device) - corner[:, 1:]
-        y, x = (rows + 1).clamp(0, height + 1), (columns + 1).clamp(0, width + 1)
-        c = torch.arange(channels, device=self.device)[None, :, None, None]
-        return self.images[digit[:, None, None, None], c, y[:, None, :, None], x[:, None, None, :]]
+        return window(self.images[digit], -corner, (height, width))
 
     def _overlay(self, sources: Tensor, labels: Tensor) -> Batch:
         images = sources.sum(1).clamp_(max=1)
         targets = torch.zeros(labels.shape[0], self.classes, device=self.device)
         targets.scatter_(1, torch.where(labels < 0, labels[:, :1], labels), 1.0)  # -1: no second digit
         return Batch(images, targets, sources, labels)
+
+
+class DiverseMultiMNIST(MultiMNIST):
+    """As MultiMNIST; where there is one digit, the second source is black and its label -1."""
+
+    columns = 7
+
+    def compose(self, draw: Tensor) -> Batch:
+        pair = super().compose(draw)
+        assert pair.sources is not None
+        assert pair.labels is not None
+        single = draw[:, 6] % 6 == 0
+        second = torch.where(single[:, None, None, None], 0.0, pair.sources[:, 1])
+        labels = torch.stack([pair.labels[:, 0], torch.where(single, -1, pair.labels[:, 1])], dim=1)
+        return self._overlay(torch.stack([pair.sources[:, 0], second], dim=1), labels)
 
 
 class FixedPairs:
@@ -132,8 +142,10 @@ class FixedPairs:
 @published(MNIST)
 def multimnist(root: Root = None) -> Dataset:
     """MNIST's digits, to be composed: train pairs from training digits, test pairs from test digits."""
-    base = mnist(root)
-    return Dataset(
-        "multimnist", base.train, base.test, classes=10, shape=(1, 36, 36), multilabel=True,
-        class_names=base.class_names, compose=MultiMNIST,
-    )  # fmt: skip
+    return replace(mnist(root), name="multimnist", shape=(1, 36, 36), multilabel=True, compose=MultiMNIST)
+
+
+@published(MNIST)
+def diverse_multimnist(root: Root = None) -> Dataset:
+    """MNIST's digits, to be composed: train images from training digits, test images from test digits."""
+    return replace(multimnist(root), name="diverse_multimnist", compose=DiverseMultiMNIST)

@@ -1,22 +1,25 @@
 """smallNORB (LeCun, Huang, Bottou 2004): 24,300 + 24,300 stereo pairs of toys, 96 x 96.
 
-Its binary matrix format, little-endian: magic, number of dimensions, at least three sizes, values.
+Its binary matrix format, little-endian: magic, number of dimensions, at least three sizes, values. Viewpoints are held
+out in the same way here and in synthetic-NORB.
 """
 
 from __future__ import annotations
 
-import math
+import struct
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from .files import Root, check_labels, locate, read_bytes, wrong
+from .files import Published, Remote, Root, check_labels, locate, published, read_array, wrong
 from .split import Dataset, Split
-from .urls import Published, Remote, published
-from .viewpoints import hold_out_views
 
+AZIMUTHS, ELEVATIONS = 18, 9  # steps of 20 degrees from 0, and of 5 degrees from 30
+Indices = Iterable[int] | None
 CLASSES = ("animal", "human", "airplane", "truck", "car")
 # column of the info file: name and highest value; azimuth is 0, 2, .., 34 (times 10 degrees)
 INFO = (("instance", 9), ("elevation", 8), ("azimuth", 34), ("lighting", 5))
@@ -34,26 +37,12 @@ _FILES = Published("smallnorb", tuple(
         ("test", "info", 10_428, "16adf314226327ee006d1a44db8cfef52773c06c829951d5653a9f6f310248a2"),
     )
 ))  # fmt: skip
-_MAGIC = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
+_MAGIC = {"u1": 0x1E3D4C55, "<i4": 0x1E3D4C54}
 
 
 def read_matrix(path: Path, dtype: str, dims: int) -> np.ndarray:
     """A matrix of bytes ("u1") or 32-bit integers ("<i4"), .gz or raw, with `dims` dimensions."""
-    raw = read_bytes(path)
-    header = 8 + 4 * max(3, dims)
-    if len(raw) < header:
-        raise wrong(path, f"a header of {header} bytes", f"{len(raw)} bytes")
-    magic, found_dims = np.frombuffer(raw, "<i4", 2).tolist()
-    if _MAGIC.get(magic) != np.dtype(dtype):
-        expected = next(m for m, d in _MAGIC.items() if d == np.dtype(dtype))
-        raise wrong(path, f"magic {expected:#x} (matrix of {dtype})", f"{magic & 0xFFFFFFFF:#x}")
-    if found_dims != dims:
-        raise wrong(path, f"{dims} dimensions", found_dims)
-    shape = np.frombuffer(raw, "<i4", dims, 8).tolist()
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    if min(shape) < 0 or len(raw) - header != size:
-        raise wrong(path, f"{size:,} bytes of {' x '.join(map(str, shape))}", f"{len(raw) - header:,}")
-    return np.frombuffer(raw, dtype, offset=header).reshape(shape)
+    return read_array(path, struct.pack("<ii", _MAGIC[dtype], dims), "<i4", dims, dtype, stored=3)
 
 
 def _split(root: Root, part: str) -> Split:
@@ -85,3 +74,47 @@ def smallnorb(
     height, width = train.images.shape[2:]
     whole = Dataset("smallnorb", train, test, classes=5, shape=(2, height, width), class_names=CLASSES)
     return hold_out_views(whole, held_out_azimuths, held_out_elevations)
+
+
+def hold_out_views(
+    dataset: Dataset, held_out_azimuths: Iterable[int] = (), held_out_elevations: Iterable[int] = ()
+) -> Dataset:
+    """Train on familiar viewpoints, test on novel ones; `validation` is the test's instances from familiar viewpoints.
+
+    Novel examples have a held-out azimuth (step 0..17) or elevation (step 0..8), familiar ones neither. A run's curve
+    follows the familiar viewpoints and its test is on the novel ones: two numbers on the same toys, none of which was
+    trained on. Nothing to hold out: the data set as it is.
+    """
+    azimuths, elevations = sorted(set(held_out_azimuths)), sorted(set(held_out_elevations))
+    if not azimuths and not elevations:
+        return dataset
+    check_held_out(azimuths, elevations)
+
+    def is_novel(split: Split) -> Tensor:
+        azimuth, elevation = split.info["azimuth"], split.info["elevation"]
+        return (torch.isin(azimuth, torch.tensor(azimuths, device=azimuth.device) * 2)
+                | torch.isin(elevation, torch.tensor(elevations, device=elevation.device)))
+
+    novel = is_novel(dataset.test)
+    indices = {"train": ~is_novel(dataset.train), "familiar": ~novel, "novel": novel}
+    for name, mask in indices.items():
+        if not mask.any():
+            raise ValueError("held_out_azimuths, held_out_elevations: expected steps that leave some viewpoints and "
+                             f"are among those there are, got {azimuths}, {elevations}: no {name} examples")
+    train, familiar, unseen = (mask.nonzero()[:, 0] for mask in indices.values())
+    return replace(dataset, train=dataset.train.select(train), validation=dataset.test.select(familiar),
+                   test=dataset.test.select(unseen))
+
+
+def check_held_out(azimuths: Iterable[int], elevations: Iterable[int]) -> None:
+    """Raises for steps that do not exist; holding out none is fine."""
+    chosen_steps("held_out_azimuths", tuple(azimuths) or None, AZIMUTHS)
+    chosen_steps("held_out_elevations", tuple(elevations) or None, ELEVATIONS)
+
+
+def chosen_steps(name: str, indices: Indices, count: int) -> list[int]:
+    """Sorted unique indices below `count`; all of them for None."""
+    chosen = sorted(set(range(count) if indices is None else (int(i) for i in indices)))
+    if not chosen or chosen[0] < 0 or chosen[-1] >= count:
+        raise ValueError(f"{name}: expected steps from 0 to {count - 1}, at least one, got {chosen}; None means all")
+    return chosen

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .checks import check_integers
-from .stored_images import StoredImages
+
+def check_whole(least: int = 0, **numbers: int) -> None:
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TypeError(f"{name}: expected a whole number, got {number!r}")
+        if not least <= number < 1 << 62:
+            raise ValueError(f"{name}: expected at least {least}, got {number}")
+
+
+def check_integers(name: str, x: Tensor) -> None:
+    """Raises unless x is (N,) int64."""
+    if not isinstance(x, Tensor) or x.layout != torch.strided:
+        raise TypeError(f"{name}: expected a dense tensor (N,) int64, got {type(x).__name__}")
+    if x.ndim != 1 or x.dtype != torch.int64:
+        raise ValueError(f"{name}: expected (N,) int64, got {tuple(x.shape)} {x.dtype}")
 
 
 class Batch(NamedTuple):
@@ -24,6 +40,60 @@ class Batch(NamedTuple):
     targets: Tensor
     sources: Tensor | None = None
     labels: Tensor | None = None
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Pillow decodes outside the interpreter's lock, so threads decode at once."""
+    return ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="pictures")
+
+
+class StoredImages:
+    """Stands in for the images (N, C, H, W) uint8 of a Split: `images[index]` reads those pictures and no others.
+
+    read(k) gives picture k as uint8 (C, H, W); index (N,) int64: which pictures these are, in order. A batch is put on
+    `device`; nothing is kept.
+    """
+
+    dtype, layout = torch.uint8, torch.strided
+
+    def __init__(self, read: Callable[[int], Tensor], index: Tensor, image: Sequence[int],
+                 device: torch.device | str = "cpu") -> None:
+        self.read, self.index, self.image, self.device = read, index, tuple(image), torch.device(device)
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self.index), *self.image))
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def dim(self) -> int:
+        return 4
+
+    def to(self, device: torch.device | str) -> StoredImages:
+        return StoredImages(self.read, self.index, self.image, device)
+
+    def select(self, index: Tensor | slice) -> StoredImages:
+        """Some of these pictures, not read yet."""
+        index = index if isinstance(index, slice) else index.cpu()
+        return StoredImages(self.read, self.index[index], self.image, self.device)
+
+    def __getitem__(self, index: Tensor | slice) -> Tensor:
+        return self.end([self.begin(k) for k in self.select(index).index.tolist()])
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+    def begin(self, picture: int) -> Future[Tensor]:
+        """Starts to read a picture, by its number in `index`."""
+        return _threads().submit(self.read, picture)
+
+    def end(self, begun: Sequence[Future[Tensor]]) -> Tensor:
+        """Waits for pictures; (B, C, H, W) on the device."""
+        images = torch.stack([future.result() for future in begun])
+        return images.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else images
 
 
 @dataclass(frozen=True)
@@ -44,10 +114,8 @@ class Split:
             if not isinstance(x, Tensor | StoredImages) or x.layout != torch.strided:
                 raise TypeError(f"{name}: expected a dense tensor, got {type(x).__name__}")
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
-            raise ValueError(
-                f"images: expected uint8 (N, C, H, W), got {self.images.dtype} {tuple(self.images.shape)}; "
-                "keep pixels as 0..255 and let to_float make the batches"
-            )
+            raise ValueError(f"images: expected uint8 (N, C, H, W), got {self.images.dtype} "
+                             f"{tuple(self.images.shape)}; keep pixels as 0..255 and let to_float make the batches")
         if self.labels.device != self.images.device:
             raise ValueError(f"labels: on {self.labels.device}, but the images are on {self.images.device}; move one")
         columns = {"labels": self.labels, **self.info}
@@ -117,26 +185,22 @@ def join(splits: Sequence[Split]) -> Split:
 
 def holdout(split: Split, count: int, seed: int = 0) -> tuple[Split, Split]:
     """(train, validation): `count` examples held out with every class in proportion."""
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise TypeError(f"count: expected a whole number, got {count!r}")
+    check_whole(count=count)
     if not 0 < count < len(split):
         raise ValueError(f"holdout: expected 1 to {len(split) - 1} of {len(split)} examples held out, got {count}")
     labels = split.labels.cpu()
     check_integers("labels", labels)
     if labels.min() < 0:
         raise ValueError(f"labels: expected classes from 0, got {labels.min().item()}")
-    total = torch.bincount(labels)
-    share = total.double() * count / len(split)
+    share = torch.bincount(labels).double() * count / len(split)
     quota = share.floor().long()
     most_owed = (share - quota).argsort(descending=True, stable=True)
     quota[most_owed[: count - int(quota.sum())]] += 1
 
     shuffled = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))
-    by_class = shuffled[labels[shuffled].argsort(stable=True)]
-    first = (total.cumsum(0) - total).repeat_interleave(total)
-    rank = torch.arange(len(split)) - first
     held = torch.zeros(len(split), dtype=torch.bool)
-    held[by_class[rank < quota.repeat_interleave(total)]] = True
+    for label, part in enumerate(quota.tolist()):
+        held[shuffled[labels[shuffled] == label][:part]] = True
     device = split.labels.device
     return split.select((~held).nonzero()[:, 0].to(device)), split.select(held.nonzero()[:, 0].to(device))
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from .files import Root, locate, read_bytes, wrong
+from .files import Member, Published, Remote, Root, locate, published, read_bytes, wrong
 from .split import Dataset, Split
-from .urls import Member, Published, Remote, published
 
 # checksums computed from a copy
 _FILES = Published("sst", (Remote(
@@ -85,22 +85,11 @@ def read_trees(path: Path) -> Iterator[list[Phrase]]:
                 raise wrong(path, f"{expected} in line {number}", found) from None
 
 
-def _split(phrases: list[Phrase], binary: bool) -> Split:
-    if binary:
-        phrases = [p._replace(label=int(p.label > 2)) for p in phrases if p.label != 2]
-    labels = torch.tensor([p.label for p in phrases], dtype=torch.int64)
-    root = torch.tensor([p.root for p in phrases], dtype=torch.bool)
-    images = torch.empty(len(phrases), 0, 0, 0, dtype=torch.uint8)
-    return Split(images, labels, {"root": root}, tuple(p.text for p in phrases))
-
-
 def _unique(trees: list[list[Phrase]]) -> list[Phrase]:
     """Each (text, label) once, in order; a phrase that is a root anywhere counts as one."""
     seen: dict[tuple[str, int], bool] = {}
-    for tree in trees:
-        for phrase in tree:
-            key = (phrase.text, phrase.label)
-            seen[key] = seen.get(key, False) or phrase.root
+    for text, label, root in chain.from_iterable(trees):
+        seen[text, label] = seen.get((text, label), False) or root
     return [Phrase(text, label, root) for (text, label), root in seen.items()]
 
 
@@ -112,7 +101,12 @@ def _sst(name: str, root: Root, binary: bool, phrases: bool, counts: tuple[int, 
         if counts is not None and len(trees) != counts[number]:
             raise wrong(path, f"{counts[number]:,} trees", f"{len(trees):,}")
         wanted = _unique(trees) if part == "train" and phrases else [tree[-1] for tree in trees]
-        splits.append(_split(wanted, binary))
+        if binary:
+            wanted = [phrase._replace(label=int(phrase.label > 2)) for phrase in wanted if phrase.label != 2]
+        labels = torch.tensor([phrase.label for phrase in wanted], dtype=torch.int64)
+        is_root = torch.tensor([phrase.root for phrase in wanted], dtype=torch.bool)
+        images = torch.empty(len(wanted), 0, 0, 0, dtype=torch.uint8)
+        splits.append(Split(images, labels, {"root": is_root}, tuple(phrase.text for phrase in wanted)))
     names = BINARY if binary else FINE
     train, dev, test = splits
     return Dataset(name, train, test, classes=len(names), shape=(0, 0, 0), class_names=names, validation=dev)

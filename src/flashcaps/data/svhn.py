@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .files import Root, check_labels, load_mat, locate, wrong
+from .files import Published, Remote, Root, check_labels, load_mat, locate, published, wrong
 from .split import Dataset, Split
-from .urls import Published, Remote, published
 
 # checksums as published
 _FILES = Published("svhn", tuple(

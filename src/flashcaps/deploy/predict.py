@@ -25,17 +25,16 @@ from torch import Tensor
 from ..data import to_float
 from ..data.augment import center_crop
 from ..data.cifar import CIFAR10, CIFAR100
-from ..data.fashion_mnist import CLASSES
-from ..data.listing import SUFFIXES, TEXT_COLUMNS, pictures_in, read_rows
+from ..data.mnist import CLOTHES
 from ..data.norb import CLASSES as TOYS
-from ..data.user_images import fit, read_picture
+from ..data.user_images import SUFFIXES, TEXT_COLUMNS, fit, pictures_in, read_picture, read_rows
 from ..routing.math import length
 from ..training.evaluate import answers, score_threshold
 from ..training.text import Transformer, load_transformer
 
 T = TypeVar("T")
 DIGITS = tuple("0123456789")
-NAMES = {"cifar10": CIFAR10, "cifar100": CIFAR100, "fashion_mnist": CLASSES, "smallnorb": TOYS, "synthetic_norb": TOYS}
+NAMES = {"cifar10": CIFAR10, "cifar100": CIFAR100, "fashion_mnist": CLOTHES, "smallnorb": TOYS, "synthetic_norb": TOYS}
 CROPPED = {"cifar10": 32, "cifar100": 32, "svhn": 32}  # side of the images that recipes crop without resizing
 
 

@@ -1,8 +1,8 @@
 """The papers' networks, one file per paper: builders that contain numbers, not logic."""
 
 from .base import Model, Output
+from .baselines import Plain, PlainNetwork
 from .network import CapsuleNetwork, Capsules
-from .plain import Plain, PlainNetwork
 from .registry import Summary, create_model, list_models, model_summary, register
 from .sentiment import Sentiment, SentimentNetwork
 from .specs import ConvCaps, Dense, Primary, Route

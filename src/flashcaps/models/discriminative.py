@@ -1,13 +1,11 @@
 """dynamic's network with coefficients that belong to the layer (discriminative)."""
 
 from ..nn.backbones import Conv
+from .dynamic import CONV9, DECODER, PRIMARY
 from .network import Capsules
 from .specs import Dense, Primary, Route
 
 DISCRIMINATIVE = Route("discriminative")
-CONV9 = Conv(256, kernel=9)
-PRIMARY = Primary(types=32, dim=8, kernel=9, stride=2)
-DECODER = (512, 1024)
 
 
 def discriminative_mnist() -> Capsules:

@@ -12,9 +12,8 @@ from ..nn.capsules import PrimaryCapsules
 from ..nn.heads import Decoder
 from ..nn.stack import CapsuleStack
 from ..routing import Routed
-from . import overrides as _overrides
-from .base import Model, Output
-from .init import STARTS
+from . import overrides
+from .base import Model, Output, init_weights
 from .specs import ConvCaps, Dense, Primary, Route
 from .timm import Timm
 
@@ -22,14 +21,8 @@ from .timm import Timm
 class CapsuleNetwork(Model):
     """images (B, C, H, W), chosen (B,) or (B, M) class indices or None -> Output."""
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        primary: PrimaryCapsules,
-        capsules: CapsuleStack,
-        head: nn.Module,
-        decoder: Decoder | None = None,
-    ) -> None:
+    def __init__(self, backbone: nn.Module, primary: PrimaryCapsules, capsules: CapsuleStack, head: nn.Module,
+                 decoder: Decoder | None = None) -> None:
         super().__init__()
         self.backbone, self.primary, self.capsules, self.head, self.decoder = backbone, primary, capsules, head, decoder
 
@@ -60,11 +53,11 @@ class CapsuleNetwork(Model):
 class Capsules:
     """A capsule network as numbers. The last of `layers` is the class layer.
 
-    decoder: widths of its hidden layers, or None. start: how weights begin, a name in `STARTS`; "original" also has
-    the primary capsules of dynamic's public code.
+    decoder: widths of its hidden layers, or None. start: as in `init_weights`; "original" also has the primary
+    capsules of dynamic's public code.
     """
 
-    changes: ClassVar[dict[str, _overrides.Change]] = _overrides.CAPSULES
+    changes: ClassVar[dict[str, overrides.Change]] = overrides.CAPSULES
 
     image: Image
     classes: int
@@ -89,6 +82,6 @@ class Capsules:
             layers.append(layer)
         decoder = None if self.decoder is None else Decoder(grid.types, grid.dim, self.image, self.decoder)
         network = CapsuleNetwork(backbone, primary, self.route.stack(layers), self.route.head(grid.dim), decoder)
-        STARTS[self.start](None if given else backbone, primary, decoder)
+        init_weights(self.start, None if given else backbone, primary, decoder)
         network.image, network.classes = self.image, self.classes
         return network

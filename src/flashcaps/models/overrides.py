@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from ..nn.backbones import BACKBONES, Image
+from ..nn.backbones import BACKBONES
 from ..routing import ROUTING
 from ..routing.checks import check_choice, nearest
 from .specs import Dense, Route
@@ -28,38 +28,25 @@ def changed(what: str, spec: T, changes: Mapping[str, Any]) -> T:
     return replace(spec, **changes)  # type: ignore[type-var]
 
 
-def at_least_one(name: str) -> Change:
-    """Set a field to a whole number, 1 or more."""
+def number(name: str, fits: Callable[[Any], bool], expected: str) -> Change:
+    """Set a field to a number that fits."""
 
     def change(spec: Any, value: Any) -> Any:
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
+        if not fits(value):
+            raise ValueError(f"{name}: expected {expected}, got {value!r}")
         return replace(spec, **{name: value})
 
     return change
 
 
-def probability(name: str) -> Change:
-    """Set a field to a number from 0 up to 1."""
-
-    def change(spec: Any, value: Any) -> Any:
-        if not 0 <= value < 1:
-            raise ValueError(f"{name}: expected a number from 0 up to, not including, 1, got {value!r}")
-        return replace(spec, **{name: float(value)})
-
-    return change
+def whole(value: Any) -> bool:
+    return isinstance(value, int) and value >= 1
 
 
 def image(spec: Any, value: Sequence[int]) -> Any:
-    return replace(spec, image=check_image(value))
-
-
-def check_image(value: Sequence[int]) -> Image:
-    whole = isinstance(value, list | tuple) and all(isinstance(n, int) and n >= 1 for n in value)
-    if not whole or len(value) != 3:
+    if not isinstance(value, list | tuple) or not all(map(whole, value)) or len(value) != 3:
         raise ValueError(f"image: expected (channels, height, width), got {value!r}")
-    c, h, w = value
-    return c, h, w
+    return replace(spec, image=tuple(value))
 
 
 def routing(spec: Any, value: str) -> Any:
@@ -118,7 +105,7 @@ def hidden(spec: Any, value: Sequence[int | Sequence[int]]) -> Any:
 
 def decoder(spec: Any, value: bool | Sequence[int]) -> Any:
     """True is the model's own, or dynamic's 512 and 1,024 units; False is none; a list gives the widths."""
-    widths = isinstance(value, list | tuple) and all(isinstance(n, int) and n >= 1 for n in value)
+    widths = isinstance(value, list | tuple) and all(map(whole, value))
     if not (widths or value is None or isinstance(value, bool)):
         raise ValueError(f"decoder: expected True, False or a list of widths, got {value!r}")
     if value is True:
@@ -131,18 +118,20 @@ def original(spec: Any, value: bool) -> Any:
     return replace(spec, start="original") if value else spec
 
 
-TEXT: dict[str, Change] = {name: at_least_one(name) for name in ("classes", "layers", "width")}
+TEXT = {name: number(name, whole, "a whole number of at least 1") for name in ("classes", "layers", "width")}
 ROUTE: dict[str, Change] = {
     "routing": routing,
-    "iterations": of_route("iterations"),
-    "pose": of_route("pose"),
-    "concurrent": of_route("concurrent"),
-    "backend": of_route("backend"),
+    **{name: of_route(name) for name in ("iterations", "pose", "concurrent", "backend")},
     "options": options,
+}
+PLAIN: dict[str, Change] = {
+    "image": image,
+    "classes": TEXT["classes"],
+    "dropout": number("dropout", lambda p: 0 <= p < 1, "a number from 0 up to, not including, 1"),
 }
 CAPSULES: dict[str, Change] = {
     "image": image,
-    "classes": at_least_one("classes"),
+    "classes": TEXT["classes"],
     **ROUTE,
     "backbone": backbone,
     "primary": primary,

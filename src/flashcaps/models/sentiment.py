@@ -1,4 +1,4 @@
-"""heinsen's network for text: the hidden states of any transformer, routed as capsules (its Fig. 5)."""
+"""Hidden states of any transformer: routed as capsules (heinsen, Fig. 5), or pooled for a linear classifier."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from ..nn.capsules import CapsuleLayer
 from ..nn.stack import CapsuleStack
 from ..routing.checks import check_floating
-from . import overrides as _overrides
-from .base import Model, Output
-from .init import kaiming
+from . import overrides
+from .base import Model, Output, init_weights
 from .specs import Dense, Grid, Route
 
 
@@ -66,10 +65,7 @@ class SentimentNetwork(Model):
 class Sentiment:
     """layers, width: the transformer's. parts: capsules between its states and the classes."""
 
-    changes: ClassVar[dict[str, _overrides.Change]] = {
-        **_overrides.TEXT,
-        **_overrides.ROUTE,
-    }
+    changes: ClassVar[dict[str, overrides.Change]] = overrides.TEXT | overrides.ROUTE
 
     classes: int
     route: Route
@@ -93,6 +89,49 @@ class Sentiment:
         network = SentimentNetwork(
             self.layers, self.width, self.features, self.route.stack(layers), self.route.head(self.dim)
         )
-        kaiming(None, network.linear)
+        init_weights("kaiming", None, network.linear)
+        network.image, network.classes = None, self.classes
+        return network
+
+
+class PooledNetwork(Model):
+    """states (B, n, l, m) of n tokens in l layers of width m, mask (B, n) -> Output with logits and no capsules.
+
+    x = sum_n mask_n h_n / sum_n mask_n of the last layer's h, or of h = sum_l softmax(w)_l h_l, w learned (as ELMo).
+    """
+
+    def __init__(self, layers: int, width: int, classes: int, mixed: bool) -> None:
+        super().__init__()
+        self.reads = layers, width
+        self.mix = nn.Parameter(torch.zeros(layers)) if mixed else None
+        self.classifier, self.decoder = nn.Linear(width, classes), None
+
+    def forward(self, states: Tensor, mask: Tensor | None = None) -> Output:
+        check_states(states, self.reads)
+        if mask is None:
+            mask = states.new_ones(states.shape[:2])
+        check_mask(mask, states)
+        share = mask / mask.sum(1, keepdim=True).clamp_min(1e-6)  # 0 for a text without tokens
+        if self.mix is None:
+            x = torch.einsum("bn,bnm->bm", share.to(states.dtype), states[:, :, -1])
+        else:
+            pooled = torch.einsum("bn,bnlm->blm", share.to(states.dtype), states)
+            x = torch.einsum("blm,l->bm", pooled, self.mix.softmax(0).to(states.dtype))
+        return Output(self.classifier(x), None)
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """layers, width: the transformer's. mixed: all its layers, by learned weights; else the last."""
+
+    changes: ClassVar[dict[str, overrides.Change]] = overrides.TEXT
+
+    classes: int
+    mixed: bool
+    layers: int = 37
+    width: int = 1280
+
+    def build(self) -> PooledNetwork:
+        network = PooledNetwork(self.layers, self.width, self.classes, self.mixed)
         network.image, network.classes = None, self.classes
         return network

@@ -118,18 +118,7 @@ class Primary:
 
     def build(self, features: Image, form: str, original: bool = False) -> tuple[PrimaryCapsules, Grid]:
         channels, h, w = features
-        layer = PrimaryCapsules(
-            channels,
-            self.types,
-            self.dim,
-            self.kernel,
-            self.stride,
-            padding=self.padding,
-            form=form,
-            bias=self.bias,
-            batch_norm=self.batch_norm,
-            original=original,
-        )
+        layer = PrimaryCapsules(channels, **vars(self), form=form, original=original)
         h, w = places("primary", h, w, self.kernel, self.stride, self.padding)
         return layer, Grid(self.types, h, w, self.dim)
 
@@ -144,18 +133,10 @@ class ConvCaps:
 
     def build(self, below: Grid, route: Route, pose: str) -> tuple[CapsuleLayer, Grid]:
         layer = ConvCapsules(
-            route.routing,
-            in_types=below.types,
-            in_dim=below.dim,
-            out_types=self.types,
-            out_dim=self.dim,
-            kernel=self.kernel,
-            stride=self.stride,
-            padding=self.padding,
-            pose=pose,
-            backend=route.backend,
+            route.routing, in_types=below.types, in_dim=below.dim, out_types=self.types, out_dim=self.dim,
+            kernel=self.kernel, stride=self.stride, padding=self.padding, pose=pose, backend=route.backend,
             **route.settings,
-        )
+        )  # fmt: skip
         h, w = places("ConvCaps", below.height, below.width, self.kernel, self.stride, self.padding)
         return layer, Grid(self.types, h, w, self.dim)
 
@@ -174,18 +155,12 @@ class Dense:
         children = self.children
         if children == "any" and route.counts_children(self.capsules, self.dim):
             children = "type"
+        in_capsules = {"each": below.capsules, "type": below.types, "any": None}[children]
         layer = DenseCapsules(
-            route.routing,
-            in_capsules={"each": below.capsules, "type": below.types, "any": None}[children],
-            in_dim=below.dim,
-            out_capsules=self.capsules,
-            out_dim=self.dim,
-            pose=pose,
-            shared=children == "type",
-            coordinates=self.children == "type",
-            backend=route.backend,
+            route.routing, in_capsules=in_capsules, in_dim=below.dim, out_capsules=self.capsules, out_dim=self.dim,
+            pose=pose, shared=children == "type", coordinates=self.children == "type", backend=route.backend,
             **{k: v for k, v in route.settings.items() if k != "over"},
-        )
+        )  # fmt: skip
         return layer, Grid(self.capsules, 1, 1, self.dim)
 
 

@@ -16,8 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data.listing import Listing, assign, list_text
-from ..data.user_images import LISTS, count_classes, survey
+from ..data.user_images import LISTS, Listing, assign, count_classes, list_text, survey
 from ..models.timm import PREFIX, timm_backbone
 from ..nn.backbones import Image, output_shape
 from ..routing import ROUTING, Sizes

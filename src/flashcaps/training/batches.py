@@ -17,7 +17,7 @@ from torch import Tensor
 from ..data import Dataset, Split, make_generator, to_float
 from ..data import augment as change
 from ..data.random import draws, uniform
-from ..data.stored_images import StoredImages
+from ..data.split import StoredImages
 from ..nn.losses import multi_hot
 from .recipe import Augment
 

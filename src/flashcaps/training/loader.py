@@ -10,7 +10,7 @@ import torch
 from ..data import Dataset, DiverseMultiMNIST, Split, holdout, load_data
 from ..data.augment import resize
 from ..data.files import Root
-from ..data.stored_images import StoredImages
+from ..data.split import StoredImages
 from .batches import Held, HeldImages, HeldPairs, ImageStream, PairStream, Share, Stream, StreamedImages, spread
 from .recipe import Augment, Data, Recipe
 

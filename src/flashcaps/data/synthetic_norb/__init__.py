@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from ..files import Root, data_root
+from ..norb import AZIMUTHS, ELEVATIONS, Indices, check_held_out, chosen_steps, hold_out_views
 from ..random import draws
 from ..split import Dataset, Split
-from ..viewpoints import AZIMUTHS, ELEVATIONS, Indices, check_held_out, chosen_steps, hold_out_views
 from .render import LIGHTINGS, Views, render
 from .toys import CATEGORIES, assemble
 
@@ -48,21 +48,19 @@ def synthetic_norb(root: Root = None, *, seed: int = 0, size: int = 96, azimuths
               "azimuths": chosen_steps("azimuths", azimuths, AZIMUTHS),
               "lightings": chosen_steps("lightings", lightings, len(LIGHTINGS))}
     options = {"version": RENDERER_VERSION, "seed": seed, "size": size, **chosen}
-    path = data_root(root) / "synthetic_norb" / _file_name(options)
+    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]  # for the chosen steps
+    path = data_root(root) / "synthetic_norb" / f"v{RENDERER_VERSION}-seed{seed}-{size}px-{digest}.safetensors"
     tensors = _load(path, options) if cache else None
     if tensors is None:
-        tensors = _render_all(seed, size, _grid(**chosen), device)
+        grid = torch.cartesian_prod(*map(torch.tensor, chosen.values())).view(-1, 3).T  # (3, V), lighting fastest
+        tensors = _render_all(seed, size, grid, device)
         if cache:
             _save(path, tensors, options)
-    train, test = (_split(tensors, name) for name in ("train", "test"))
+    train, test = (Split(tensors[f"{name}.images"], tensors[f"{name}.labels"],
+                         {key: tensors[f"{name}.{key}"] for key in INFO}) for name in ("train", "test"))
     names = tuple(CATEGORIES)
     whole = Dataset("synthetic_norb", train, test, len(names), (2, size, size), class_names=names)
     return hold_out_views(whole, *held_out)
-
-
-def _grid(elevations: list[int], azimuths: list[int], lightings: list[int]) -> Tensor:
-    """Every combination of steps, (3, V), lighting fastest."""
-    return torch.cartesian_prod(*(torch.tensor(steps) for steps in (elevations, azimuths, lightings))).view(-1, 3).T
 
 
 def _images(category: int, instance: int, seed: int, size: int, grid: Tensor,
@@ -90,16 +88,6 @@ def _render_all(seed: int, size: int, grid: Tensor, device: torch.device | str) 
         for key, column in columns.items():
             tensors[f"{name}.{key}"] = column.expand(len(instances), views, categories).reshape(-1)
     return tensors
-
-
-def _split(tensors: dict[str, Tensor], name: str) -> Split:
-    return Split(tensors[f"{name}.images"], tensors[f"{name}.labels"], {key: tensors[f"{name}.{key}"] for key in INFO})
-
-
-def _file_name(options: dict[str, object]) -> str:
-    """Version, seed and size by name; a digest stands for the chosen steps."""
-    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
-    return f"v{options['version']}-seed{options['seed']}-{options['size']}px-{digest}.safetensors"
 
 
 def _made(tensors: dict[str, Tensor], options: dict[str, object]) -> str:

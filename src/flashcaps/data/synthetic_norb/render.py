@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,13 +63,9 @@ class Part:
             return edges.abs().sum(1)
         return edges[:, :2].square().sum(1).sqrt() * max(1.0, self.taper) + edges[:, 2].abs()
 
-    def moved(self, shift: Tensor, scale: float) -> Part:
-        """The part after x -> scale * (x + shift)."""
-        return Part(self.kind, (self.centre + shift) * scale, self.axes, self.half * scale, self.shade, self.taper)
-
     def to(self, device: torch.device | str) -> Part:
         centre, axes, half = (t.to(device, torch.float32) for t in (self.centre, self.axes, self.half))
-        return Part(self.kind, centre, axes, half, self.shade, self.taper)
+        return replace(self, centre=centre, axes=axes, half=half)
 
 
 @dataclass(frozen=True)
@@ -103,26 +98,11 @@ class Views:
     lighting: Tensor        # (V,) int64
     key: Tensor             # (V,) int64
 
-    def __getitem__(self, part: slice) -> Views:
-        return Views(self.azimuth[part], self.elevation[part], self.lighting[part], self.key[part])
-
-    def __len__(self) -> int:
-        return len(self.key)
-
     @cached_property
     def jitter(self) -> dict[str, Tensor]:
         """Every pair's own value of each of JITTER's quantities, (V, 1)."""
         random = uniform(0, self.key, len(JITTER))[..., None]
         return {name: low + (high - low) * random[:, i] for i, (name, (low, high)) in enumerate(JITTER.items())}
-
-
-class Surface(NamedTuple):
-    """What the rays meet: points and normals (3, M), albedo and gloss (M,)."""
-
-    p: Tensor
-    n: Tensor
-    albedo: Tensor
-    gloss: Tensor
 
 
 def bounds(parts: Sequence[Part]) -> tuple[Tensor, Tensor]:
@@ -144,11 +124,11 @@ def times(matrix: Tensor, v: Tensor) -> Tensor:
     return matrix[:, :1] * v[0] + matrix[:, 1:2] * v[1] + matrix[:, 2:] * v[2]
 
 
-def meets(centre: Tensor, radius: float, o: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether rays o + t d (|d| = 1, t > 0) may meet a sphere, and the t of their nearest approach."""
+def meeting(centre: Tensor, radius: float, o: Tensor, d: Tensor) -> Tensor:
+    """The indices of rays o + t d (|d| = 1, t > 0) that may meet a sphere."""
     m = centre[:, None] - o
     t = dot(m, d)
-    return (dot(m, m) - t * t < radius * radius * 1.01 + 1e-4) & (t > -radius), t
+    return ((dot(m, m) - t * t < radius * radius * 1.01 + 1e-4) & (t > -radius)).nonzero()[:, 0]
 
 
 def solve(part: Part, o: Tensor, d: Tensor) -> Tensor:
@@ -214,7 +194,7 @@ def cast(parts: Sequence[Part], o: Tensor, d: Tensor) -> tuple[Tensor, Tensor, T
     """First hits: t (M,), FAR for none; normal (3, M); shade (M,)."""
     t, n, shade = torch.full_like(o[0], FAR), torch.zeros_like(o), torch.ones_like(o[0])
     for part in parts:
-        rays = meets(part.centre, part.radius, o, d)[0].nonzero()[:, 0]
+        rays = meeting(part.centre, part.radius, o, d)
         entry, p = intersect(part, o[:, rays], d[:, rays])
         first = ((entry > 1e-4) & (entry < t[rays])).nonzero()[:, 0]
         rays = rays[first]
@@ -226,7 +206,8 @@ def blocked(parts: Sequence[Part], o: Tensor, d: Tensor) -> Tensor:
     """Whether any part lies on the ray, (M,) bool."""
     hit = torch.zeros_like(o[0], dtype=torch.bool)
     for part in parts:
-        rays = (meets(part.centre, part.radius, o, d)[0] & ~hit).nonzero()[:, 0]
+        rays = meeting(part.centre, part.radius, o, d)
+        rays = rays[~hit[rays]]
         entry, _ = intersect(part, o[:, rays], d[:, rays])
         hit[rays] = (entry > 1e-4) & (entry < FAR)
     return hit
@@ -281,18 +262,21 @@ def scattered(pattern: Tensor, views: Views) -> Tensor:
     return pattern[:, ((start[..., None] + torch.arange(cells, device=start.device)) % cells).flatten()]
 
 
-def surface(toy: Toy, views: Views, o: Tensor, d: Tensor) -> Surface:
-    """The ground, under a cloth with a wave of its own in every pair, and in front of it the toy; o, d (3, V, R)."""
+def surface(toy: Toy, views: Views, o: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What rays o, d (3, V, R) meet: points and normals (3, M), albedo and gloss (M,).
+
+    The ground, under a cloth with a wave of its own in every pair, and in front of it the toy.
+    """
     t = -o[2] / d[2].clamp(max=-1e-3)
     p = o + t * d
     jitter = views.jitter
     cloth = jitter["cloth_x"] * p[0] + jitter["cloth_y"] * p[1] + jitter["cloth_phase"]
     albedo = (jitter["ground"] * (1 + jitter["cloth"] * cloth.sin())).flatten()
-    image = torch.arange(len(views), device=t.device).repeat_interleave(t.shape[1])
+    image = torch.arange(len(views.key), device=t.device).repeat_interleave(t.shape[1])
     o, d, p, t = o.flatten(1), d.flatten(1), p.flatten(1), t.flatten()
     n, gloss = torch.zeros_like(p), torch.zeros_like(t)
     n[2] = 1
-    rays = meets(*toy.sphere, o, d)[0].nonzero()[:, 0]
+    rays = meeting(*toy.sphere, o, d)
     entry, face, factor = cast(toy.parts, o[:, rays], d[:, rays])
     hit = (entry < t[rays]).nonzero()[:, 0]
     rays = rays[hit]
@@ -301,12 +285,12 @@ def surface(toy: Toy, views: Views, o: Tensor, d: Tensor) -> Surface:
     waves = times(toy.waves, p[:, rays]) + toy.phases[:, None]
     paint = (toy.albedo * jitter["paint"])[:, 0].clamp(max=0.9)[image[rays]]
     albedo[rays] = paint * factor[hit] * (1 + toy.depth * waves.sin().prod(0))
-    return Surface(p, n, albedo, gloss)
+    return p, n, albedo, gloss
 
 
 def sees_sky(toy: Toy, p: Tensor, d: Tensor) -> Tensor:
     """1 where nothing of the toy is in the way from p along d, else 0, (M,)."""
-    rays = meets(*toy.sphere, p, d)[0].nonzero()[:, 0]
+    rays = meeting(*toy.sphere, p, d)
     free = torch.ones_like(p[0])
     free[rays] -= blocked(toy.parts, p[:, rays], d[:, rays]).float()
     return free
@@ -326,7 +310,7 @@ def shade(toy: Toy, views: Views, o: Tensor, d: Tensor, pattern: Tensor) -> Tens
     shine = gloss * lit * dot(unit(light - d), n).clamp(min=0) ** 24
     out = unit(n + 0.98 * pattern)                                                          # cosine weighted
     sky = 0.2 + 0.8 * sees_sky(toy, start, out)
-    down = (out[2] < 0).view(len(views), -1)                                                # what the ground returns
+    down = (out[2] < 0).view(len(views.key), -1)                                            # what the ground returns
     sky = sky.view_as(down) * torch.where(down, 0.6 * views.jitter["ground"], 1.0)
     lit, shine, albedo, front = (x.view_as(down) for x in (lit, shine, albedo, -dot(n, d)))
     return albedo * (key * lit + fill * front.clamp(min=0) + ambient * sky) + key * shine
@@ -352,8 +336,7 @@ def render(toy: Toy, views: Views, size: int, *, rays: int | None = None) -> Ten
     rays = rays or (1 << 23 if device.type == "cuda" else 1 << 17)
     images = []
     chunk = max(1, rays // (2 * fine * fine))
-    for start in range(0, len(views), chunk):
-        some = views[start:start + chunk]
+    for some in map(Views, *(x.split(chunk) for x in (views.azimuth, views.elevation, views.lighting, views.key))):
         light = shade(toy, some, *camera_rays(toy.sphere[0], some, fine), scattered(pattern, some))
         images.append(develop(avg_pool2d(light.view(-1, 2, fine, fine), SAMPLES), some))
     return torch.cat(images)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from random import Random
 
 import torch
@@ -20,12 +22,14 @@ Point = tuple[float, float, float]
 SIDES = (-1, 1)
 
 
-def ball(centre: Point, half: Point, *, pitch: float = 0.0, shade: float = 1.0) -> Part:
-    return Part("ball", _vector(centre), _pitched(pitch), _vector(half), shade)
+def _solid(kind: str, centre: Point, half: Point, *, pitch: float = 0.0, shade: float = 1.0) -> Part:
+    """A ball or a box, its nose up by `pitch` degrees."""
+    c, s = math.cos(math.radians(pitch)), math.sin(math.radians(pitch))
+    axes = torch.tensor([[c, 0, -s], [0, 1, 0], [s, 0, c]], dtype=torch.float64)
+    return Part(kind, _vector(centre), axes, _vector(half), shade)
 
 
-def box(centre: Point, half: Point, *, pitch: float = 0.0, shade: float = 1.0) -> Part:
-    return Part("box", _vector(centre), _pitched(pitch), _vector(half), shade)
+ball, box = partial(_solid, "ball"), partial(_solid, "box")
 
 
 def tube(start: Point, end: Point, radius: float, *, taper: float = 1.0, flat: float = 1.0, shade: float = 1.0) -> Part:
@@ -40,12 +44,6 @@ def tube(start: Point, end: Point, radius: float, *, taper: float = 1.0, flat: f
 
 def _vector(xyz: Point) -> Tensor:
     return torch.tensor(xyz, dtype=torch.float64)
-
-
-def _pitched(degrees: float) -> Tensor:
-    """Nose up by `degrees`."""
-    c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    return torch.tensor([[c, 0, -s], [0, 1, 0], [s, 0, c]], dtype=torch.float64)
 
 
 def wheels(r: Random, places: list[float], width: float, radius: float) -> list[Part]:
@@ -260,8 +258,7 @@ def car(r: Random) -> list[Part]:
                   box((mid, 0, belt), (half * 0.9, wide * 0.8, 0.02), shade=0.3)]
         seats = [(mid - 0.05, side * wide * 0.42, belt + 0.06) for side in SIDES]
         parts += [box(seat, (0.07, 0.13, 0.16), pitch=15, shade=0.6) for seat in seats]
-    parts.append(box((long * 0.93, 0, low + height * 0.3), (0.06, wide * 0.98, 0.05), shade=1.5))
-    parts.append(box((-long * 0.93, 0, low + height * 0.3), (0.06, wide * 0.98, 0.05), shade=1.5))
+    parts += [box((end * long * 0.93, 0, low + height * 0.3), (0.06, wide * 0.98, 0.05), shade=1.5) for end in (1, -1)]
     lamps = [(long * 0.95, side * wide * 0.7, low + height * 1.2) for side in SIDES]
     parts += [ball(lamp, (0.05, 0.07, 0.07), shade=1.8) for lamp in lamps]
     extra = r.choice(("none", "spoiler", "rack"))
@@ -287,5 +284,5 @@ def assemble(category: str, instance: int, seed: int) -> Toy:
     scale = r.uniform(1.7, 2.0) / float((high - low).max())
     waves = torch.tensor([[r.uniform(-7, 7) for _ in range(3)] for _ in range(2)])
     phases = torch.tensor([r.uniform(0, 2 * math.pi) for _ in range(2)])
-    parts = [part.moved(shift, scale) for part in parts]
+    parts = [replace(part, centre=(part.centre + shift) * scale, half=part.half * scale) for part in parts]
     return Toy(tuple(parts), r.uniform(0.15, 0.75), waves, phases, r.uniform(0, 0.5))

@@ -10,12 +10,9 @@ def make(counts: list[int]) -> Split:
     return Split(images.contiguous(), labels, {"place": torch.arange(len(labels))})
 
 
-def test_split_rejects_what_is_not_uint8_images():
+def test_split_rejects_what_is_not_uint8_images_and_columns_of_another_length():
     with pytest.raises(ValueError, match=r"images: expected uint8 \(N, C, H, W\), got torch.float32 \(3, 2, 2\)"):
         Split(torch.zeros(3, 2, 2), torch.zeros(3, dtype=torch.int64))
-
-
-def test_split_rejects_columns_of_another_length():
     with pytest.raises(ValueError, match="labels: expected 3 rows"):
         Split(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
     with pytest.raises(ValueError, match="azimuth: expected 3 rows"):
@@ -64,18 +61,15 @@ def test_holdout_gives_what_is_left_over_to_those_most_owed(counts):
     assert torch.bincount(validation.labels).tolist() == [expected[n] for n in counts]
 
 
-def test_holdout_depends_on_the_seed_alone():
+def test_holdout_depends_on_the_seed_alone_and_says_what_is_possible():
     split = make([40, 60])
     one, again, other = (holdout(split, count=20, seed=s)[1].info["place"].tolist() for s in (1, 1, 2))
     assert one == again
     assert one != other
     assert len(one) == 20
-
-
-@pytest.mark.parametrize("count", [0, 100])
-def test_holdout_says_what_is_possible(count):
-    with pytest.raises(ValueError, match="1 to 99"):
-        holdout(make([50, 50]), count=count)
+    for count in (0, 100):
+        with pytest.raises(ValueError, match="1 to 99"):
+            holdout(split, count=count)
 
 
 def test_describe_names_sizes_classes_and_further_labels():
