@@ -25,8 +25,8 @@ from torch import Tensor
 from flashcaps.kernels.attend import launch, plan
 from flashcaps.kernels.attend.matrix import Attend
 from flashcaps.kernels.attend.triton import TritonAttend, dynamic_poses
+from flashcaps.kernels.votes import Votes
 from flashcaps.routing.math import squash
-from flashcaps.routing.votes import Votes
 
 from . import plain_gpu, provenance
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from flashcaps import ConvCapsules, Routed
 from flashcaps.functional import inverse_temperature, squash
+from flashcaps.kernels.votes import centres, covered, patches
 from flashcaps.nn.capsules import place
 from flashcaps.routing.math import OverPositions, Softmax, over_parents
-from flashcaps.routing.votes import centres, covered, patches
 
 Maybe = Tensor | None
 

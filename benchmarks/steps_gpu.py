@@ -19,12 +19,12 @@ from torch import Tensor
 
 from flashcaps import create_model
 from flashcaps.functional import squash
+from flashcaps.kernels import votes
 from flashcaps.kernels.common.batch_norm import normalise
 from flashcaps.kernels.common.norm import layer_norm_poses, squash_poses
 from flashcaps.kernels.common.patches import patches
 from flashcaps.kernels.common.stem import convolve_image
 from flashcaps.nn.losses import cross_entropy_loss, margin_loss, reconstruction_loss, spread_loss
-from flashcaps.routing import votes
 
 
 class Model(NamedTuple):

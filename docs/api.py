@@ -25,6 +25,7 @@ MODULES: dict[str, tuple[str, ...] | None] = {  # module -> names, None for all 
     "flashcaps.deploy.export": ("export_model", "open_exported", "quantise", "Report", "Quantised"),
     "flashcaps.deploy.hub": ("save_pretrained", "from_pretrained", "push_to_hub"),
     "flashcaps.analysis": ("open_run", "write_figures", "compare", "Run", "Drawn"),
+    "flashcaps.training.results": ("read_results", "versions"),
     "flashcaps.training.environment": ("devices", "extras", "active_backends", "compare_backends"),
 }
 HEAD = """# API reference

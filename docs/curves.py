@@ -18,6 +18,7 @@ from flashcaps.analysis.adversarial import is_plain, mean_curve, read_records
 from .numbers import ATTACKED, DOCS, RESULTS
 
 RUNS, PICTURE, ATTACKS = RESULTS / "runs", DOCS / "images" / "convergence.png", DOCS / "images" / "robustness.png"
+EM_TRIAL, EM_PICTURE = RESULTS / "trials" / "em_h200_iterations.json", DOCS / "images" / "em_iterations.png"
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#56B4E9", "#E69F00")  # colour-blind safe
 TABLE_II = {"dr": "dynamic", "l2": "l2", "l1": "l1", "l2_norec": "l2, no decoder", "l1_norec": "l1, no decoder"}
 PANELS = {  # title -> label -> log
@@ -71,6 +72,25 @@ def draw_attacks(results: Path = RESULTS, picture: Path = ATTACKS) -> None:
     plt.close(figure)
 
 
+def draw_iterations(trial: Path = EM_TRIAL, picture: Path = EM_PICTURE) -> None:
+    """em's loss after 50 steps against its iterations, a line for each form of the E-step, a dot for each seed."""
+    rows = [row for row in json.loads(trial.read_text())["rows"] if row["standardised"]]
+    figure, axis = plt.subplots(figsize=(6.5, 4), layout="constrained")
+    for colour, form in zip(COLOURS, dict.fromkeys(row["sharpness"] for row in rows), strict=True):
+        points = {row["iterations"]: row["loss_50"] for row in rows if row["sharpness"] == form}
+        means = [statistics.fmean(losses) for losses in points.values()]
+        label = "1 (Procedure 1)" if form == "none" else form
+        axis.plot(list(points), means, color=colour, lw=1.8, label=label)
+        for iterations, losses in points.items():
+            axis.plot([iterations] * len(losses), losses, "o", color=colour, ms=4)
+    axis.set(xlabel="iterations", ylabel="loss after 50 steps", ylim=(0, None), xticks=range(1, 6))
+    axis.grid(alpha=0.3)
+    axis.legend(title="log density times", fontsize=9)
+    figure.savefig(picture, dpi=90, facecolor="white")
+    plt.close(figure)
+
+
 if __name__ == "__main__":
     draw()
     draw_attacks()
+    draw_iterations()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -73,17 +74,17 @@ class FakeTransformer:
         return torch.sin(ids[..., None, None] * scale / 7.0)
 
 
-SMALL: dict[str, Any] = {
-    "name": "small",
-    "about": "a network of a few thousand weights",
-    "model": {"name": "capsnet_tiny", "backbone": {"channels": 4}, "primary": {"types": 2}, "decoder": [16]},
-    "data": {"name": "mnist", "validation": 16},
-    "augment": {"shift": 1},
-    "loss": {"kind": "margin", "reconstruction": 0.0005},
-    "optimiser": {"kind": "adamw", "lr": 0.005, "weight_decay": 0.01},
-    "schedule": {"kind": "cosine", "warmup": 0.1},
-    "train": {"epochs": 3, "batch": 8, "ema": 0.9, "precision": "fp32", "log_every": 1},
-}
+SMALL_TOML = """
+about = "a network of a few thousand weights"
+model = { name = "capsnet_tiny", backbone = { channels = 4 }, primary = { types = 2 }, decoder = [16] }
+data = { name = "mnist", validation = 16 }
+augment = { shift = 1 }
+loss = { kind = "margin", reconstruction = 0.0005 }
+optimiser = { kind = "adamw", lr = 0.005, weight_decay = 0.01 }
+schedule = { kind = "cosine", warmup = 0.1 }
+train = { epochs = 3, batch = 8, ema = 0.9, precision = "fp32", log_every = 1 }
+"""
+SMALL: dict[str, Any] = {"name": "small"} | tomllib.loads(SMALL_TOML)
 
 
 def small_recipe(*overrides: str) -> Recipe:
@@ -97,18 +98,6 @@ def small_step(*overrides: str, stream: type[ImageStream] = ImageStream) -> tupl
     torch.manual_seed(0)
     model = create_model(recipe.model.name, **recipe.model.overrides)
     return TrainStep(model, images, recipe, "top1", Workers(torch.device("cpu"))), images.plan(0)
-
-
-SMALL_TOML = """
-about = "a network of a few thousand weights"
-model = { name = "capsnet_tiny", backbone = { channels = 4 }, primary = { types = 2 }, decoder = [16] }
-data = { name = "mnist", validation = 16 }
-augment = { shift = 1 }
-loss = { kind = "margin", reconstruction = 0.0005 }
-optimiser = { kind = "adamw", lr = 0.005, weight_decay = 0.01 }
-schedule = { kind = "cosine", warmup = 0.1 }
-train = { epochs = 3, batch = 8, ema = 0.9, precision = "fp32", log_every = 1 }
-"""
 
 
 def write_idx(root: Path) -> Path:

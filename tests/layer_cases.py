@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from flashcaps import ROUTING, ConvCapsules, DenseCapsules, Routed, Sizes
+from flashcaps.kernels.votes import Votes
 from flashcaps.nn.capsules import CapsuleLayer
-from flashcaps.routing.votes import Votes
 
 from .conftest import TOLERANCE, assert_near
 
@@ -72,6 +72,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {name: [{}] for name in ROUTING} | {
         {"iterations": 3, "inverse_temperature": (0.3, 0.6, 1.0), "eps": 0.05},
         {"iterations": 2, "inverse_temperature": 0.5, "eps": 0.02, "vote_bias": True},
         {"iterations": 1},
+        {"iterations": 3, "relative": True, "eps": 0.05, "beta_u": -1.0},
+        {"iterations": 4, "sharpness": (0.1, 0.3, 0.5, 1.0), "inverse_temperature": 0.5, "eps": 0.05},
     ],
     "attention": [
         {"iterations": 3},

@@ -11,6 +11,7 @@ import torch
 from flashcaps.cli.checks import checks as command
 from flashcaps.routing import ROUTING
 from flashcaps.training import environment as checks
+from flashcaps.training.results import versions
 
 
 def test_versions_devices_and_extras(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +31,7 @@ def test_extras_are_those_of_the_package() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert set(checks.EXTRAS) <= set(project["optional-dependencies"])
     assert checks.extras()["plots"]
-    assert checks.versions()["torch"] == torch.__version__
+    assert versions()["torch"] == torch.__version__
 
 
 def test_what_runs_on_a_cpu_and_why_no_other() -> None:

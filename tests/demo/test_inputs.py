@@ -68,21 +68,14 @@ def test_transparent_is_paper_and_sixteen_bits_are_read() -> None:
     assert read_upload(out.getvalue())[10, 9] == 255
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"<svg xmlns='...'/>", bytes(1000),
-                                     b"%PDF-1.7", b"\xff\xd8\xff\xe0" + bytes(100)])  # fmt: skip
-def test_what_is_no_picture_is_415(content: bytes) -> None:
-    assert refusal(content).status == 415
-
-
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP"])
-def test_a_truncated_picture_is_415(kind: str) -> None:
-    whole = picture(kind, "RGB", (200, 200))
-    assert refusal(whole[: len(whole) * 2 // 3]).status == 415
-
-
-@pytest.mark.parametrize("size", [(MAX_SIDE + 1, 1), (1, 100_000), (4096, 4096), (60_000, 60_000)])
-def test_a_decompression_bomb_is_413_by_its_header(size: tuple[int, int]) -> None:
-    assert refusal(png_header(*size, zlib.compress(bytes(10_000)))).status == 413
+def test_no_picture_and_a_truncated_one_are_415_and_a_bomb_is_413_by_its_header() -> None:
+    others = (b"", b"hello", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"<svg xmlns='...'/>", bytes(1000), b"%PDF-1.7",
+              b"\xff\xd8\xff\xe0" + bytes(100))  # fmt: skip
+    pictures = [picture(kind, "RGB", (200, 200)) for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP")]
+    for content in (*others, *(whole[: len(whole) * 2 // 3] for whole in pictures)):
+        assert refusal(content).status == 415, content[:10]
+    for size in ((MAX_SIDE + 1, 1), (1, 100_000), (4096, 4096), (60_000, 60_000)):
+        assert refusal(png_header(*size, zlib.compress(bytes(10_000)))).status == 413, size
 
 
 def test_a_picture_as_large_as_allowed_is_read() -> None:

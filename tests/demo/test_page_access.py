@@ -85,40 +85,28 @@ def test_focus_is_seen_and_can_leave(visit: Visits) -> None:
     assert not page.evaluate("document.activeElement.classList.contains('pad')")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+DEVICES: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light"}, "dark": {"color_scheme": "dark"},
+    "phone": {"size": PHONE, "has_touch": True, "is_mobile": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("view", VIEWS)
-def test_axe_finds_nothing(visit: Visits, view: str, scheme: str) -> None:
+def test_axe_finds_nothing_and_nothing_scrolls_to_the_side(visit: Visits, view: str, device: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    one = visit(color_scheme=scheme, reduced_motion="reduce")
+    one = visit(reduced_motion="reduce", **DEVICES[device])
     page = one.open(f"#v={view}")
     one.settle()
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
-    one.shoot(f"{scheme}-{view}")
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_phone(visit: Visits, view: str) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
-    one = visit(size=PHONE, has_touch=True, is_mobile=True, reduced_motion="reduce")
-    page = one.open(f"#v={view}")
-    one.settle()
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]  # nothing to scroll to the side
-    tabs = page.locator("#tabs").bounding_box()
-    assert tabs["y"] + tabs["height"] == pytest.approx(PHONE[1], abs=1)  # under the thumb
-    found = Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
-    one.shoot(f"phone-{view}")
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_no_width_needs_scrolling_to_the_side(visit: Visits, view: str) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open(f"#v={view}")
-    one.settle()
-    for width in (320, 390, 600, 800, 901, 1024, 1180, 1360, 1920):
+    one.shoot(f"{device}-{view}")
+    if device == "phone":
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+        tabs = page.locator("#tabs").bounding_box()
+        assert tabs["y"] + tabs["height"] == pytest.approx(PHONE[1], abs=1)  # under the thumb
+    for width in (320, 390, 600, 800, 901, 1024, 1180, 1360, 1920) if device == "light" else ():
         page.set_viewport_size({"width": width, "height": 800})
         page.wait_for_timeout(100)
         assert page.evaluate("document.documentElement.scrollWidth") <= width

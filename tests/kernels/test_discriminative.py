@@ -8,7 +8,7 @@ import torch
 from flashcaps.functional import discriminative_update as reference_update
 from flashcaps.kernels.common import blocks as _blocks
 from flashcaps.kernels.discriminative import discriminative_update, weighted_sum
-from flashcaps.routing.votes import Votes
+from flashcaps.kernels.votes import Votes
 
 from ..conftest import TOLERANCE, assert_near
 from ..layer_cases import make_votes

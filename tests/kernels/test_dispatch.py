@@ -12,8 +12,8 @@ from torch._subclasses import FakeTensorMode
 import flashcaps
 from flashcaps.kernels import dispatch
 from flashcaps.kernels.dispatch import TWINS, Twin, pick_form
+from flashcaps.kernels.votes import Votes
 from flashcaps.routing.math import OverPositions, over_parents
-from flashcaps.routing.votes import Votes
 
 from ..conftest import TOLERANCE, assert_near
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from flashcaps import ConvCapsules, DenseCapsules
+from flashcaps.kernels import dispatch
 from flashcaps.kernels.common.patches import patches
-from flashcaps.nn import capsules as layers
 
 from ..conftest import TOLERANCE, assert_near
 from .twins import Twins
@@ -44,10 +44,10 @@ def test_convolutions_leave_children_in_their_image(gated: bool, over: str, monk
 
     expected = run("reference")
     with monkeypatch.context() as patched:
-        patched.setattr(layers, "patches", lambda *_: pytest.fail("patches were copied"))
+        patched.setattr(dispatch, "patches", lambda *_: pytest.fail("patches were copied"))
         actual = run("triton")
     for a, e in zip(actual, expected, strict=True):
         assert_near(a, e, TOLERANCE[torch.float32].gradient)
-    assert layers.patches is patches
+    assert dispatch.patches is patches
     coupled = ConvCapsules("em", iterations=2, backend="triton", **sizes)(u, activation, coupling=True)
     assert coupled.coupling is not None

@@ -129,14 +129,16 @@ def density(vote: Vector, mean: Vector, variance: Vector) -> float:
     return p
 
 
-def assign(votes: list[Matrix], activation: Vector, means: Matrix, variances: Matrix, allowed: list) -> Matrix:
-    """r_ij = a_j p_ij / sum_k a_k p_ik over the parents the child can vote for."""
+def assign(
+    votes: list[Matrix], activation: Vector, means: Matrix, variances: Matrix, allowed: list, tau: float = 1.0
+) -> Matrix:
+    """r_ij = a_j p_ij^tau / sum_k a_k p_ik^tau over the parents the child can vote for."""
     r = []
     for i in range(len(votes)):
         score = [0.0] * len(activation)
         for j in range(len(activation)):
             if allowed[i][j]:
-                score[j] = activation[j] * density(votes[i][j], means[j], variances[j])
+                score[j] = activation[j] * density(votes[i][j], means[j], variances[j]) ** tau
         total = sum(score)
         r.append([x / total if any(allowed[i]) else 0.0 for x in score])
     return r
@@ -162,30 +164,45 @@ def em(
     iterations: int = 3,
     eps: float = 1e-8,
     mask=None,
+    sharpness=1.0,
+    share: float | None = None,
 ) -> Result:
+    """share: n_0 of the cost by share and element, or None for that of Procedure 1."""
     if isinstance(inverse_temperature, float):
         inverse_temperature = [inverse_temperature] * iterations
+    if isinstance(sharpness, float):
+        sharpness = [sharpness] * iterations
     if mask is None:
         mask = [[True] * len(votes[0][0])] * len(votes[0])
     return collect(
-        [_em(v, a, beta_u, beta_a, inverse_temperature, eps, mask) for v, a in zip(votes, activation, strict=True)]
+        [
+            _em(v, a, beta_u, beta_a, inverse_temperature, eps, mask, sharpness, share)
+            for v, a in zip(votes, activation, strict=True)
+        ]
     )
 
 
-def _em(votes: list[Matrix], a: Vector, beta_u, beta_a, inverse: Vector, eps: float, mask: list[list[bool]]) -> tuple:
+def _em(
+    votes: list[Matrix], a: Vector, beta_u, beta_a, inverse: Vector, eps: float, mask: list[list[bool]],
+    sharpness: Vector, share: float | None,
+) -> tuple:  # fmt: skip
     children, parents = len(votes), len(votes[0])
     r = [[1 / sum(mask[i]) if mask[i][j] else 0.0 for j in range(parents)] for i in range(children)]
     means, variances, active, steps = [], [], [], []
     for t, lam in enumerate(inverse):
         if t > 0:
-            r = assign(votes, active, means, variances, mask)
+            r = assign(votes, active, means, variances, mask, sharpness[t - 1])
         gated = [[r[i][j] * a[i] for j in range(parents)] for i in range(children)]
         means, variances, active = [], [], []
         for j in range(parents):
             total, mean, variance = moments(gated, votes, j, eps)
             means.append(mean)
             variances.append(variance)
-            active.append(em_activation(total, variance, beta_u[j], beta_a[j], lam))
+            if share is None:
+                active.append(em_activation(total, variance, beta_u[j], beta_a[j], lam))
+            else:
+                mean_cost = sum(beta_u[j] + 0.5 * math.log(s2) for s2 in variance) / len(variance)
+                active.append(logistic(lam * (beta_a[j] - total / share * mean_cost)))
         steps.append((r, means))
     return means, active, r, variances, steps
 

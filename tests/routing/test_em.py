@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from flashcaps import DenseCapsules
 from flashcaps.functional import em_routing, inverse_temperature
+from flashcaps.kernels.votes import covered
 from flashcaps.routing import Sizes
-from flashcaps.routing.em import EM
+from flashcaps.routing.em import EM, even_share
+from flashcaps.routing.math import OverPositions, over_parents
 
 from ..cases import CASES, assert_gradients, assert_oracle, assert_routed, backward, lists
 from ..conftest import assert_near
@@ -102,6 +105,58 @@ def test_algorithm_hands_its_options_on() -> None:
     assert_routed(routed, expected)
     routed = EM(inverse_temperature=0.7).run(em_routing, tensors["votes"], tensors["activation"], learned)
     assert_routed(routed, oracles.em(**lists(tensors), inverse_temperature=0.7))
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_cost_by_share_and_element_and_a_density_by_element(iterations: int) -> None:
+    """relative: lambda (beta_a - n / n_0 mean_h(beta_u + log sigma_h)), tau rising to 1 / D."""
+    tensors = draw()
+    learned = {k: tensors[k] for k in ("beta_u", "beta_a")}
+    routed = EM(iterations, eps=0.3, relative=True).run(em_routing, tensors["votes"], tensors["activation"], learned)
+    rising = [(t + 1) / (max(iterations - 1, 1) * D) for t in range(iterations)]
+    expected = oracles.em(**lists(tensors), inverse_temperature=1.0, iterations=iterations, eps=0.3, sharpness=rising,
+                          share=I / J)  # fmt: skip
+    assert_routed(routed, expected)
+
+
+def test_a_relative_layer_answers_alike_whatever_its_size() -> None:
+    """The same votes from twice as many children, and the same elements twice: activations and couplings stay."""
+    small = draw(1)
+    learned = {k: small[k] for k in ("beta_u", "beta_a")}
+    run = EM(3, eps=0.0, relative=True).run
+    votes, activation = small["votes"], small["activation"]
+    routed = run(em_routing, votes, activation, learned)
+    more = run(em_routing, votes.repeat(1, 2, 1, 1), activation.repeat(1, 2), learned)
+    wider = run(em_routing, votes.repeat(1, 1, 1, 2), activation, learned)
+    assert_near(more.activation, routed.activation)
+    assert_near(wider.activation, routed.activation)
+    assert_near(wider.coupling, routed.coupling)
+
+
+def test_even_share_is_what_an_even_assignment_sums_to() -> None:
+    h, w, kernel, stride, types, parents = 5, 4, 3, 1, 2, 3
+    softmax = OverPositions(covered(h, w, kernel, stride), h * w)
+    places = softmax.child.shape[0]
+    even = softmax(torch.zeros(places, types * kernel**2, parents))
+    found = even_share((places, types * kernel**2, parents, 1), softmax)
+    assert_near(even.sum() / (places * parents), found, 1e-6)
+    assert even_share((1, 6, 3, 1), over_parents) == 2
+
+
+def test_batch_normalisation_of_the_last_logit() -> None:
+    """Activations are those of a logit with mean 0 and variance 1 over the batch, and nothing else changes."""
+    sizes = dict(in_capsules=4, in_dim=3, out_capsules=3, out_dim=3)
+    torch.manual_seed(0)
+    layer = DenseCapsules("em", **sizes, norm_activation=True, relative=True)
+    u, a = torch.randn(8, 4, 3), torch.rand(8, 4)
+    logit = layer(u, a).activation.logit()
+    assert_near(logit.mean(0), 0.0, 1e-5)
+    assert_near(logit.var(0, correction=0), 1.0, 1e-2)
+    plain = DenseCapsules("em", **sizes, relative=True)
+    plain.load_state_dict({k: x for k, x in layer.state_dict().items() if "output_norm" not in k})
+    assert_near(plain(u, a).pose, layer(u, a).pose, 0.0)
+    with pytest.raises(AssertionError):
+        assert_near(plain(u, a).activation, layer(u, a).activation, 1e-3)
 
 
 def test_declares_what_it_learns() -> None:

@@ -213,8 +213,10 @@ def read_records(results: Path) -> list[dict[str, Any]]:
 def adversarial(run: Run) -> Drawn:
     """Accuracy under attack against its size, FGSM and PGD, of this model and of all measured on the same data."""
     run.images()
-    data = run.recipe.data.name if run.recipe else ""
-    lines = by_model([r for r in run.robustness if r["data"] == data])
+    lines: dict[tuple[str, str], list[dict[str, Any]]] = {}  # (recipe, variant) -> records of all seeds
+    for record in run.robustness:
+        if run.recipe and record["data"] == run.recipe.data.name:
+            lines.setdefault((record["recipe"], record["variant"]), []).append(record)
     if run.recipe is None or (run.recipe.name, variant(run.recipe)) not in lines:
         few = take(run.single(), spread(len(run.single().inputs), QUICK.batch).to(run.single().inputs.device))
         own = {"model": run.model.name, **robustness(run.model, few, QUICK, run.recipe.loss if run.recipe else None)}
@@ -235,14 +237,6 @@ def adversarial(run: Run) -> Drawn:
     axes[0].legend(fontsize=9, loc="lower left")
     return Drawn({"curves": curves}, fig, " ".join(_said(label, lines[key]) for label, key in
                                                    zip(curves, lines, strict=True)))
-
-
-def by_model(records: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """(recipe, variant) -> the records of all seeds."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for record in records:
-        groups.setdefault((record["recipe"], record["variant"]), []).append(record)
-    return groups
 
 
 def mean_curve(records: list[dict[str, Any]], attack: str) -> dict[float, float]:

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..kernels.votes import covered, patches
 from ..nn.capsules import ConvCapsules
 from ..routing import Step
-from ..routing.votes import covered, patches
 from .figure import DoesNotApply, Drawn, Run, take
 from .inside import LayerTrace, iterations_of, presence, receptive_fields, trace
 from .style import BLUE, FAINT, GREEN, INK, MUTED, RED, rgba, styled, subplots

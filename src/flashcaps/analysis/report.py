@@ -43,7 +43,6 @@ class Written:
     """One figure of one run: its files, or why it was not drawn."""
 
     name: str
-    title: str
     caption: str = ""
     light: bytes = b""
     dark: bytes = b""
@@ -104,7 +103,7 @@ def write_figure(run: Run, name: str, folder: Path, tell: Tell = lambda name, wh
     except Exception as error:  # an error in one figure must not cost the others
         why = str(error) if isinstance(error, DoesNotApply) else f"failed: {type(error).__name__}: {error}"
         tell(name, why)
-        return Written(name, title_of(name), why=why)
+        return Written(name, why=why)
     folder.mkdir(parents=True, exist_ok=True)
     written = save(drawn, name, folder)
     tell(name, "")
@@ -123,9 +122,9 @@ def save(drawn: Drawn, name: str, folder: Path) -> Written:
     drawn.figure.savefig(folder / f"{name}-dark.svg", dpi=DPI, **plain)
     (folder / f"{name}.txt").write_text(drawn.caption + "\n")
     if moving is not None:
-        return Written(name, title_of(name), drawn.caption, moving, moving, "gif")
+        return Written(name, drawn.caption, moving, moving, "gif")
     light, dark = ((folder / f"{name}{d}.png").read_bytes() for d in ("", "-dark"))
-    return Written(name, title_of(name), drawn.caption, light, dark)
+    return Written(name, drawn.caption, light, dark)
 
 
 def header(runs: list[Run]) -> str:
@@ -164,11 +163,11 @@ def section(found: list[Written], runs: list[Run]) -> str:
         light, dark = (f"data:image/{w.kind};base64,{base64.b64encode(x).decode()}" for x in (w.light, w.dark))
         source = f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">' if w.dark != w.light else ""
         text = html.escape(w.caption)
-        cells.append(f'<figure><picture>{source}<img src="{light}" alt="{html.escape(w.title)}"></picture>'
+        cells.append(f'<figure><picture>{source}<img src="{light}" alt="{html.escape(title_of(w.name))}"></picture>'
                      f"<figcaption>{text}</figcaption></figure>")
     inner = cells[0] if len(cells) == 1 else f'<div class="pair">{"".join(f"<div>{c}</div>" for c in cells)}</div>'
     command = f"<p><code>flashcaps figures {html.escape(str(runs[0].folder or runs[0].name))} {name}</code></p>"
-    return f'<section id="{name}"><h2>{html.escape(found[0].title)}</h2>{inner}{command}</section>\n'
+    return f'<section id="{name}"><h2>{html.escape(title_of(name))}</h2>{inner}{command}</section>\n'
 
 
 def undrawn(found: list[Written]) -> str:

@@ -8,22 +8,22 @@ import mimetypes
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from torch import Tensor
 
 from .. import __version__
 from .centering import SIDE, center, fit
 from .explainer import Explainer
-from .inputs import Refused, read_pixels, read_upload, write_pixels
+from .inputs import MAX_BODY, MAX_SIDE, Refused, read_pixels, read_upload, write_pixels
 from .limits import Limits
 from .samples import describe_samples
-from .schema import Compare, Drawing, Image, Pose, Route
 from .worker import Worker
 
 PAGE = Path(__file__).with_name("page")
@@ -34,6 +34,55 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
+MAX_POSE = 4096
+MAX_COMPARED = 12
+Number = Annotated[float, Field(ge=-1e4, le=1e4, allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    """Unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, protected_namespaces=())
+
+    def key(self) -> list[Any]:
+        return [type(self).__name__, self.model_dump()]
+
+
+class Drawing(Strict):
+    """Grey bytes, ink high, row by row, as base64."""
+
+    width: int = Field(ge=1, le=MAX_SIDE)
+    height: int = Field(ge=1, le=MAX_SIDE)
+    pixels: str = Field(max_length=MAX_BODY)
+
+    def read(self) -> Tensor:
+        return read_pixels(self.width, self.height, self.pixels)
+
+
+class Image(Drawing):
+    """center: an image of any size, to be centred and scaled like MNIST."""
+
+    center: bool = False
+
+
+class Route(Strict):
+    model: str = Field(max_length=200)
+    image: Image
+    center: bool = False
+
+
+class Compare(Strict):
+    models: list[str] = Field(min_length=1, max_length=MAX_COMPARED)
+    image: Image
+    center: bool = False
+
+
+class Pose(Strict):
+    """The pose of one class capsule."""
+
+    model: str = Field(max_length=200)
+    pose: list[Number] = Field(min_length=1, max_length=MAX_POSE)
+    label: int = Field(alias="class")
 
 
 def create_app(explainers: Sequence[Explainer], *, worker: Worker | None = None, hosts: Sequence[str] = ()) -> FastAPI:

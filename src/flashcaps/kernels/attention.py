@@ -9,11 +9,11 @@ from torch import Tensor
 from ..routing.contract import Routed, Step
 from ..routing.em import activation_logit
 from ..routing.math import Softmax, over_parents
-from ..routing.votes import Votes, Windows
 from .attend.matrix import Attend
 from .attend.plan import wide
 from .common.norm import layer_norm_poses
 from .fit.matrix import spread_of_attended
+from .votes import Votes, Windows
 
 
 def attention_routing(

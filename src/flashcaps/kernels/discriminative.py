@@ -8,10 +8,10 @@ from torch import Tensor
 from ..routing.contract import Routed, Step
 from ..routing.discriminative import ascend, label_signs
 from ..routing.math import Softmax, length, over_parents
-from ..routing.votes import Votes
 from .attend.matrix import combine
 from .common.blocks import add_up, children_per_block, recompute, split_children
 from .common.norm import squash_poses
+from .votes import Votes
 
 
 def weighted_sum(votes: Votes, coefficients: Tensor, triton: bool = False) -> Tensor:

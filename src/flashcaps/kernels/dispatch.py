@@ -8,7 +8,6 @@ or by kernels that keep votes in registers ("triton", CUDA devices).
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 from collections.abc import Callable
@@ -21,16 +20,16 @@ from torch import Tensor
 from ..routing.checks import is_transformed
 from ..routing.contract import Memory, Routed, Routing, Step, Tensors
 from ..routing.math import OverPositions, Softmax, compute_dtype, no_autocast, over_parents
-from ..routing.votes import Votes, Windows, add_bias, add_coordinates, centres, covered, group
 from .attention import attention_routing
 from .common.patches import patches
+from .common.rows import HAS_TRITON
 from .discriminative import discriminative_routing
 from .dynamic import dynamic_routing
 from .em import em_routing
 from .heinsen import heinsen_routing
+from .votes import Votes, Windows, add_bias, add_coordinates, centres, covered, group
 
 BACKENDS = ("auto", "reference", "matrix", "triton")
-HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 class Twin(NamedTuple):
@@ -126,11 +125,13 @@ def route(
     record: bool = False,
     pose: Tensor | None = None,
     memory: Memory | None = None,
+    output_norm: Callable[[Tensor], Tensor] | None = None,
 ) -> Routed:
     """Children u (B, I, D), or (B, types, H, W, D), with activations of the same axes -> their parents.
 
     The result is in u's dtype; under autocast, too, routing runs in fp32. A convolution's places are part of the batch
     axis. pose: the parents' so far, for an algorithm that goes on from it. memory: is given the votes.
+    output_norm: what activations go through.
     """
     with no_autocast(u.device):
         twin = TWINS.get(name)
@@ -161,6 +162,8 @@ def route(
             if form == "triton":
                 common["triton"] = True
             routed = routing.run(twin.function, votes, activation, learned, coupling=coupling, **common)
+        if output_norm is not None and routed.activation is not None:
+            routed = routed._replace(activation=output_norm(routed.activation))
         return _finished(routed, u.dtype, coupling, routing.output_activation)
 
 

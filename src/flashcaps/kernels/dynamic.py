@@ -13,9 +13,9 @@ from torch import Tensor
 from ..routing.checks import check_iterations
 from ..routing.contract import Routed, Step
 from ..routing.math import Softmax, length, over_parents, squash
-from ..routing.votes import Votes
 from .attend.matrix import Attend
 from .attend.plan import wide
+from .votes import Votes
 
 
 def dynamic_routing(

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ..routing.checks import check_iterations
 from ..routing.contract import Routed
-from ..routing.em import temperatures
+from ..routing.em import per_iteration
 from ..routing.math import Softmax, over_parents
-from ..routing.votes import Votes, Windows
 from .fit.matrix import Fit, Rule, couplings
+from .votes import Votes, Windows
 
 
 def em_routing(
@@ -24,6 +24,8 @@ def em_routing(
     inverse_temperature: float | Sequence[float],
     iterations: int = 3,
     eps: float = 1e-8,
+    sharpness: float | Sequence[float] = 1.0,
+    logits: bool = False,
     record: bool = False,
     coupling: bool = False,
     softmax: Softmax = over_parents,
@@ -36,6 +38,10 @@ def em_routing(
         from .fit.triton import TritonFit as kind
     fit = kind(votes, activation, softmax=softmax)
     cost = votes.shape[3] * beta_u if beta_u.ndim == 1 else beta_u.sum(-1)  # (J,): sum_h beta_u, summed first
-    steps = fit.route(Rule(temperatures(inverse_temperature, iterations), beta_a, cost, spread=True), eps)
-    c, history = couplings(fit, steps, record, coupling)
-    return Routed(steps[-1].mean, steps[-1].logit.sigmoid(), c, steps[-1].variance, history)
+    scales = per_iteration("inverse_temperature", inverse_temperature, iterations)
+    taus = per_iteration("sharpness", sharpness, iterations)
+    rule = Rule(scales, beta_a, cost, spread=True, sharpness=taus)
+    steps = fit.route(rule, eps)
+    c, history = couplings(fit, steps, rule, record, coupling)
+    a = steps[-1].logit if logits else steps[-1].logit.sigmoid()
+    return Routed(steps[-1].mean, a, c, steps[-1].variance, history)

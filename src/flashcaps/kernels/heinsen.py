@@ -9,8 +9,8 @@ from torch import Tensor
 from ..routing.checks import check_iterations
 from ..routing.contract import Routed
 from ..routing.math import Softmax, over_parents
-from ..routing.votes import Votes
 from .fit.matrix import Fit, Rule, couplings
+from .votes import Votes
 
 
 def heinsen_routing(
@@ -38,6 +38,7 @@ def heinsen_routing(
 
         given["bias"] = vote_bias
     fit = kind(votes, score.sigmoid(), **given)
-    steps = fit.route(Rule((1.0,) * iterations), eps)
-    c, history = couplings(fit, steps, record, coupling)
+    rule = Rule((1.0,) * iterations)
+    steps = fit.route(rule, eps)
+    c, history = couplings(fit, steps, rule, record, coupling)
     return Routed(steps[-1].mean, steps[-1].logit, c, steps[-1].variance, history)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -50,6 +51,20 @@ class Layers(nn.Sequential):
         return through(self, x)
 
 
+class Standardise(nn.Module):
+    """Each image (B, C, H, W) less its mean, over its standard deviation, all channels together.
+
+    The deviation is at least that of one bright pixel, 1 / sqrt(numbers), as in dynamic's public code. What is left has
+    no constant, which is most of the power of a picture, nor its brightness and contrast.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images.float()
+        least = math.prod(x.shape[1:]) ** -0.5
+        deviation = x.std((1, 2, 3), correction=0, keepdim=True).clamp(min=least)
+        return ((x - x.mean((1, 2, 3), keepdim=True)) / deviation).to(images.dtype)
+
+
 class Backbone(Protocol):
     """Anything that builds a module (B, in_channels, H, W) -> (B, channels, H', W')."""
 
@@ -63,7 +78,8 @@ class Backbone(Protocol):
 class Conv:
     """One convolution with bias. norm: a BatchNorm "before" or "after" the activation, as the papers' tables print it.
 
-    pool: "max" or "average" over 2 x 2 places, or "global", the average over all of them.
+    pool: "max" or "average" over 2 x 2 places, or "global", the average over all of them. standardise: each image
+    first, for a network with no batch normalisation after its first convolution, or for one that brightness misleads.
     """
 
     channels: int
@@ -73,6 +89,7 @@ class Conv:
     activation: str = "relu"
     norm: str | None = None
     pool: str | None = None
+    standardise: bool = False
 
     def build(self, in_channels: int) -> nn.Module:
         check_choice("activation", self.activation, ACTIVATIONS)
@@ -86,7 +103,9 @@ class Conv:
             check_choice("pool", self.pool, POOLS)
             layers.append(POOLS[self.pool]())
         kind = ImageConv2d if few_numbers(in_channels, self.kernel) else nn.Conv2d
-        return Layers(kind(in_channels, self.channels, self.kernel, self.stride, self.padding), *layers)
+        convolution = kind(in_channels, self.channels, self.kernel, self.stride, self.padding)
+        first = [Standardise()] if self.standardise else []
+        return Layers(*first, convolution, *layers)
 
 
 @dataclass(frozen=True)

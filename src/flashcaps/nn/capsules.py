@@ -158,6 +158,7 @@ class CapsuleLayer(FiniteModule):
             self.routing.init_weights(self.weight, sizes)
         self._specs = self.routing.learned(sizes)
         self.memory = self.routing.memory()
+        self.output_norm = self.routing.output_norm(sizes)
         self.single = dataclasses.replace(self.routing, iterations=1) if self.routing.stepwise else None
         biased = self.routing.vote_bias if vote_bias is None else vote_bias
         self.bias = nn.Parameter(torch.zeros(j, rows, g, h)) if biased else None
@@ -207,8 +208,6 @@ class CapsuleLayer(FiniteModule):
         """Poses and activations as this layer's algorithm has them, from another layer's `Routed` or as given."""
         takes = self.routing.input_activation
         if not isinstance(u, Routed):
-            if activation is not None and takes is None:
-                self._refuse_lengths(u, activation)
             return u, activation
         if activation is not None:
             raise ValueError("activation: expected None, for the Routed given has its own")
@@ -224,21 +223,18 @@ class CapsuleLayer(FiniteModule):
     def _refuse_lengths(self, u: Tensor, activation: Tensor) -> None:
         """Lengths would scale poses that have them already: votes, and with them gradients, vanish layer by layer.
 
-        Looked at once, when numbers are there to look at: every further look would stall a device.
+        Compared until it passes once, where there are numbers to look at: every further look would stall a device.
         """
-        there = isinstance(u, Tensor) and isinstance(activation, Tensor) and activation.shape == u.shape[:-1]
-        if self._compared or not there or not activation.numel() or u.device.type == "meta":
+        if self._compared or not activation.numel() or u.device.type == "meta" or is_transformed():
             return
-        if torch.compiler.is_compiling() or is_transformed() or torch.compiler.is_exporting():
+        if torch.compiler.is_compiling() or (u.is_cuda and torch.cuda.is_current_stream_capturing()):
             return
-        if u.is_cuda and torch.cuda.is_current_stream_capturing():
-            return
-        self._compared = True
         a, n = activation.detach().to(compute_dtype(u)), length(u.detach()).to(compute_dtype(u))
         inside = (a.max() > 0) & (a.max() < 1)  # a squashed length is; all absent and all present are not
         if bool(inside & ((a - n).abs() <= 1e-3 * n).all()):
             raise ValueError(f"activation: these are the lengths of u, which {self.name} routing has in its poses "
                              "already; leave them out, or give the layer the Routed itself")
+        self._compared = True
 
     def _tensors(self, dtype: torch.dtype, repeats: int, parents: int, memory: Memory | None) -> Tensors:
         """The algorithm's learned tensors; what children or parents share is repeated."""
@@ -289,6 +285,7 @@ class CapsuleLayer(FiniteModule):
             record=record,
             pose=pose,
             memory=memory,
+            output_norm=self.output_norm,
         )
         if not self.training:  # training has a guard of its own, which can step back
             given = {"u": u, "weight": self.weight} | {f"learned {name}": x for name, x in learned.items()}
@@ -309,6 +306,8 @@ class CapsuleLayer(FiniteModule):
                 raise ValueError(
                     f"activation: expected {tuple(u.shape[:-1])}, one per capsule, got {tuple(activation.shape)}"
                 )
+            if self.routing.input_activation is None:
+                self._refuse_lengths(u, activation)
 
     def set_iterations(self, iterations: int) -> None:
         self.routing = dataclasses.replace(self.routing, iterations=iterations)

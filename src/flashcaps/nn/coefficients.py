@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from ..kernels.discriminative import weighted_sum, weighted_sum_agreement
 from ..kernels.dispatch import pick_form
+from ..kernels.votes import Votes
 from ..routing.checks import check_devices
 from ..routing.discriminative import Discriminative, ForwardPass, ascend, check_labels, label_signs
 from ..routing.math import full_precision
-from ..routing.votes import Votes
 from .capsules import CapsuleLayer
 
 

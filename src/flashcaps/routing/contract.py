@@ -13,7 +13,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from .checks import check_iterations
-from .votes import Votes
 
 
 class Step(NamedTuple):
@@ -61,7 +60,7 @@ class Learned(NamedTuple):
 class Memory(Protocol):
     """What a layer keeps of its last forward pass in training, for a step that the algorithm takes itself."""
 
-    votes: Votes | None
+    votes: Any  # `kernels.votes.Votes`, or None
 
     def keep(self, learned: Tensors, weight: Tensor, hidden: bool) -> Tensors:
         """The tensors to route with. hidden: another layer above has the objective."""
@@ -93,6 +92,10 @@ class Routing:
 
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         return {}
+
+    def output_norm(self, sizes: Sizes) -> nn.Module | None:
+        """What the parents' activations (N, J) go through after routing, N over examples and places; None: nothing."""
+        return None
 
     def memory(self) -> Memory | None:
         """A place for what the algorithm's own training step needs of a forward pass; None: it takes no such step."""

@@ -27,7 +27,6 @@ from .checks import (
 )
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
 from .math import Softmax, compute_dtype, full_precision, length, over_parents, squash
-from .votes import Votes
 
 
 @full_precision
@@ -111,7 +110,7 @@ class ForwardPass:
     """
 
     def __init__(self) -> None:
-        self.votes: Votes | None = None
+        self.votes: Any = None  # `kernels.votes.Votes`
         self.coefficients: Tensor | None = None
         self.version: int | None = None  # of the weights, to notice when they have moved on
 

@@ -5,6 +5,12 @@ r"""Matrix Capsules with EM Routing (Hinton, Sabour, Frosst, 2018), as in the sl
              cost_jh = (beta_u + log sigma_jh) sum_i r'_ij
              a_j = sigmoid(lambda (beta_a - sum_h cost_jh))
     E-step   r_ij = a_j p_ij / sum_k a_k p_ik               p_ij = N(V_ij; mu_j, sigma^2_j)
+
+Two options of `EM` put these sums on a scale that suits layers of any size. With n_j = sum_i r'_ij, n_0 what it would
+be if children shared themselves out evenly, and tau the sharpness:
+
+    relative    a_j = sigmoid(lambda (beta_a - n_j / n_0 mean_h(beta_u + log sigma_jh)))
+    sharpness   r_ij = a_j p_ij^tau / sum_k a_k p_ik^tau
 """
 
 from __future__ import annotations
@@ -27,7 +33,16 @@ from .checks import (
     check_votes,
 )
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
-from .math import Softmax, compute_dtype, full_precision, log_density, masked, over_parents, weighted_moments
+from .math import (
+    OverPositions,
+    Softmax,
+    compute_dtype,
+    full_precision,
+    log_density,
+    masked,
+    over_parents,
+    weighted_moments,
+)
 
 
 def inverse_temperature(iterations: int) -> tuple[float, ...]:
@@ -36,17 +51,29 @@ def inverse_temperature(iterations: int) -> tuple[float, ...]:
     return tuple(0.01 * (1 - 0.95 ** (t + 1)) for t in range(iterations))
 
 
-def temperatures(value: float | Sequence[float], iterations: int) -> tuple[float, ...]:
-    """One inverse temperature per iteration."""
+def per_iteration(name: str, value: float | Sequence[float], iterations: int) -> tuple[float, ...]:
+    """One number for each iteration."""
     if not isinstance(value, list | tuple):
         value = (cast(float, value),) * iterations
     if len(value) != iterations:
-        raise ValueError(
-            f"inverse_temperature: expected one number, or one for each of {iterations} iterations, got {len(value)}"
-        )
+        raise ValueError(f"{name}: expected one number, or one for each of {iterations} iterations, got {len(value)}")
     for x in value:
-        check_number("inverse_temperature", x)
+        check_number(name, x)
     return tuple(float(x) for x in value)
+
+
+def rising_sharpness(iterations: int, dim: int) -> tuple[float, ...]:
+    """tau_t = (t + 1) / ((T - 1) D): evidence by element of a pose, and all of it only at the last E-step."""
+    return tuple((t + 1) / (max(iterations - 1, 1) * dim) for t in range(iterations))
+
+
+def even_share(shape: Sequence[int], softmax: Softmax) -> float:
+    """n_0 = sum_i r_ij of a parent where the children of votes (B, I, J, D) share themselves out evenly."""
+    _, i, j, _ = shape
+    if not isinstance(softmax, OverPositions):
+        return i / j
+    places, kernel = softmax.child.shape
+    return i / kernel * softmax.places / (places * j)
 
 
 def activation_logit(total: Tensor, variance: Tensor, beta_u: Tensor, beta_a: Tensor, inverse: float) -> Tensor:
@@ -66,6 +93,8 @@ def em_routing(
     inverse_temperature: float | Sequence[float],
     iterations: int = 3,
     eps: float = 1e-8,
+    sharpness: float | Sequence[float] = 1.0,
+    logits: bool = False,
     mask: Tensor | None = None,
     record: bool = False,
     softmax: Softmax = over_parents,
@@ -73,7 +102,8 @@ def em_routing(
     """Procedure 1. votes (B, I, J, D), activation (B, I) -> pose, activation (B, J), coupling, variance.
 
     beta_u (J,) or (J, D), beta_a (J,). mask (I, J), true where a child can vote for a parent. eps is added to
-    sum_i r' where it divides, and to the variance. coupling is the r of the last M-step.
+    sum_i r' where it divides, and to the variance. sharpness (tau) multiplies the log density of the E-step. logits:
+    the activation is what the logistic function would be taken of. coupling is the r of the last M-step.
     """
     b, i, j, d = check_votes(votes)
     check_iterations(iterations)
@@ -81,7 +111,8 @@ def em_routing(
     check_given("activation", activation, (b, i), "one per child")
     check_given("beta_u", beta_u, [(j,), (j, d)], "one per parent, or per parent and pose element")
     check_given("beta_a", beta_a, (j,), "one per parent")
-    schedule = temperatures(inverse_temperature, iterations)
+    schedule = per_iteration("inverse_temperature", inverse_temperature, iterations)
+    taus = per_iteration("sharpness", sharpness, iterations)
     if mask is not None:
         check_tensor("mask", mask)
     check_devices(votes, activation=activation, beta_u=beta_u, beta_a=beta_a, mask=mask)
@@ -99,14 +130,22 @@ def em_routing(
         if record:
             history.append(Step(r, mu.to(dtype)))
         if t < iterations - 1:  # E-step
-            r = softmax(F.logsigmoid(logit)[:, None] + log_density(votes, mu, variance))
+            r = softmax(F.logsigmoid(logit)[:, None] + taus[t] * log_density(votes, mu, variance))
     check_overflow((mu, variance, logit, r), votes=votes, activation=activation, beta_u=beta_u, beta_a=beta_a)
-    return Routed(mu.to(dtype), logit.sigmoid().to(dtype), r, variance, tuple(history) if record else None)
+    a = logit if logits else logit.sigmoid()
+    return Routed(mu.to(dtype), a.to(dtype), r, variance, tuple(history) if record else None)
 
 
 @dataclass(frozen=True)
 class EM(Routing):
-    """inverse_temperature: None is 0.01 (1 - 0.95^(t+1)). eps: see `em_routing`."""
+    """inverse_temperature (lambda): None is 0.01 (1 - 0.95^(t+1)), and 1 where `relative`. eps: see `em_routing`.
+
+    relative: the cost by share and pose element, see above, so that one lambda near 1 serves layers of 2 and of 50
+    effective children, and beta_a learns as fast as other weights. sharpness (tau): None is 1, and `rising_sharpness`
+    where `relative`: a log density is a sum over the D elements of a pose, which makes assignments hard before votes
+    mean anything, the more so the more iterations there are. norm_activation: batch normalisation of the last logit,
+    which gives every type a lambda and beta_a of its own. beta_u, beta_a: their initial values.
+    """
 
     title = "EM routing"
     function = staticmethod(em_routing)
@@ -116,16 +155,28 @@ class EM(Routing):
 
     inverse_temperature: float | tuple[float, ...] | None = None
     eps: float = 1e-8
+    relative: bool = False
+    sharpness: float | tuple[float, ...] | None = None
+    norm_activation: bool = False
+    beta_u: float = 0.0
+    beta_a: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("eps", self.eps, 0)
-        if self.inverse_temperature is not None:
-            temperatures(self.inverse_temperature, self.iterations)
+        check_number("beta_u", self.beta_u)
+        check_number("beta_a", self.beta_a)
+        for name in ("inverse_temperature", "sharpness"):
+            value = getattr(self, name)
+            if value is not None:
+                per_iteration(name, value, self.iterations)
 
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
-        beta = Learned((sizes.parents,), parents=0)
-        return {"beta_u": beta, "beta_a": beta}
+        start = {"beta_u": self.beta_u, "beta_a": self.beta_a}
+        return {name: Learned((sizes.parents,), start=float(x), parents=0) for name, x in start.items()}
+
+    def output_norm(self, sizes: Sizes) -> nn.Module | None:
+        return nn.Sequential(nn.BatchNorm1d(sizes.parents), nn.Sigmoid()) if self.norm_activation else None
 
     def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
         """Near the identity, where poses keep their size: a vote is the child's own pose, a little turned.
@@ -144,13 +195,25 @@ class EM(Routing):
     def run(
         self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
     ) -> Routed:
-        schedule = self.inverse_temperature
+        schedule: float | Sequence[float] | None = self.inverse_temperature
+        dim = votes.shape[3]
+        if schedule is None:
+            schedule = 1.0 if self.relative else inverse_temperature(self.iterations)
+        tau: float | Sequence[float] | None = self.sharpness
+        if tau is None:
+            tau = rising_sharpness(self.iterations, dim) if self.relative else 1.0
+        if self.relative:  # lambda (beta_a - cost / (n_0 D)) is lambda / (n_0 D) (n_0 D beta_a - cost)
+            whole = even_share(votes.shape, common.get("softmax", over_parents)) * dim
+            schedule = tuple(x / whole for x in per_iteration("inverse_temperature", schedule, self.iterations))
+            learned = learned | {"beta_a": whole * learned["beta_a"]}
         return function(
             votes,
             activation,
             iterations=self.iterations,
-            inverse_temperature=inverse_temperature(self.iterations) if schedule is None else schedule,
+            inverse_temperature=schedule,
             eps=self.eps,
+            sharpness=tau,
+            logits=self.norm_activation,
             **learned,
             **common,
         )

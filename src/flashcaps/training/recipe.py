@@ -100,7 +100,7 @@ class Loss:
     spread_margin: "linear" 0.2 -> 0.9 over the run, or "steps", the public code's sigmoid of the step.
     """
 
-    kind: Literal["margin", "spread", "cross_entropy", "bce"] = "margin"
+    kind: Literal["margin", "spread", "cross_entropy", "logit_cross_entropy", "bce"] = "margin"
     reconstruction: float = number(0.0, 0, 1e6)
     label_smoothing: float = number(0.0, 0, BELOW_1)
     spread_margin: Literal["linear", "steps"] = "linear"

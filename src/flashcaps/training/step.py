@@ -30,6 +30,8 @@ def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor) -> Tensor:
         loss = losses.margin_loss(scores, targets)
     elif spec.kind == "spread":
         loss = losses.spread_loss(scores, targets, margin)
+    elif spec.kind == "logit_cross_entropy":  # of probabilities, as em's classes have them
+        loss = losses.cross_entropy_loss(scores.logit(1e-6), targets)
     elif spec.kind == "bce":
         loss = losses.binary_cross_entropy_loss(scores, targets)
     else:

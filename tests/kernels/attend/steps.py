@@ -11,9 +11,9 @@ from torch import Tensor
 
 from flashcaps.kernels.attend import plan
 from flashcaps.kernels.attend.triton import TritonAttend, dynamic_poses
+from flashcaps.kernels.votes import Votes
 from flashcaps.routing.dynamic import dynamic_routing
 from flashcaps.routing.math import over_parents
-from flashcaps.routing.votes import Votes
 
 from ..poison import poison_memory
 

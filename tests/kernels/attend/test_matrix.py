@@ -7,7 +7,7 @@ import torch
 
 from flashcaps.kernels.attend.matrix import Attend
 from flashcaps.kernels.common import blocks
-from flashcaps.routing.votes import Votes
+from flashcaps.kernels.votes import Votes
 
 from ...conftest import assert_near
 from ...layer_cases import make_votes

@@ -11,8 +11,8 @@ import triton.language as tl
 from flashcaps.kernels.attend import plan
 from flashcaps.kernels.attend.launch import precision
 from flashcaps.kernels.attend.triton import TritonAttend, dynamic_poses, supported
+from flashcaps.kernels.votes import Votes, covered
 from flashcaps.routing.math import OverPositions, masked, over_parents
-from flashcaps.routing.votes import Votes, covered
 
 from ..opcheck import opcheck
 from . import steps

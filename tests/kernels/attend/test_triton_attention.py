@@ -14,8 +14,8 @@ from flashcaps import ConvCapsules
 from flashcaps.kernels.attend import plan
 from flashcaps.kernels.attend.triton import attention_poses, supported
 from flashcaps.kernels.common import patches as _patches
+from flashcaps.kernels.votes import Votes, Windows, group, patches
 from flashcaps.routing.attention import attention_routing
-from flashcaps.routing.votes import Votes, Windows, group, patches
 
 from ..common.test_norm import channels_first, channels_last, contiguous, gaps
 from ..opcheck import opcheck

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flashcaps.kernels.attend.triton import dynamic_poses
-from flashcaps.routing.votes import Votes
+from flashcaps.kernels.votes import Votes
 
 from ..capture import assert_right_when_replayed
 from . import test_triton_attention as attention

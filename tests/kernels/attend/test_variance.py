@@ -10,8 +10,8 @@ from torch import Tensor
 
 from flashcaps.kernels.attend.variance import variance_of_attended
 from flashcaps.kernels.common import formed
+from flashcaps.kernels.votes import Votes
 from flashcaps.routing.math import weighted_moments
-from flashcaps.routing.votes import Votes
 
 from ..capture import assert_right_when_replayed
 from ..poison import poison_memory

@@ -11,7 +11,7 @@ from flashcaps import ConvCapsules, DenseCapsules
 from flashcaps.kernels.attend.plan import wide
 from flashcaps.kernels.attend.triton import TritonAttend, supported
 from flashcaps.kernels.common import formed
-from flashcaps.routing.votes import Votes
+from flashcaps.kernels.votes import Votes
 
 from ...layer_cases import assert_same, run_layer
 from ..capture import assert_right_when_replayed

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from flashcaps.kernels.common import blocks
 from flashcaps.kernels.common.blocks import children_per_block, recompute, split_children
+from flashcaps.kernels.votes import Votes, covered
 from flashcaps.routing.math import OverPositions, over_parents
-from flashcaps.routing.votes import Votes, covered
 
 from ...conftest import assert_near
 from ...layer_cases import make_votes

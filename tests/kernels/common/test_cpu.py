@@ -14,8 +14,8 @@ from flashcaps.kernels.common import blocks
 from flashcaps.kernels.common.cpu import Gradients, Workspace, children_blocks, fits, sources_of
 from flashcaps.kernels.fit.cpu import FitStep, Inputs
 from flashcaps.kernels.fit.matrix import Fit
+from flashcaps.kernels.votes import Votes, covered
 from flashcaps.routing.math import OverPositions, masked, over_parents, weighted_moments
-from flashcaps.routing.votes import Votes, covered
 
 from ...conftest import assert_near
 from ...layer_cases import make_votes

@@ -7,7 +7,7 @@ import torch
 
 from flashcaps.kernels.common import formed
 from flashcaps.kernels.common.formed import Gradients, blocks, split, takes
-from flashcaps.routing.votes import Votes
+from flashcaps.kernels.votes import Votes
 
 from ...conftest import assert_near
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from flashcaps.kernels import votes
 from flashcaps.kernels.common.patches import gather_patches, patches, scatter_patches
-from flashcaps.routing import votes
 
 from ...conftest import TOLERANCE, assert_near
 from ..opcheck import opcheck

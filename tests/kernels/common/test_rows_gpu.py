@@ -12,12 +12,12 @@ from torch import Tensor
 
 from flashcaps import ConvCapsules, PrimaryCapsules
 from flashcaps.functional import squash
+from flashcaps.kernels import votes
 from flashcaps.kernels.common.norm import layer_norm_poses, squash_poses
 from flashcaps.kernels.common.patches import patches
 from flashcaps.kernels.common.rows import DTYPES
 from flashcaps.kernels.common.stem import ImageConv2d, convolve_image
 from flashcaps.nn.losses import margin_loss
-from flashcaps.routing import votes
 
 from ...conftest import TOLERANCE, assert_near
 from .test_norm import channels_first, channels_last, contiguous, gaps

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from flashcaps.kernels.fit.matrix import Fit, Rule
 from flashcaps.kernels.fit.triton import TritonFit
+from flashcaps.kernels.votes import Votes, Windows, add_bias, covered, patches
 from flashcaps.routing.math import OverPositions, Softmax, over_parents
-from flashcaps.routing.votes import Votes, Windows, add_bias, covered, patches
 
 from ...conftest import TOLERANCE, assert_near
 
@@ -45,7 +45,8 @@ class Case(NamedTuple):
         scales = (0.3, 0.5, 0.6)[: self.steps]
         if self.betas:
             return Rule((1.0,) * len(scales))
-        return Rule(scales, x["offset"], x["cost"], spread=True)
+        taus = tuple(0.4 + 0.3 * t for t in range(len(scales)))
+        return Rule(scales, x["offset"], x["cost"], spread=True, sharpness=taus)
 
     def draw(self, device: str) -> dict[str, Tensor]:
         b, g = (4 * self.b, 4 * self.g) if self.positions else (self.b, self.g)
@@ -166,7 +167,7 @@ def operator_inputs(case: Case) -> tuple[Any, ...]:
     offset = torch.randn(b, case.j, requires_grad=True)
     first = x["start"].detach().softmax(-1).requires_grad_() if case.start else None
     given = (x["u"], x["weight"], x.get("bias"), x["gate"], first_z, first, x.get("use"), offset, x.get("cost"))
-    return *given, [0.5] * case.steps, not case.betas, grid, [], EPS
+    return *given, [0.5] * case.steps, not case.betas, grid, [], EPS, [] if case.betas else [0.6] * case.steps
 
 
 def assert_image_twin(image: Tensor, j: int, window: tuple[int, int], over: str) -> None:
@@ -190,7 +191,7 @@ def _run_image(x: dict[str, Tensor], window: tuple[int, int], over: str, kernels
     votes: Votes | Windows = Votes(u.unflatten(-1, (2, 2))[:, :, None], y["weight"])
     if kernels:
         votes, gate = Windows(y["image"], y["weight"], 2, *window), y["gate"]
-    rule = Rule((0.5, 0.7), y["offset"], y["cost"], spread=True)
+    rule = Rule((0.5, 0.7), y["offset"], y["cost"], spread=True, sharpness=(0.6, 1.0))
     fit: Any = TritonFit if kernels else Fit
     out = fit(votes, gate, softmax=grid if over == "positions" else over_parents).route(rule, EPS)[-1]
     loss = (out.mean * torch.linspace(-1, 1, 4, dtype=out.mean.dtype, device=device)).sum()

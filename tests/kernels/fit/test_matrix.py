@@ -8,8 +8,8 @@ from torch import Tensor
 
 from flashcaps.kernels.common import blocks as _blocks
 from flashcaps.kernels.fit.matrix import Fit, block_moments, merge, spread_of_attended
+from flashcaps.kernels.votes import Votes
 from flashcaps.routing.math import over_parents
-from flashcaps.routing.votes import Votes
 
 from ...conftest import assert_near
 from ...layer_cases import make_votes

@@ -10,10 +10,8 @@ from flashcaps.kernels.fit.forward import Outputs
 from flashcaps.kernels.fit.op import fit_routing, fit_routing_backward
 
 from ...conftest import TOLERANCE, assert_near
+from ..opcheck import opcheck
 from .cases import EPS, MADE, Case, names, operator_inputs
-
-CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-
 
 # Of groups, over positions, of one transform and a bias, stored, wide.
 SMALL = [
@@ -29,21 +27,21 @@ SMALL = [
 def test_operators_are_registered_right(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "rows_at_once", lambda *_: 1)
     inputs = operator_inputs(case)
-    torch.library.opcheck(fit_routing, inputs, test_utils=CHECKS)
+    opcheck(fit_routing, *inputs)
     given = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
     out = fit_routing(*given)
     steps = len(Outputs.of(out).parents)
     gradients = [torch.ones_like(x) for x in out[: 3 * steps]]
     checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(fit_routing_backward, (*given, True, out, gradients), test_utils=checks)
+    torch.library.opcheck(fit_routing_backward, (given[:9], out, gradients, *given[9:], True), test_utils=checks)
 
 
 def test_operator_on_an_image_is_registered_right() -> None:
     u, gate = torch.randn(1, 2, 2, 3, 1).permute(0, 4, 2, 3, 1), torch.rand(1, 1, 2, 3)
     weight, offset = torch.randn(5, 1, 4, 1), torch.randn(2, 5)
     given = [x.requires_grad_() for x in (u, weight, gate, offset)]
-    inputs = (*given[:2], None, given[2], None, None, None, given[3], None, [0.5, 0.7], True, [2, 3, 2, 1], [2, 1], EPS)
-    torch.library.opcheck(fit_routing, inputs, test_utils=CHECKS)
+    options = ([0.5, 0.7], True, [2, 3, 2, 1], [2, 1], EPS, [0.6, 1.0])
+    opcheck(fit_routing, *given[:2], None, given[2], None, None, None, given[3], None, *options)
 
 
 @pytest.mark.parametrize("case", [MADE[13], Case(3, 1, 2, 6, 6, 6, 2, betas="ij", bias=True)], ids=names)

@@ -56,7 +56,7 @@ def meta(b: int, g: int, r: int, rows: int, j: int, grid: tuple[int, ...] = ()) 
     u, weight = torch.empty(b, g, r, rows, rows, device="meta"), torch.empty(j, rows, g, rows, device="meta")
     none = (None,) * 5
     x = Inputs(u, weight, None, torch.empty(b, g * r, device="meta"), *none)
-    return x, Options([1.0] * 3, True, list(grid), [], EPS)
+    return x, Options([1.0] * 3, True, list(grid), [], EPS, [])
 
 
 @pytest.mark.parametrize("rows", [6, 8])

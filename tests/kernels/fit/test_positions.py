@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from flashcaps.kernels.fit.positions import normaliser_gradient, share_gate
+from flashcaps.kernels.votes import covered
 from flashcaps.routing.math import Grid, OverPositions
-from flashcaps.routing.votes import covered
 
 from ...conftest import TOLERANCE, assert_near
 

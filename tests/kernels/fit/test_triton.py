@@ -10,8 +10,8 @@ from flashcaps.kernels.fit import plan
 from flashcaps.kernels.fit.matrix import Fit, Rule
 from flashcaps.kernels.fit.plan import Walk, is_stored
 from flashcaps.kernels.fit.triton import TritonFit, supported
+from flashcaps.kernels.votes import Votes, Windows, covered
 from flashcaps.routing.math import OverPositions, masked, over_parents
-from flashcaps.routing.votes import Votes, Windows, covered
 
 from ...conftest import TOLERANCE, assert_near
 from .cases import CASES, EPS, MADE, STORED, Case, assert_image_twin, assert_twin, names, run

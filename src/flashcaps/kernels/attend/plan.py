@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ...routing.votes import Votes, Windows
 from ..common.rows import PROGRAMS, ceil_div, power_of_two
+from ..votes import Votes, Windows
 
 MULTIPROCESSORS = 132  # of a large GPU
 FULL = {"weighted_sum": 264, "parent_gradient": 396}  # programs that it holds at a time

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from ...routing.math import Softmax, over_parents
-from ...routing.votes import Votes, Windows
 from ..common.formed import takes
 from ..common.operators import empty_gradients, gradient_of
 from ..common.rows import DTYPES, HAS_TRITON, PROGRAMS, empty_fp32
+from ..votes import Votes, Windows
 from . import plan
 from .cpu import Options
 from .launch import Launch, sum_parts

@@ -21,9 +21,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...routing.votes import Votes
 from ..common.formed import Gradients, blocks, constants
 from ..common.rows import empty_fp32
+from ..votes import Votes
 from .wide import coupling, example_at, over_pose
 
 

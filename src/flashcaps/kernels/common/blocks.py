@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ...routing.math import OverPositions, Softmax
-from ...routing.votes import Votes
+from ..votes import Votes
 
 # Elements of a block's largest temporary: a CPU wants it in its cache, a GPU wants to be filled.
 BUDGET = {"cpu": 3 << 18, "cuda": 1 << 26}

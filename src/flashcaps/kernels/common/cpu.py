@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...routing.math import OverPositions, Softmax, over_parents
-from ...routing.votes import Votes
+from ..votes import Votes
 from . import blocks as _blocks
 
 FEWEST = 8  # children in a block, before the batch is cut instead

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...routing.votes import Votes
+from ..votes import Votes
 from .rows import empty_fp32, power_of_two
 
 SIZE = 1 << 23  # elements of a block's votes: 32 MB, within the second-level cache of a large GPU

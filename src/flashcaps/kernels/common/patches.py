@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...routing import votes
+from .. import votes
 from .rows import fused, tile
 
 

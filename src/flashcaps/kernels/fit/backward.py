@@ -21,7 +21,7 @@ from ..common.patches import Window, fold
 from . import backward_kernels as kernels
 from . import plan, wide
 from .components import HEAD
-from .forward import Outputs, Parents, logit_options
+from .forward import Outputs, Parents, logit_options, pointer
 from .plan import Inputs, Options, Source, by_group, by_rows, in_parts, source_of, votes_of, wide_parts
 from .positions import normaliser_gradient, share_gate
 
@@ -84,9 +84,8 @@ class Trail(NamedTuple):
 
     def pointers(self, x: Inputs, normalisers: Tensor) -> tuple[Tensor, ...]:
         """Arguments of the kernels that take all iterations at once."""
-        first, beta, shares = (self.table if y is None else y for y in (x.first, x.beta, self.shares))
-        gate = x.gate if self.gates is None else self.gates
-        return self.table, first, normalisers, gate, beta, self.score, self.sums, shares
+        first, beta, shares = (pointer(y, self.table) for y in (x.first, x.beta, self.shares))
+        return self.table, first, normalisers, pointer(self.gates, x.gate), beta, self.score, self.sums, shares
 
     def options(self, x: Inputs) -> dict[str, Any]:
         known = {"FIRST": x.first is not None, "SCORE": x.beta is not None, "SHARED": self.gates is not None}
@@ -97,7 +96,7 @@ class Step(NamedTuple):
     """What every backward kernel of an iteration reads, and where it adds what it finds."""
 
     source: Source
-    x: Inputs
+    inputs: Inputs
     below: Parents | None  # the parents it began with; None the first time
     z: Tensor | None  # (B, I)
     gate: Tensor  # (B, I): child's weight times its share
@@ -105,22 +104,30 @@ class Step(NamedTuple):
     score: Tensor  # (B, J): gradient of logits
     s: Tensor  # (B, I)
     sums: Sums
+    tau: float  # sharpness of the E-step it began with
     g_z: Tensor | None = None  # (B, I): gradient of Z, with a softmax over positions
 
     @property
     def first(self) -> Tensor | None:
-        return self.x.first if self.below is None else None
+        return self.inputs.first if self.below is None else None
 
     def pointers(self) -> tuple[Tensor, ...]:
-        first, z, beta = (self.table if y is None else y for y in (self.first, self.z, self.x.beta))
+        first, z, beta = (pointer(y, self.table) for y in (self.first, self.z, self.inputs.beta))
         return self.table, first, z, self.gate, beta, self.score
 
-    def sum_pointers(self) -> tuple[Tensor, ...]:
-        return *self.pointers(), self.s, self.s if self.g_z is None else self.g_z
-
     def options(self) -> dict[str, Any]:
-        known = {"DENSITY": self.below is not None, "FIRST": self.first is not None, "SCORE": self.x.beta is not None}
+        known = {
+            "DENSITY": self.below is not None,
+            "FIRST": self.first is not None,
+            "SCORE": self.inputs.beta is not None,
+        }
         return {**self.source.options, **known}
+
+    def sum_pointers(self) -> tuple[Tensor, ...]:
+        return *self.pointers(), self.s, pointer(self.g_z, self.s)
+
+    def sum_options(self) -> dict[str, Any]:
+        return {**self.options(), "SHARED": self.g_z is not None}
 
 
 def gradients_of(x: Inputs, o: Options, given: Given) -> list[Tensor | None]:
@@ -264,7 +271,8 @@ def walk_back(source: Source, x: Inputs, o: Options, given: Given, sums: Sums) -
     for t in reversed(range(len(o.scales))):
         below, z = (found[t - 1], normalisers[t - 1]) if t else (None, x.first_z)
         gate, at = share_gate(x.gate, z, o.grid), t if source.u is None else 0
-        step = Step(source, x, below, z, gate, trail.table[at], trail.score[at], trail.sums[at], sums)
+        step = Step(source, x, below, z, gate, trail.table[at], trail.score[at], trail.sums[at], sums,
+                    o.tau(t - 1) if t else 1.0)  # fmt: skip
         slopes(step, o, o.scales[t], found[t], wanted.pop(), g_prior)
         over_positions = bool(o.grid) and z is not None
         alone = source.u is None or over_positions  # s is needed before, or without, the gradient of poses
@@ -305,24 +313,26 @@ def _add_gate(s: Tensor, total: Tensor | None, grid: list[int]) -> Tensor:
     return s.clone() if total is None else total.add_(s)
 
 
-def slopes(x: Step, o: Options, scale: float, above: Parents, given: ParentGradients, g_prior: Tensor | None) -> None:
+def slopes(
+    step: Step, o: Options, scale: float, above: Parents, given: ParentGradients, g_prior: Tensor | None
+) -> None:
     """An iteration's table, from the gradients of the parents it found and of the prior they are to the next."""
-    source, sums, table, below = x.source, x.sums, x.table, x.below or above
+    source, sums, table, below = step.source, step.sums, step.table, step.below or above
     b, d, j = above.mean.shape
     given = ParentGradients(*(None if y is None else y.contiguous() for y in given))
     again = g_prior is not None
     if not again:
         make = lambda like, *shape: None if like is None else torch.empty(*shape, device=table.device)  # noqa: E731
-        sums.offset, sums.slope = make(x.x.offset, b, j), make(x.x.slope, b, j)
+        sums.offset, sums.slope = make(step.inputs.offset, b, j), make(step.inputs.slope, b, j)
         sums.shift = make(source.shift, b, d, j)
-    optional = (x.x.slope, source.shift, given.logit, g_prior, given.mean, given.variance)
-    out = (x.score, sums.offset, sums.slope, sums.shift)
+    optional = (step.inputs.slope, source.shift, given.logit, g_prior, given.mean, given.variance)
+    out = (step.score, sums.offset, sums.slope, sums.shift)
     tensors = (
         above.logit, above.weight, above.mean, above.variance, below.logit, below.mean, below.variance,
-        *(table if y is None else y for y in (*optional, *out)), table, scale, o.eps,
+        *(pointer(y, table) for y in (*optional, *out)), table, scale, o.eps, step.tau,
     )  # fmt: skip
     known = {
-        "DENSITY": x.below is not None, **logit_options(x.x, o), "SHIFT": source.shift is not None,
+        "DENSITY": step.below is not None, **logit_options(step.inputs, o), "SHIFT": source.shift is not None,
         "GIVEN": given.logit is not None, "PRIOR": again, "MEAN": given.mean is not None,
         "VARIANCE": given.variance is not None, "AGAIN": again,
     }  # fmt: skip
@@ -333,94 +343,92 @@ def slopes(x: Step, o: Options, scale: float, above: Parents, given: ParentGradi
         kernels.slopes[(triton.cdiv(b * j, 64),)](*tensors, b * j, **size, **known)
 
 
-def child_gradients(x: Step, poses: bool, sums: bool) -> None:
+def child_gradients(step: Step, poses: bool, sums: bool) -> None:
     """Gradient of the poses, like u, and s_i = sum_j p_ij dL/dw_ij, (B, I); without `sums` s is read."""
-    b, i, _, r = x.source.sizes
-    if x.source.tiled:
-        wide.wide_child_sums[(b * i,)](x.source.by_parent, *x.pointers(), x.s, b, i, r, **x.options())
+    source, found = step.source, step.sums
+    b, i, _, r = source.sizes
+    if source.tiled:
+        wide.wide_child_sums[(b * i,)](source.by_parent, *step.pointers(), step.s, b, i, r, **step.options())
         return
-    lanes = plan.child_lanes(x.source)
-    again = poses and x.sums.u is not None
-    if poses and x.source.u is not None and x.sums.u is None:
-        c, k, _ = x.source.pose
-        x.sums.u = torch.empty(b, i, c * k, dtype=x.source.u.dtype, device=x.s.device)
+    lanes = plan.child_lanes(source)
+    again = poses and found.u is not None
+    if poses and source.u is not None and found.u is None:
+        c, k, _ = source.pose
+        found.u = torch.empty(b, i, c * k, dtype=source.u.dtype, device=step.s.device)
     kernels.child_gradients[(b, triton.cdiv(i, lanes))](
-        *x.source.by_children, *x.sum_pointers(), x.s if x.sums.u is None else x.sums.u, i, r, G=x.source.groups,
-        SHARED=x.g_z is not None, SUM=sums, POSES=poses, AGAIN=again, BLOCK=lanes, **x.options(), **x.source.where,
-        num_warps=1,
+        *source.by_children, *step.sum_pointers(), pointer(found.u, step.s), i, r, G=source.groups, SUM=sums,
+        POSES=poses, AGAIN=again, BLOCK=lanes, **step.sum_options(), **source.where, num_warps=1,
     )  # fmt: skip
 
 
-def parent_gradients(x: Step) -> tuple[Tensor, Tensor, Tensor] | None:
+def parent_gradients(step: Step) -> tuple[Tensor, Tensor, Tensor] | None:
     """Gradients of the prior (B, J), mean and variance (B, D, J) it began with; of the one transform there may be."""
-    b, i, j, r = x.source.sizes
-    _, k, h = x.source.pose
-    d, device, one = x.source.dim, x.s.device, x.source.one
-    if x.below is None and not one:
+    source, sums, device = step.source, step.sums, step.s.device
+    (b, i, j, r), (_, k, h), d = source.sizes, source.pose, source.dim
+    if step.below is None and not source.one:
         return None
-    walk, bound = plan.parents_walk(x.source)
+    walk, bound = plan.parents_walk(source)
     grid = walk.grid(b, j, i)
-    parts = torch.empty(grid[2], b, 2 * d + 1, j, device=device) if x.below is not None else x.s
-    again = x.sums.weight is not None
-    if one and x.sums.weight is None:
-        x.sums.weight = torch.empty(grid[2] * b, j, k, h, device=device)
-    known = {"SHARED": x.g_z is not None, **x.options()}
-    if x.source.tiled:
-        wide.wide_parent_gradients[grid](x.source.by_parent, *x.sum_pointers(), parts, b, i, r, walk.steps, **known)
+    parts = torch.empty(grid[2], b, 2 * d + 1, j, device=device) if step.below is not None else step.s
+    again = sums.weight is not None
+    if source.one and sums.weight is None:
+        sums.weight = torch.empty(grid[2] * b, j, k, h, device=device)
+    given = (*step.sum_pointers(), parts)
+    if source.tiled:
+        wide.wide_parent_gradients[grid](source.by_parent, *given, b, i, r, walk.steps, **step.sum_options())
     else:
         kernels.parent_gradients[grid](
-            *x.source.by_parents, *x.sum_pointers(), parts, x.s if x.sums.weight is None else x.sums.weight, b, i, r,
-            walk.steps, ONE=one, AGAIN=again, **walk.options, **known, **x.source.where, **bound,
+            *source.by_parents, *given, pointer(sums.weight, step.s), b, i, r, walk.steps, ONE=source.one, AGAIN=again,
+            **walk.options, **step.sum_options(), **source.where, **bound,
         )  # fmt: skip
-    if x.below is None:
+    if step.below is None:
         return None
     g_prior = torch.empty(b, j, device=device)
     g_mean, g_variance = torch.empty(b, d, j, device=device), torch.empty(b, d, j, device=device)
     kernels.finish_parents[(triton.cdiv(b * d * j, 64),)](
-        parts, x.below.variance, g_prior, g_mean, g_variance, parts if x.sums.shift is None else x.sums.shift,
-        b * d * j, grid[2], J=j, D=d, SHIFT=x.sums.shift is not None, BLOCK=64, num_warps=2,
+        parts, step.below.variance, g_prior, g_mean, g_variance, pointer(sums.shift, parts), step.tau, b * d * j,
+        grid[2], J=j, D=d, SHIFT=sums.shift is not None, BLOCK=64, num_warps=2,
     )  # fmt: skip
     return g_prior, g_mean, g_variance
 
 
-def weight_gradients(x: Step) -> None:
+def weight_gradients(step: Step) -> None:
     """Gradient of W, and of the bias there may be; where every child has its own, of betas and first couplings."""
-    b, i, j, r = x.source.sizes
-    c, k, h = x.source.pose
-    g, sums, device = i // r, x.sums, x.s.device
-    again = sums.weight is not None
-    walk = plan.weights_walk(x.source, plan.weight_chunks(x.source) if sums.weight is None else len(sums.weight))
+    source, sums, device = step.source, step.sums, step.s.device
+    (b, i, j, r), (c, k, h) = source.sizes, source.pose
+    g, again = i // r, sums.weight is not None
+    walk = plan.weights_walk(source, plan.weight_chunks(source) if sums.weight is None else len(sums.weight))
     grid = walk.grid(g, j, b * r)
     if sums.weight is None:
         sums.weight = torch.empty(grid[2], j, k, g, h, device=device)
-        sums.own = None if x.source.own_by_parent is None else torch.empty(grid[2], j, c, g, h, device=device)
-        if x.x.beta is not None and r == 1:
+        sums.own = None if source.own_by_parent is None else torch.empty(grid[2], j, c, g, h, device=device)
+        if step.inputs.beta is not None and r == 1:
             sums.beta = torch.empty(grid[2], i, j, device=device)
-    if x.first is not None and r == 1:
+    if step.first is not None and r == 1:
         sums.first = torch.empty(grid[2], i, j, device=device)
-    out = [x.s if y is None else y for y in (sums.own, sums.beta, sums.first)]
     kernels.weight_gradients[grid](
-        *x.source.by_parents, *x.sum_pointers(), sums.weight, *out, b, i, r, walk.steps, SHARED=x.g_z is not None,
-        PAIR=r == 1, AGAIN=again, **walk.options, **x.options(), **x.source.where,
+        *source.by_parents, *step.sum_pointers(), sums.weight,
+        *(pointer(y, step.s) for y in (sums.own, sums.beta, sums.first)), b, i, r, walk.steps, PAIR=r == 1,
+        AGAIN=again, **walk.options, **step.sum_options(), **source.where,
     )  # fmt: skip
 
 
-def pair_gradients(x: Step) -> None:
+def pair_gradients(step: Step) -> None:
     """Gradients of beta and of the first coupling, (I, J) each, where `weight_gradients` does not sum them."""
-    b, i, j, r = x.source.sizes
-    sums, device = x.sums, x.table.device
-    if x.x.beta is None and x.first is None:
+    source, sums, device = step.source, step.sums, step.table.device
+    b, i, j, r = source.sizes
+    if step.inputs.beta is None and step.first is None:
         return
     again = sums.beta is not None
-    if x.x.beta is not None and sums.beta is None:
+    if step.inputs.beta is not None and sums.beta is None:
         sums.beta = torch.empty(1, i, j, device=device)
-    if x.first is not None:
+    if step.first is not None:
         sums.first = torch.empty(1, i, j, device=device)
-    given = (*x.pointers(), *(x.table if y is None else y for y in (sums.beta, sums.first)), b, i, r)
-    if x.source.tiled:
-        wide.wide_pair_gradients[(i, x.source.tiles)](x.source.by_parent, *given, AGAIN=again, **x.options())
+    given = (*step.pointers(), pointer(sums.beta, step.table), pointer(sums.first, step.table), b, i, r)
+    if source.tiled:
+        wide.wide_pair_gradients[(i, source.tiles)](source.by_parent, *given, AGAIN=again, **step.options())
         return
     parents = plan.parent_lanes(j)
     kernels.pair_gradients[(i, triton.cdiv(j, parents))](
-        *x.source.by_parents, *given, PARENTS=parents, AGAIN=again, **x.options(), num_warps=1
+        *source.by_parents, *given, PARENTS=parents, AGAIN=again, **step.options(), num_warps=1
     )

@@ -148,10 +148,10 @@ def load_rows(p, mask, other, J: tl.constexpr, N: tl.constexpr):
 @triton.jit
 def slopes(
     logit, weight, mean, variance, below, centre, around, slope, shift, g_logit, g_prior, g_mean, g_variance,
-    g_score, g_offset, g_slope, g_shift, table, scale, eps, count, J: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr,
-    DENSITY: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr,
-    GIVEN: tl.constexpr, PRIOR: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr, AGAIN: tl.constexpr,
-    BLOCK: tl.constexpr,
+    g_score, g_offset, g_slope, g_shift, table, scale, eps, tau, count, J: tl.constexpr, D: tl.constexpr,
+    RUN: tl.constexpr, DENSITY: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr,
+    SHIFT: tl.constexpr, GIVEN: tl.constexpr, PRIOR: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr,
+    AGAIN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """K, A and Q of parents fitted about others (below: their logit; centre; around: their variance).
 
@@ -199,12 +199,12 @@ def slopes(
                 tl.store(g_shift + at + d * J, more, mask=live)
             if DENSITY:
                 mu, var = centres[d], spreads[d]
-                constant -= 0.5 * tl.log(var)
+                constant -= 0.5 * tau * tl.log(var)
                 off = mu - m
                 k += off * (a + q * off)
                 a += 2 * q * off
                 m = mu
-                tl.store(p + D * J, 1 / var, mask=live)
+                tl.store(p + D * J, tau / var, mask=live)
             if SHIFT:
                 m -= shifts[d]
             tl.store(p, m, mask=live)
@@ -217,7 +217,7 @@ def slopes(
 
 @triton.jit
 def finish_parents(
-    parts, around, g_prior, g_mean, g_variance, g_shift, count, chunks, J: tl.constexpr, D: tl.constexpr,
+    parts, around, g_prior, g_mean, g_variance, g_shift, tau, count, chunks, J: tl.constexpr, D: tl.constexpr,
     SHIFT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the parents below from the sums n, f and f^2 of dL/da over chunks.
@@ -241,10 +241,10 @@ def finish_parents(
             second += f2[c]
     precision = 1 / tl.load(around + x, mask=live, other=1.0)
     tl.store(g_prior + b * J + j, n, mask=live & (d == 0))
-    tl.store(g_mean + x, first * precision, mask=live)
+    tl.store(g_mean + x, tau * first * precision, mask=live)
     if SHIFT:
-        tl.store(g_shift + x, tl.load(g_shift + x, mask=live, other=0.0) - first * precision, mask=live)
-    tl.store(g_variance + x, 0.5 * precision * (second * precision - n), mask=live)
+        tl.store(g_shift + x, tl.load(g_shift + x, mask=live, other=0.0) - tau * first * precision, mask=live)
+    tl.store(g_variance + x, 0.5 * tau * precision * (second * precision - n), mask=live)
 
 
 @triton.jit

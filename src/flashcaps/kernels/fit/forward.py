@@ -73,9 +73,9 @@ class Outputs(NamedTuple):
 
 @triton.jit
 def _describe(
-    weight, benefit, mean, variance, offset, slope, shift, logit, table, scale, count, J: tl.constexpr, D: tl.constexpr,
-    RUN: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr, BENEFIT: tl.constexpr,
-    SHIFT: tl.constexpr, TABLE: tl.constexpr, BLOCK: tl.constexpr,
+    weight, benefit, mean, variance, offset, slope, shift, logit, table, scale, tau, count, J: tl.constexpr,
+    D: tl.constexpr, RUN: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr,
+    BENEFIT: tl.constexpr, SHIFT: tl.constexpr, TABLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Logits of the parents; TABLE: and what the next E-step reads of them."""
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -93,7 +93,7 @@ def _describe(
             if SHIFT:
                 centre -= tl.load(shift + d * J + j, mask=live, other=0.0)
             tl.store(p, centre, mask=live)
-            tl.store(p + D * J, 1 / var, mask=live)
+            tl.store(p + D * J, tau / var, mask=live)
     each = tl.full((BLOCK,), 0.0, tl.float32)  # what a unit of weight adds
     if SLOPE:
         each += tl.load(slope + j, mask=live, other=0.0)
@@ -107,7 +107,7 @@ def _describe(
         a += tl.load(benefit + x, mask=live, other=0.0)
     tl.store(logit + x, a, mask=live)
     if TABLE:
-        tl.store(out, log_sigmoid(a) - spread, mask=live)
+        tl.store(out, log_sigmoid(a) - tau * spread, mask=live)
 
 
 @triton.jit
@@ -277,8 +277,7 @@ def route(source: Source, x: Inputs, o: Options, out: Outputs) -> None:
     for t, parents in enumerate(out.parents):
         benefit = moments(source, x, o, table, z, share_gate(gate, z, o.grid), parents)
         del table
-        last = t == len(out.parents) - 1
-        table = describe(source, x, o, parents, benefit, o.scales[t], last)
+        table = describe(source, x, o, parents, benefit, t)
         if table is not None:
             z = normaliser(source, table, out.normalisers[t])
 
@@ -293,7 +292,7 @@ def moments(
     walk = plan.moments_walk(source)
     grid = walk.grid(b, j, i)
     parts = torch.empty(grid[2], b, 2 * d + 2, j, device=gate.device)
-    given = (*(_or(y, gate) for y in (table, first, z, gate, x.beta)), parts, b, i, r, walk.steps)
+    given = (*(pointer(y, gate) for y in (table, first, z, gate, x.beta)), parts, b, i, r, walk.steps)
     known = {"DENSITY": table is not None, "FIRST": first is not None, "SCORE": x.beta is not None}
     if source.tiled:
         wide.wide_moments[grid](source.by_parent, *given, **source.options, **known)
@@ -303,23 +302,22 @@ def moments(
         )
     score = torch.empty(b, j, device=gate.device)
     _finish[(triton.cdiv(b * d * j, 64),)](
-        parts, _or(source.shift, parts), out.weight, score, out.mean, out.variance, o.eps, b * d * j, grid[2], J=j, D=d,
-        SHIFT=source.shift is not None, BLOCK=64, num_warps=2,
+        parts, pointer(source.shift, parts), out.weight, score, out.mean, out.variance, o.eps, b * d * j, grid[2], J=j,
+        D=d, SHIFT=source.shift is not None, BLOCK=64, num_warps=2,
     )  # fmt: skip
     return None if x.beta is None else score
 
 
-def describe(
-    source: Source, x: Inputs, o: Options, out: Parents, benefit: Tensor | None, scale: float, last: bool
-) -> Tensor | None:
-    """Logits; and unless these parents are the last, the forward table (B, (4 + 2 D) / RUN, J, RUN)."""
+def describe(source: Source, x: Inputs, o: Options, out: Parents, benefit: Tensor | None, t: int) -> Tensor | None:
+    """Logits of iteration t; and unless it is the last, the forward table (B, (4 + 2 D) / RUN, J, RUN)."""
     b, d, j = out.mean.shape
-    run, none = source.run, out.logit
+    run, none, last = source.run, out.logit, t == len(o.scales) - 1
     table = None if last else torch.empty(b, (HEAD.value + 2 * d) // run, j, run, device=none.device)
     _describe[(triton.cdiv(b * j, 64),)](
-        out.weight, _or(benefit, none), out.mean, out.variance, _or(x.offset, none), _or(x.slope, none),
-        _or(source.shift, none), out.logit, _or(table, none), scale, b * j, J=j, D=d, RUN=run, **logit_options(x, o),
-        BENEFIT=benefit is not None, SHIFT=source.shift is not None, TABLE=not last, BLOCK=64, num_warps=2,
+        out.weight, pointer(benefit, none), out.mean, out.variance, pointer(x.offset, none), pointer(x.slope, none),
+        pointer(source.shift, none), out.logit, pointer(table, none), o.scales[t], o.tau(t), b * j, J=j, D=d, RUN=run,
+        **logit_options(x, o), BENEFIT=benefit is not None, SHIFT=source.shift is not None, TABLE=not last, BLOCK=64,
+        num_warps=2,
     )  # fmt: skip
     return table
 
@@ -343,5 +341,6 @@ def normaliser(source: Source, table: Tensor, out: Tensor) -> Tensor:
     return out
 
 
-def _or(x: Tensor | None, other: Tensor) -> Tensor:
+def pointer(x: Tensor | None, other: Tensor) -> Tensor:
+    """x, or any tensor in its place: kernels do not read what there is not."""
     return other if x is None else x

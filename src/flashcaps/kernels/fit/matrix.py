@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ...routing.contract import Step
 from ...routing.math import Softmax, log_density, over_parents
-from ...routing.votes import Votes
 from ..attend.matrix import project
 from ..common.blocks import children_per_block, recompute, split_children
 from ..common.cpu import fits, sources_of
+from ..votes import Votes
 from .cpu import FitStep, Inputs
 
 
@@ -52,13 +52,17 @@ class Rule(NamedTuple):
     r"""How a parent's logit follows from its fit: scale [offset - n (cost + 1/2 sum_d log sigma^2)] + score.
 
     scales: one for each iteration. spread: whether the logarithm is there. em: `routing.em.activation_logit`, where
-    score is 0; heinsen: its Eq. 8, score alone.
+    score is 0; heinsen: its Eq. 8, score alone. sharpness: tau of the E-step after each iteration; none: 1.
     """
 
     scales: tuple[float, ...]
     offset: Tensor | None = None  # (J,)
     cost: Tensor | None = None  # (J,)
     spread: bool = False
+    sharpness: tuple[float, ...] = ()
+
+    def tau(self, t: int) -> float:
+        return self.sharpness[t] if self.sharpness else 1.0
 
     def logit(self, scale: float, total: Tensor, variance: Tensor, score: Tensor) -> Tensor:
         if self.offset is None or self.cost is None:
@@ -74,10 +78,15 @@ class Fitted(NamedTuple):
     variance: Tensor  # (B, J, D)
     logit: Tensor  # (B, J)
 
-    @property
-    def parents(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What the next iteration begins with: log prior, mean, variance."""
-        return F.logsigmoid(self.logit), self.mean, self.variance
+    def parents(self, tau: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+        """What the next iteration begins with: log prior, mean, variance.
+
+        N(v; m, s^2)^tau is N(v; m, s^2 / tau) but for a factor of s^(1 - tau) in each element, which joins the prior.
+        """
+        prior = F.logsigmoid(self.logit)
+        if tau == 1.0:
+            return prior, self.mean, self.variance
+        return prior + 0.5 * (1 - tau) * self.variance.log().sum(-1), self.mean, self.variance / tau
 
 
 class Fit:
@@ -138,8 +147,8 @@ class Fit:
     def route(self, rule: Rule, eps: float) -> list[Fitted]:
         """The parents after each iteration."""
         steps: list[Fitted] = []
-        for scale in rule.scales:
-            total, mean, variance, score = self(eps, *(steps[-1].parents if steps else ()))
+        for t, scale in enumerate(rule.scales):
+            total, mean, variance, score = self(eps, *(steps[-1].parents(rule.tau(t - 1)) if steps else ()))
             steps.append(Fitted(mean, variance, rule.logit(scale, total, variance, score)))
         return steps
 
@@ -187,12 +196,12 @@ def spread_of_attended(votes: Votes, query: Tensor | None, softmax: Softmax, eps
 
 
 def couplings(
-    fit: Any, steps: list[Fitted], record: bool, coupling: bool
+    fit: Any, steps: list[Fitted], rule: Rule, record: bool, coupling: bool
 ) -> tuple[Tensor | None, tuple[Step, ...] | None]:
     """The last iteration's, if asked for, and with `record` what each iteration did. fit: a `Fit` or a `TritonFit`."""
     if not (record or coupling):
         return None, None
-    begun = [(), *(step.parents for step in steps[:-1])]
+    begun = [(), *(step.parents(rule.tau(t)) for t, step in enumerate(steps[:-1]))]
     if not record:
         return fit.couplings(*begun[-1]), None
     history = tuple(Step(fit.couplings(*x), step.mean) for x, step in zip(begun, steps, strict=True))

@@ -35,13 +35,13 @@ def _shapes(u: Tensor, weight: Tensor, steps: int, window: list[int]) -> list[tu
 def fit_routing(
     u: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, first_z: Tensor | None, first: Tensor | None,
     beta: Tensor | None, offset: Tensor | None, slope: Tensor | None,
-    scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float,
+    scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, taus: list[float],
 ) -> list[Tensor]:  # fmt: skip
     """Arguments as in `Inputs` and `Options`. Mean and variance (B, D, J) and logit (B, J) of the parents after each
     iteration, T of each in turn; then what backward needs: their weight (B, J), T of them, and Z (T - 1, B, I)."""
     flat = [torch.empty(shape, device=gate.device) for shape in _shapes(u, weight, len(scales), window)]
     x = Inputs(u, weight, bias, gate, first_z, first, beta, offset, slope)
-    o, out = Options(scales, spread, grid, window, eps), Outputs.of(flat)
+    o, out = Options(scales, spread, grid, window, eps, taus), Outputs.of(flat)
     if not in_parts(x, o):
         route(source_of(u, weight, bias, o.window_of(u)), x, o, out)
         return flat
@@ -59,25 +59,23 @@ def _(*given: Any) -> list[Tensor]:
 
 @torch.library.custom_op("flashcaps::fit_backward", mutates_args=())
 def fit_routing_backward(
-    u: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, first_z: Tensor | None, first: Tensor | None,
-    beta: Tensor | None, offset: Tensor | None, slope: Tensor | None,
-    scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, gated: bool,
-    outputs: list[Tensor], gradients: list[Tensor | None],
+    tensors: list[Tensor | None], outputs: list[Tensor], gradients: list[Tensor | None],
+    scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, taus: list[float], gated: bool,
 ) -> list[Tensor]:  # fmt: skip
-    """Gradients of the tensors that there are, from those of mean, variance and logit of each iteration.
+    """Gradients of the tensors of `Inputs` that there are, from those of mean, variance and logit of each iteration.
 
     gated: whether the gate's gradient is asked for; otherwise it is empty.
     """
     steps = len(scales)
     given = Given(Outputs.of(outputs), [ParentGradients(*gradients[t::steps]) for t in range(steps)])
-    x = Inputs(u, weight, bias, gate, first_z, first, beta, offset, slope)
-    found = gradients_of(x, Options(scales, spread, grid, window, eps, gated), given)
+    options = Options(scales, spread, grid, window, eps, taus, gated)
+    found = gradients_of(Inputs(*tensors), options, given)  # type: ignore[arg-type]
     return [y for y in found if y is not None]
 
 
 @fit_routing_backward.register_fake
-def _(*given: Any) -> list[Tensor]:
-    x, o = Inputs(*given[:INPUTS]), Options(*given[INPUTS:-2])
+def _(tensors: list[Tensor | None], outputs: list[Tensor], gradients: list[Tensor | None], *given: Any) -> list[Tensor]:
+    x, o = Inputs(*tensors), Options(*given)  # type: ignore[arg-type]
     x = x._replace(gate=x.gate if o.gated else x.gate.new_empty(0))
     whole = torch.empty_like(x.u) if o.window else torch.empty_like(x.u, memory_format=torch.contiguous_format)
     return [whole, *(torch.empty_like(y, memory_format=torch.contiguous_format) for y in x[1:] if y is not None)]
@@ -93,13 +91,14 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 def _differentiate(ctx: Any, gradients: list[Tensor | None]) -> tuple[Any, ...]:
     inputs, outputs = ctx.saved_tensors[:INPUTS], ctx.saved_tensors[INPUTS:]
     gated, steps = ctx.needs_input_grad[3], len(ctx.options[0])
-    found = iter(fit_routing_backward(*inputs, *ctx.options, gated, list(outputs), list(gradients[: 3 * steps])))
+    wanted = list(gradients[: 3 * steps])
+    found = iter(fit_routing_backward(list(inputs), list(outputs), wanted, *ctx.options, gated))
     of_inputs = [next(found) if there else None for there in ctx.given]
     if not gated:
         of_inputs[3] = None
     # An empty list might be one of tensors.
-    of_lists: list[list[Tensor] | None] = [None if ctx.options[k] else [] for k in (0, 2, 3)]
-    return *of_inputs, of_lists[0], None, *of_lists[1:], None
+    of_lists: list[list[Tensor] | None] = [None if ctx.options[k] else [] for k in (0, 2, 3, 5)]
+    return *of_inputs, of_lists[0], None, *of_lists[1:3], None, of_lists[3]
 
 
 fit_routing.register_autograd(_differentiate, setup_context=_keep)

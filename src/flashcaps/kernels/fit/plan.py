@@ -68,7 +68,11 @@ class Options(NamedTuple):
     grid: list[int]
     window: list[int]
     eps: float
+    taus: list[float]  # sharpness of the E-step after each iteration; empty: 1
     gated: bool = False  # whether the gate's gradient is asked for
+
+    def tau(self, t: int) -> float:
+        return self.taus[t] if self.taus else 1.0
 
     def window_of(self, u: Tensor) -> Window | None:
         return windowed(u, *self.window)[1] if self.window else None

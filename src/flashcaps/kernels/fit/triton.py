@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import os
 
-import torch
 from torch import Tensor
 
 from ...routing.math import OverPositions, Softmax, over_parents
-from ...routing.votes import Votes, Windows, add_bias
 from ..common.patches import windowed
+from ..common.rows import DTYPES
+from ..votes import Votes, Windows, add_bias
 from .matrix import Fit, Fitted, Rule
 from .op import fit_routing
 from .plan import is_stored, is_wide
 
 WIDEST = 64  # pose elements that kernels hold, or walk over, unrolled
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def supported(votes: Votes | Windows, softmax: Softmax = over_parents) -> str | None:
@@ -82,7 +81,7 @@ class TritonFit:
             u, window = self.votes.u.contiguous(), []
         out = fit_routing(
             u, self.votes.weight.contiguous(), bias, self.gate, first_z, first, beta, offset, slope, list(rule.scales),
-            rule.spread, grid, window, eps,
+            rule.spread, grid, window, eps, list(rule.sharpness),
         )  # fmt: skip
         n = len(rule.scales)
         return [Fitted(out[t].transpose(1, 2), out[n + t].transpose(1, 2), out[2 * n + t]) for t in range(n)]

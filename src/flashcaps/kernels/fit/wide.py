@@ -172,7 +172,7 @@ def wide_moments(
 @triton.jit
 def wide_slopes(
     logit, weight, mean, variance, below, centre, around, slope, shift, g_logit, g_prior, g_mean, g_variance,
-    g_score, g_offset, g_slope, g_shift, table, scale, eps, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
+    g_score, g_offset, g_slope, g_shift, table, scale, eps, tau, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
     RUN: tl.constexpr, DENSITY: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr,
     SHIFT: tl.constexpr, GIVEN: tl.constexpr, PRIOR: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr,
     AGAIN: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr,
@@ -204,9 +204,9 @@ def wide_slopes(
     row = table + b * ((HEAD + 4 * D) * J)
     if DENSITY:
         mu, var = tl.load(centre + at, mask=live, other=0.0), tl.load(around + at, mask=live, other=1.0)
-        constant = log_sigmoid(tl.load(below + x, mask=there, other=0.0)) - 0.5 * tl.sum(tl.log(var), 1)
+        constant = log_sigmoid(tl.load(below + x, mask=there, other=0.0)) - 0.5 * tau * tl.sum(tl.log(var), 1)
         tl.store(row + parent * RUN, constant, mask=there)
-        tl.store(row + rows_at(HEAD + D, j, d, J, RUN), 1 / var, mask=live)
+        tl.store(row + rows_at(HEAD + D, j, d, J, RUN), tau / var, mask=live)
         off = mu - m
         k += tl.sum(off * (a + q * off), 1)
         a += 2 * q * off

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flashcaps import ConvCapsules, DenseCapsules, Routed
-from flashcaps.routing.votes import add_bias, add_coordinates, centres, covered, group, patches
+from flashcaps.kernels.votes import add_bias, add_coordinates, centres, covered, group, patches
 
 from ..conftest import assert_near
 from ..layer_cases import LayerCase, make_votes, transforms
