@@ -19,7 +19,7 @@ from flashcaps.data import load_data
 from flashcaps.data.user_images import list_folder, list_hub, list_table, read_picture, survey
 from flashcaps.models import create_model
 from flashcaps.training.autosize import own_recipe
-from flashcaps.training.batches import ImageStream, Share, held_images
+from flashcaps.training.batches import HeldImages, ImageStream, Share
 from flashcaps.training.distributed import Workers
 from flashcaps.training.evaluate import evaluate
 from flashcaps.training.step import TrainStep
@@ -382,7 +382,7 @@ def test_several_labels_train_and_are_counted(tmp_path: Path) -> None:
     data = load_data("table", path=str(write_halves(tmp_path, 80)))
     recipe = small_recipe("model.classes=2", "model.decoder=false", "loss.reconstruction=0", "lr=0.02", "batch=28")
     model = create_model(recipe.model.name, **recipe.model.overrides)
-    held = held_images(data.test, 0, data)
+    held = HeldImages(data.test, 0, data)
     assert held.rule == "threshold"
     stream = ImageStream(data.train, recipe.augment, Share(28), 2, 0)
     step = TrainStep(model, stream, recipe, held.rule, Workers(torch.device("cpu")))

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 import torch._dynamo  # which the first optimiser would import, in every child anew
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
 from flashcaps.cli import main as command_line
 from flashcaps.training import loop as training
@@ -69,7 +70,7 @@ def damaged(content: bytes, flips: int) -> Iterator[tuple[str, bytes]]:
 
 
 class Child:
-    """`flashcaps ARGUMENTS` in a process of its own; `patch` (a picklable function) is called in it first."""
+    """`flashcaps ARGUMENTS` in a process of its own; `patch` (a picklable function) is called in it first, or alone."""
 
     def __init__(self, arguments: list[str], log: Path, patch: Any = None, environment: dict[str, str] | None = None):
         self.log = log
@@ -116,10 +117,11 @@ def _run(arguments: list[str], log: Path, patch: Any, environment: dict[str, str
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     plain_runs()
-    if patch is not None:
-        patch()
     try:
-        command_line(arguments)
+        if patch is not None:
+            patch()
+        if arguments:
+            command_line(arguments)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -149,23 +151,14 @@ def write_digest(step: Any, folder: Path) -> None:
 
 def digest(value: Any) -> str:
     """SHA-256 of nested dicts and lists of tensors and numbers, in order."""
-    h = hashlib.sha256()
-
-    def add(x: Any) -> None:
+    leaves, structure = tree_flatten(value)
+    h = hashlib.sha256(repr(structure).encode())
+    for x in leaves:
         if isinstance(x, Tensor):
             h.update(f"{x.dtype}{tuple(x.shape)}".encode())
             h.update(np.ascontiguousarray(x.detach().cpu().numpy()).tobytes())
-        elif isinstance(x, dict):
-            for key in x:
-                h.update(repr(key).encode())
-                add(x[key])
-        elif isinstance(x, list | tuple):
-            for item in x:
-                add(item)
         else:
             h.update(repr(x).encode())
-
-    add(value)
     return h.hexdigest()
 
 

@@ -3,88 +3,47 @@
 from __future__ import annotations
 
 import pickle
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.io import savemat
 
 from flashcaps.data import load_data
 from flashcaps.data.files import SUMS, note_sums
+from tests.data import test_affnist, test_cifar, test_norb, test_svhn
 from tests.data.files import NORB, idx_bytes, norb_bytes, write_digits
-from tests.data.test_norb import arrays
 from tests.data.test_sst import TREES
 from tests.faults.child import Row, damaged, prepare, start
 
+PIXELS = np.random.default_rng(0).integers(0, 256, (4, 3072), dtype=np.uint8)
 
-@dataclass
-class Kind:
+
+class Kind(NamedTuple):
     """A data set in its published format: how it is written, and one of its files, with a wrong label in it."""
 
     name: str
-    write: Callable[[Path], None]
+    write: Callable[[Path], Any]
     file: str
     mislabelled: Callable[[bytes], bytes]
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-def _pixels(count: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (count, 3072), dtype=np.uint8)
-
-
-def _write_cifar(root: Path) -> None:
-    folder = root / "cifar10"
-    folder.mkdir(parents=True)
-    for stem in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
-        raw = b"".join(bytes([n % 10]) + row.tobytes() for n, row in enumerate(_pixels(4)))
-        (folder / f"{stem}.bin").write_bytes(raw)
-
-
-def _pickled(label: int) -> bytes:
-    return pickle.dumps({b"data": _pixels(4), b"labels": [0, 1, 2, label]}, protocol=2)
-
-
-def _write_cifar_python(root: Path) -> None:
-    folder = root / "cifar10"
-    folder.mkdir(parents=True)
-    for stem in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
-        (folder / stem).write_bytes(_pickled(3))
+    options: dict[str, Any] = {}
 
 
 def _write_norb(root: Path) -> None:
-    (root / "smallnorb").mkdir(parents=True)
+    (root / "smallnorb").mkdir()
     for part, stem in NORB.items():
-        for kind, array in arrays(part).items():
+        for kind, array in test_norb.arrays(part).items():
             (root / "smallnorb" / f"{stem}-{kind}.mat").write_bytes(norb_bytes(array))
 
 
-def _mat(path: Path, content: dict[str, Any]) -> bytes:
-    savemat(path, content, do_compression=True)
-    return path.read_bytes()
-
-
-def _svhn(path: Path, label: int) -> bytes:
-    x = np.random.default_rng(0).integers(0, 256, (32, 32, 3, 3), dtype=np.uint8)
-    return _mat(path, {"X": x, "y": np.array([[10], [1], [label]], np.uint8)})
-
-
-def _write_svhn(root: Path) -> None:
-    (root / "svhn").mkdir(parents=True)
-    for part in ("train", "test"):
-        _svhn(root / "svhn" / f"{part}_32x32.mat", 9)
-
-
-def _affnist(path: Path, label: int) -> bytes:
-    image = np.random.default_rng(0).integers(0, 256, (1600, 3), dtype=np.uint8)
-    return _mat(path, {"affNISTdata": {"image": image, "label_int": np.array([[0, 1, label]], np.uint8)}})
-
-
-def _write_affnist(root: Path) -> None:
+def _write_affnist(root: Path, label: int = 9) -> None:
     write_digits(root / "mnist")
-    (root / "affnist").mkdir(parents=True)
-    _affnist(root / "affnist" / "test.mat", 9)
+    test_affnist.write(root / "affnist" / "test.mat", (3, 0, label))
+
+
+def _write_svhn(root: Path, label: int = 9) -> None:
+    test_svhn.write(root, [10, 1, label])
 
 
 def _write_sst(root: Path) -> None:
@@ -93,30 +52,38 @@ def _write_sst(root: Path) -> None:
         (root / "sst" / "trees" / f"{part}.txt").write_text("\n".join(TREES) + "\n")
 
 
-def kinds(scratch: Path) -> list[Kind]:
-    labels, mat = idx_bytes(np.array([0, 1, 10])), scratch / "scratch.mat"
+def _written(write: Callable[[Path, int], None], file: str, label: int) -> bytes:
+    """The file that `write` makes with a label that is none."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), label)
+        return (Path(folder) / file).read_bytes()
+
+
+def kinds() -> list[Kind]:
+    digits, svhn, affnist = idx_bytes(np.array([0, 1, 10])), "svhn/test_32x32.mat", "affnist/test.mat"
     wrong_norb = norb_bytes(np.array([0, 1, 2, 3, 5, 0], np.int32))
+    wrong_batch = pickle.dumps({b"data": PIXELS, b"labels": [0, 1, 2, 10]}, protocol=2)
     return [
-        Kind("mnist", lambda root: _write(root, True), "mnist/t10k-labels-idx1-ubyte.gz", lambda _: labels),
-        Kind("mnist", lambda root: _write(root, False), "mnist/train-images-idx3-ubyte", lambda _: labels),
-        Kind("cifar10", _write_cifar, "cifar10/data_batch_3.bin", lambda raw: b"\x0a" + raw[1:], {"per_file": 4}),
-        Kind("cifar10", _write_cifar_python, "cifar10/test_batch", lambda _: _pickled(10), {"per_file": 4}),
+        Kind("mnist", lambda root: write_digits(root / "mnist"), "mnist/t10k-labels-idx1-ubyte.gz", lambda _: digits),
+        Kind("mnist", lambda root: write_digits(root / "mnist", packed=False), "mnist/train-images-idx3-ubyte",
+             lambda _: digits),
+        Kind("cifar10", lambda root: test_cifar.write10(root, PIXELS), "cifar10/data_batch_3.bin",
+             lambda raw: b"\x0a" + raw[1:], {"per_file": 4}),
+        Kind("cifar10", lambda root: test_cifar.write10(root, PIXELS, python=True),
+             "cifar10/cifar-10-batches-py/test_batch", lambda _: wrong_batch, {"per_file": 4}),
         Kind("smallnorb", _write_norb, f"smallnorb/{NORB['train']}-cat.mat", lambda _: wrong_norb),
-        Kind("svhn", _write_svhn, "svhn/test_32x32.mat", lambda _: _svhn(mat, 11)),
-        Kind("affnist", _write_affnist, "affnist/test.mat", lambda _: _affnist(mat, 10)),
+        Kind("svhn", _write_svhn, svhn, lambda _: _written(_write_svhn, svhn, 11)),
+        Kind("affnist", _write_affnist, affnist, lambda _: _written(_write_affnist, affnist, 10)),
         Kind("sst5", _write_sst, "sst/trees/dev.txt", lambda raw: raw.replace(b"(4", b"(5"), {"counts": (4, 4, 4)}),
     ]  # fmt: skip
-
-
-def _write(root: Path, packed: bool) -> None:
-    write_digits(root / "mnist", packed=packed)
 
 
 def try_all(folder: Path, full: bool) -> Row:
     row = Row(4, "data file truncated, flipped or mislabelled")
     folder.mkdir(parents=True, exist_ok=True)
-    for k, kind in enumerate(kinds(folder)):
+    for k, kind in enumerate(kinds()):
         root = folder / f"{k}-{kind.name}"
+        root.mkdir()
         kind.write(root)
         load_data(kind.name, root, **kind.options)
         path = root / kind.file

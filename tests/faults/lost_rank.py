@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+from torch.distributed import run as launcher
+
 from tests.faults.child import (
-    LIMIT_S,
     Child,
     Row,
     differences,
@@ -26,7 +26,7 @@ from tests.faults.child import (
 
 ENDS_S = 60
 OPTIONS = ("epochs=6", "save_seconds=0")
-LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+LAUNCH = ["--standalone", "--nproc_per_node=2"]
 
 
 def try_all(folder: Path, full: bool) -> Row:
@@ -88,73 +88,45 @@ def _terminated(folder: Path, row: Row) -> None:
               *differences(folder / "terminated", folder / "whole"))  # fmt: skip
 
 
-def _environment(process: Path) -> dict[str, str]:
-    try:
-        text = (process / "environ").read_bytes().decode(errors="replace")
-    except OSError:  # it has ended, or is somebody else's
-        return {}
-    return dict(entry.partition("=")[::2] for entry in text.split("\0"))
+def _launched(folder: Path, name: str, *flags: str) -> Child:
+    """torchrun, which marks the environment of the ranks it starts."""
+    words = [*LAUNCH, *flags, "-m", "flashcaps", *train_arguments(folder, name, *OPTIONS)]
+    environment = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "FAULTS_MARK": str(folder / name)}
+    launched = Child([], folder / f"{name}.log", functools.partial(launcher.main, words), environment)
+    launched.wait_for(lambda: lines_of(folder / name) >= 9)
+    for pid, rank in _ranks(folder / name).items():
+        if rank == "1":
+            os.kill(pid, signal.SIGKILL)
+    return launched
 
 
-class Launched:
-    """torchrun, in an environment that marks it and all it starts."""
-
-    def __init__(self, folder: Path, name: str, *flags: str) -> None:
-        self.log = folder / f"{name}.log"
-        command = [*LAUNCH, *flags, "-m", "flashcaps", *train_arguments(folder, name, *OPTIONS)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "FAULTS_MARK": str(self.log)}
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
-
-    def family(self) -> dict[int, str]:
-        """The processes there are, and their ranks."""
-        all_of_them = {int(p.name): _environment(p) for p in Path("/proc").glob("[0-9]*")}
-        return {pid: e.get("RANK", "") for pid, e in all_of_them.items() if e.get("FAULTS_MARK") == str(self.log)}
-
-    def wait_for(self, ready: Callable[[], bool]) -> None:
-        until = time.monotonic() + LIMIT_S
-        while self.process.poll() is None and not ready() and time.monotonic() < until:
-            time.sleep(0.02)
-
-    def kill_rank(self, rank: int) -> None:
-        for pid, its in self.family().items():
-            if its == str(rank):
-                os.kill(pid, signal.SIGKILL)
-
-    def wait(self) -> int:
-        try:
-            return self.process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            for pid in self.family():
-                os.kill(pid, signal.SIGKILL)
-            return 1000
-
-    @property
-    def output(self) -> str:
-        return " ".join(self.log.read_text(errors="replace").split())
+def _ranks(run: Path) -> dict[int, str]:
+    """The processes of a run that torchrun started, and their ranks."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            text = (process / "environ").read_bytes().decode(errors="replace")
+            its = dict(entry.partition("=")[::2] for entry in text.split("\0"))
+            if its.get("FAULTS_MARK") == str(run):
+                found[int(process.name)] = its.get("RANK", "")
+    return found
 
 
 def _restarted_by_torchrun(folder: Path, row: Row) -> None:
     """--max-restarts: killed, started again by torchrun, gone on by itself."""
     run = folder / "restarted"
-    launched = Launched(folder, "restarted", "--max-restarts=2")
-    launched.wait_for(lambda: lines_of(run) >= 9)
-    launched.kill_rank(1)
-    code = launched.wait()
-    orphans = launched.family()
-    same = [] if metrics(run) == metrics(folder / "whole") else ["the metric log differs"]
+    launched = _launched(folder, "restarted", "--max-restarts=2")
+    code, orphans = launched.wait(), _ranks(run)
     restarts = launched.output.count("failed (exitcode: -9)")
     row.count("" if code == 0 and restarts else f"torchrun: exit code {code}: {launched.output[-600:]}",
-              *([f"orphans {orphans}"] if orphans else []), *same)  # fmt: skip
+              f"orphans {orphans}" if orphans else "",
+              "" if metrics(run) == metrics(folder / "whole") else "the metric log differs")  # fmt: skip
 
 
 def _survivor_under_torchrun(folder: Path, row: Row) -> None:
-    launched = Launched(folder, "agent")
-    launched.wait_for(lambda: lines_of(folder / "agent") >= 9)
-    launched.kill_rank(1)
+    launched = _launched(folder, "agent")
     killed = time.monotonic()
-    code, seconds = launched.wait(), time.monotonic() - killed
-    orphans = launched.family()
+    code, seconds, orphans = launched.wait(), time.monotonic() - killed, _ranks(folder / "agent")
     row.count("" if code and seconds < ENDS_S else f"torchrun: exit code {code} in {seconds:.0f} s",
               "" if "rank : 1" in launched.output else f"torchrun: message {launched.output[-600:]!r}",
-              *([f"orphans {orphans}"] if orphans else []))  # fmt: skip
+              f"orphans {orphans}" if orphans else "")  # fmt: skip

@@ -17,7 +17,7 @@ from flashcaps.training import step as stepping
 from flashcaps.training.batches import Batch, ImageStream, Share
 from flashcaps.training.checkpoint import load_state
 from flashcaps.training.loader import holdout
-from tests.faults.child import Child, Row, prepare, ranks, start, write_digest
+from tests.faults.child import Row, prepare, ranks, start, write_digest
 
 BAD = 13  # the example whose batch goes wrong
 KINDS = {"input": "input: NaN or Inf in 1 of", "routing": "forward: capsules", "overflow": "forward: capsules",
@@ -67,10 +67,6 @@ def poison(kind: str, above: float = 0.0) -> None:
     stepping.TrainStep.prepare = noted  # type: ignore[method-assign]
     stepping.criterion = judged
     training.create_model = hooked
-    _digest_when_stopped()
-
-
-def _digest_when_stopped() -> None:
     stop = training.raise_non_finite
 
     def told(step: Any, at: int, folder: Path, resume: str) -> None:
@@ -109,47 +105,37 @@ def try_all(folder: Path, full: bool) -> Row:
     for name, kind in [(name, kind) for name in OPTIMISERS for kind in KINDS] if full else few:
         _one(folder, f"{name}-{kind}", kind, OPTIMISERS[name], row)
     for kind in KINDS if full else ("gradient",):
-        _two(folder, f"two-{kind}", kind, row)
+        _one(folder, f"two-{kind}", kind, (), row, world=2)
     _rollbacks(folder, row)
     _huge_rate(folder, row)
     return row
 
 
-def _one(folder: Path, name: str, kind: str, overrides: tuple[str, ...], row: Row) -> None:
-    at, indices = bad_step(folder)
-    clean = start(folder, f"{name}.clean", LOGGED, *overrides,
+def _one(folder: Path, name: str, kind: str, overrides: tuple[str, ...], row: Row, world: int = 1) -> None:
+    at, indices = bad_step(folder, world)
+    clean = ranks(folder, f"{name}.clean", LOGGED, *overrides, world=world,
                   patch=functools.partial(look_before, at, folder / f"{name}.before"))  # fmt: skip
-    child = start(folder, name, LOGGED, "save_seconds=0", *overrides, patch=functools.partial(poison, kind))
-    codes = clean.wait(), child.wait()
-    wrong = [] if codes == (0, 1) else [f"exit codes {codes}: {child.output[-300:]}"]
-    wrong += _left_behind(folder / name, child, kind, at, indices) if codes == (0, 1) else []
-    if codes == (0, 1):
-        mine, before = (json.loads(Path(f"{folder / n}.digest").read_text()) for n in (name, f"{name}.before"))
-        wrong += [f"the {part} moved" for part in ("model", "moments") if mine[part] != before[part]]
+    bad = ranks(folder, name, LOGGED, "save_seconds=0", *overrides, patch=functools.partial(poison, kind), world=world)
+    codes = [child.wait() for child in (*clean, *bad)]
+    if codes != [0] * world + [1] * world:
+        row.count(f"{name}: exit codes {codes}: {bad[0].output[-300:]}")
+        return
+    wrong = [f"message {child.output[-300:]!r}" for child in bad if f"NaN or Inf at step {at} " not in child.output]
+    wrong += _left_behind(folder / name, kind, at, indices)
+    mine, before = (json.loads(Path(f"{folder / n}.digest").read_text()) for n in (name, f"{name}.before"))
+    wrong += [f"the {part} moved" for part in ("model", "moments") if mine[part] != before[part]]
     row.count(*(f"{name}: {w}" for w in wrong))
 
 
-def _left_behind(run: Path, child: Child, kind: str, at: int, indices: list[list[int]]) -> list[str]:
-    """What is wrong with the message, the report and the state."""
+def _left_behind(run: Path, kind: str, at: int, indices: list[list[int]]) -> list[str]:
+    """What is wrong with the report and the state."""
     report = json.loads((run / "nonfinite.json").read_text())
-    wrong = [] if f"NaN or Inf at step {at} " in child.output else [f"message {child.output[-300:]!r}"]
-    wrong += [] if KINDS[kind] in report["diagnosis"] else [f"diagnosis {report['diagnosis']!r}"]
+    wrong = [] if KINDS[kind] in report["diagnosis"] else [f"diagnosis {report['diagnosis']!r}"]
     wrong += [] if (report["step"], report["indices"]) == (at, indices) else [f"report {report}"]
     state = load_state(run)
     wrong += [] if state["at"] <= at and (run / report["state"]).is_file() else [f"state {state['at']}"]
     finite = all(bool(x.isfinite().all()) for x in state["step"]["model"].values() if torch.is_floating_point(x))
     return wrong + ([] if finite else ["NaN or Inf in the state"])
-
-
-def _two(folder: Path, name: str, kind: str, row: Row) -> None:
-    at, indices = bad_step(folder, 2)
-    both = ranks(folder, name, LOGGED, "save_seconds=0", patch=functools.partial(poison, kind))
-    codes = [child.wait() for child in both]
-    text = f"NaN or Inf at step {at} "
-    wrong = [f"exit code {c}, {child.output[-300:]}" for c, child in zip(codes, both, strict=True)
-             if c != 1 or text not in child.output]  # fmt: skip
-    wrong += [] if wrong else _left_behind(folder / name, both[0], kind, at, indices)
-    row.count(*(f"{name}: {w}" for w in wrong))
 
 
 def _rollbacks(folder: Path, row: Row) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 import sys
@@ -16,12 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from flashcaps.data import MultiMNIST
 from flashcaps.models import create_model
 from flashcaps.routing import ROUTING
-from flashcaps.training.batches import Batch, ImageStream, PairStream, Share
+from flashcaps.training.batches import Batch, ImageStream, Share
 from flashcaps.training.distributed import Workers, join_workers, leave_workers
-from flashcaps.training.recipe import Recipe
 from flashcaps.training.step import TrainStep
 from tests.conftest import assert_near
 from tests.fake_data import fake_split, small_recipe
@@ -58,11 +55,6 @@ def _work(work: Callable[[Workers], Any], where: dict[str, str], out: Path) -> N
     leave_workers()
 
 
-def recipe_of(routing: str) -> Recipe:
-    rate = ("model.options.rate=0.001",) if routing == "discriminative" else ()
-    return small_recipe(f"model.routing={routing}", "optimiser.kind=sgd", "lr=0.01", "schedule.kind=constant", *rate)
-
-
 class DoubleStream(ImageStream):
     """In float64, where a sum does not depend on its order to six digits."""
 
@@ -71,30 +63,27 @@ class DoubleStream(ImageStream):
         return batch._replace(inputs=batch.inputs.double())
 
 
-def steps(workers: Workers, routing: str, count: int) -> dict[str, Any]:
-    """`count` steps of the small recipe; the averaged gradients of the last, weights and buffers after it."""
-    recipe = recipe_of(routing)
-    share = Share(GLOBAL_BATCH // workers.world, workers.rank, workers.world)
-    stream = DoubleStream(fake_split(64, 10, (1, 28, 28)), recipe.augment, share, 10, 0)
-    torch.manual_seed(0)
-    model = create_model(recipe.model.name, **recipe.model.overrides).double()
-    step, plan = TrainStep(model, stream, recipe, "top1", workers), stream.plan(0)
-    for k in range(count):
-        step(plan.index[k], plan.noise[k], k)
-    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return {"gradients": gradients, "state": model.state_dict()}
+def steps(workers: Workers, count: int = 3) -> dict[str, Any]:
+    """(averaged gradients of the last of `count` steps, weights and buffers after it), for every algorithm."""
+    found = {}
+    for routing in ROUTING:
+        rate = ("model.options.rate=0.001",) if routing == "discriminative" else ()
+        recipe = small_recipe(f"model.routing={routing}", "optimiser.kind=sgd", "lr=0.01", "schedule.kind=constant",
+                              *rate)  # fmt: skip
+        share = Share(GLOBAL_BATCH // workers.world, workers.rank, workers.world)
+        stream = DoubleStream(fake_split(64, 10, (1, 28, 28)), recipe.augment, share, 10, 0)
+        torch.manual_seed(0)
+        model = create_model(recipe.model.name, **recipe.model.overrides).double()
+        step, plan = TrainStep(model, stream, recipe, "top1", workers), stream.plan(0)
+        for k in range(count):
+            step(plan.index[k], plan.noise[k], k)
+        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        found[routing] = gradients, model.state_dict()
+    return found
 
 
 def ranks_sum(workers: Workers) -> float:
     return float(workers.summed(torch.tensor(float(workers.rank + 1))))
-
-
-def pairs(workers: Workers) -> list[Any]:
-    """[images, targets, places] of this rank's first step of MultiMNIST."""
-    stream = PairStream(MultiMNIST(fake_split(40, 10, (1, 28, 28))), Share(4, workers.rank, workers.world), 3)
-    plan = stream.plan(0)
-    batch = stream.batch(plan.index[0], plan.noise[0])
-    return [batch.inputs, batch.targets, plan.index]
 
 
 @pytest.fixture(autouse=True)
@@ -102,36 +91,20 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-@pytest.mark.parametrize("routing", ROUTING)
-def test_two_ranks_average_to_the_gradients_of_one_process(routing: str, tmp_path: Path) -> None:
-    alone = steps(Workers(CPU), routing, 1)
-    both = on_ranks(functools.partial(steps, routing=routing, count=1), tmp_path)
-    for rank in both:
-        assert rank["gradients"].keys() == alone["gradients"].keys()
-        for name, gradient in alone["gradients"].items():
-            assert_near(rank["gradients"][name], gradient, 1e-6, name)
-
-
-def test_discriminative_coefficients_stay_bit_equal_across_ranks(tmp_path: Path) -> None:
-    alone = steps(Workers(CPU), "discriminative", 4)["state"]["capsules.layers.0.coefficients"]
-    first, second = on_ranks(functools.partial(steps, routing="discriminative", count=4), tmp_path)
-    mine, its = (rank["state"]["capsules.layers.0.coefficients"] for rank in (first, second))
-    assert torch.equal(mine, its)
-    assert_near(mine, alone, 1e-6)
-    assert not torch.equal(mine, torch.full_like(mine, 0.1))  # they moved
-    for name in first["state"]:
-        assert torch.equal(first["state"][name], second["state"][name]), name
-
-
-def test_multimnist_is_shared_out_by_rank_and_seed(tmp_path: Path) -> None:
-    parts = on_ranks(pairs, tmp_path, world=3)
-    places = torch.cat([part[2].flatten() for part in parts])
-    assert len(places.unique()) == len(places)
-    for a, b in ((0, 1), (1, 2), (0, 2)):
-        assert not torch.equal(parts[a][0], parts[b][0])
-    again = pairs(Workers(CPU, rank=1, world=3))
-    assert torch.equal(again[0], parts[1][0])
-    assert torch.equal(again[1], parts[1][1])
+def test_two_ranks_average_to_the_gradients_of_one_process(tmp_path: Path) -> None:
+    """Of every algorithm; and discriminative's coefficients, which are no parameters, stay equal bit for bit."""
+    alone, (first, second) = steps(Workers(CPU)), on_ranks(steps, tmp_path)
+    for routing, (gradients, _) in alone.items():
+        for rank in (first, second):
+            assert rank[routing][0].keys() == gradients.keys()
+            for name, gradient in gradients.items():
+                assert_near(rank[routing][0][name], gradient, 1e-6, f"{routing} {name}")
+        for name, x in first[routing][1].items():
+            assert torch.equal(x, second[routing][1][name]), f"{routing} {name}"
+    name = "capsules.layers.0.coefficients"
+    moved = first["discriminative"][1][name]
+    assert_near(moved, alone["discriminative"][1][name], 1e-6)
+    assert not torch.equal(moved, torch.full_like(moved, 0.1))
 
 
 def test_those_who_start_again_do_not_meet_the_dead(tmp_path: Path) -> None:

@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from flashcaps.data import MultiMNIST
+from flashcaps.data import MultiMNIST, to_float, user_images
+from flashcaps.data.split import StoredImages
 from flashcaps.training import loader as sources
-from flashcaps.training.batches import Augmentation, HeldImages, ImageStream, PairStream, Share
-from flashcaps.training.recipe import Augment
+from flashcaps.training.batches import (
+    AHEAD,
+    Augmentation,
+    HeldImages,
+    ImageStream,
+    PairStream,
+    Share,
+    StreamedImages,
+)
+from flashcaps.training.loader import open_sources
+from flashcaps.training.loop import Progress, RunOptions, train
+from flashcaps.training.recipe import Augment, Recipe, make_recipe
 
-from ..fake_data import fake_load_data, fake_split, small_recipe
+from ..fake_data import fake_dataset, fake_load_data, fake_split, small_recipe
+from ..own_pictures import write_pictures
 
 CPU = torch.device("cpu")
 
 
 def test_an_epoch_shows_each_example_once_and_processes_share_it() -> None:
-    split = fake_split(40, 10, (1, 28, 28))
-    whole = ImageStream(split, Augment(shift=1), Share(8), 10, 5)
+    split = fake_split(43, 10, (1, 28, 28))  # the last 3 of an order fill no step
+    whole, other = (ImageStream(split, Augment(shift=1), Share(8), 10, seed) for seed in (5, 6))
     parts = [ImageStream(split, Augment(shift=1), Share(4, rank, 2), 10, 5) for rank in (0, 1)]
     for epoch in (0, 1):
         plan = whole.plan(epoch)
-        assert sorted(plan.index.flatten().tolist()) == list(range(40))
+        assert len(set(plan.index.flatten().tolist())) == plan.index.numel() == 40
+        assert not torch.equal(other.plan(epoch).index, plan.index)
         both = [p.plan(epoch) for p in parts]
         assert torch.equal(torch.cat([p.index for p in both], 1), plan.index)
         assert torch.equal(torch.cat([p.noise for p in both], 1), plan.noise)
@@ -126,6 +142,122 @@ def test_held_out_examples_are_the_same_ones_differently_made(monkeypatch: pytes
 
 
 def test_evaluation_takes_the_centre_of_what_training_crops() -> None:
-    split = fake_split(10, 10, (1, 28, 28))
-    (batch,) = HeldImages(split, 24, 10).batches(10)
-    torch.testing.assert_close(batch.inputs, split.images[:, :, 2:26, 2:26].float() / 255)
+    data = fake_dataset()
+    (batch,) = HeldImages(data.test, 24, data).batches(40)
+    torch.testing.assert_close(batch.inputs, data.test.images[:, :, 2:26, 2:26].float() / 255)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pictures(tmp_path_factory.mktemp("pictures"), 60, 14, 16)
+
+
+def recipe(path: Path, streaming: bool = True, **more: Any) -> Recipe:
+    return make_recipe({
+        "name": "own", "model": {"name": "capsnet_mnist", "backbone": {"channels": 8, "kernel": 3}, "decoder": False,
+                                 "primary": {"types": 2, "dim": 4, "kernel": 3}},
+        "data": {"name": "images", "path": str(path), "size": [12, 12], "streaming": streaming},
+        "train": {"epochs": 2, "batch": 4, "log_every": 1, "save_seconds": 0.0}, **more,
+    })  # fmt: skip
+
+
+def stream(path: Path, share: Share = Share(4), **more: Any) -> StreamedImages:
+    found = open_sources(recipe(path, **more), None, CPU, share).train
+    assert isinstance(found, StreamedImages)
+    return found
+
+
+@pytest.mark.parametrize("augment", [{}, {"crop": 10, "flip": True, "alternate": True}, {"shift": 2, "mixup": 0.2}])
+def test_batches_are_those_of_pictures_in_memory(folder: Path, augment: dict[str, Any]) -> None:
+    streamed = open_sources(recipe(folder, augment=augment), None, CPU, Share(4))
+    resident = open_sources(recipe(folder, streaming=False, augment=augment), None, CPU, Share(4))
+    assert type(resident.train) is ImageStream
+    assert isinstance(streamed.train, StreamedImages)
+    for epoch in (0, 3):
+        plans = [s.plan(epoch) for s in (streamed.train, resident.train)]
+        for k in range(resident.train.steps):
+            batches = [s.batch(p.index[k], p.noise[k])
+                       for s, p in zip((streamed.train, resident.train), plans, strict=True)]  # fmt: skip
+            assert torch.equal(batches[0].inputs, batches[1].inputs)
+            assert torch.equal(batches[0].targets, batches[1].targets)
+    for name in ("validation", "test"):
+        parts = [list(getattr(s, name).batches(5)) for s in (streamed, resident)]
+        assert [len(b.targets) for b in parts[0]] == [len(b.targets) for b in parts[1]]
+        assert all(torch.equal(a.inputs, b.inputs) and torch.equal(a.targets, b.targets)
+                   for a, b in zip(*parts, strict=True))  # fmt: skip
+        assert torch.equal(getattr(streamed, name).some(3).inputs, getattr(resident, name).some(3).inputs)
+
+
+def test_rows_may_be_skipped_repeated_and_cut(folder: Path) -> None:
+    one = stream(folder)
+    plan = one.plan(0)
+    images = one.split.images
+    for k in (0, 1, 2, 5, 1, 9):
+        assert torch.equal(one.batch(plan.index[k], plan.noise[k]).inputs, to_float(images[plan.index[k]]))
+    half = one.batch(plan.index[2][2:], plan.noise[2][2:])
+    assert torch.equal(half.targets, one.split.labels[plan.index[2][2:]])
+    one.plan(1)
+    assert torch.equal(one.batch(plan.index[3], plan.noise[3]).targets, one.split.labels[plan.index[3]])
+
+
+def test_each_picture_is_read_once_and_few_are_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    read, files = user_images.read_picture, []
+
+    def watched(source: Any, channels: int = 0) -> Any:
+        picture = read(source, channels)
+        files.append(source)
+        alive.add(picture.untyped_storage())
+        return picture
+
+    one = stream(folder, data={"name": "images", "path": str(folder), "size": [14, 16], "streaming": True})
+    monkeypatch.setattr(user_images, "read_picture", watched)
+    plan, most = one.plan(0), 0
+    for k in range(one.steps):
+        one.batch(plan.index[k], plan.noise[k])
+        most = max(most, len(alive))
+    assert Counter(files) == Counter(set(files))
+    assert len(files) == one.steps * 4
+    assert 4 < most <= (AHEAD + 1) * 4
+
+
+def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    write_pictures(tmp_path, 30, 12, 12)
+    one = stream(tmp_path)
+    for path in tmp_path.rglob("*.png"):
+        path.write_bytes(path.read_bytes()[:60])
+    plan = one.plan(0)
+    with pytest.raises(ValueError, match=r"\.png: not a whole picture .*remove or replace it"):
+        one.batch(plan.index[0], plan.noise[0])
+
+
+def test_what_cannot_be_streamed_is_refused(folder: Path) -> None:
+    resized = recipe(folder, data={"name": "images", "path": str(folder), "streaming": True, "resize": 8})
+    with pytest.raises(ValueError, match=r"data\.resize: .*use data\.size"):
+        open_sources(resized, None, CPU, Share(4))
+    with pytest.raises(ValueError, match=r"train\.capture: .*train\.capture=false"):
+        open_sources(recipe(folder), None, torch.device("cuda"), Share(4))
+
+
+class Cut(Progress):
+    """Stops a run at a step."""
+
+    def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
+        if at == 5:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_is_cut_and_resumed_ends_as_one_that_was_not(folder: Path, tmp_path: Path) -> None:
+    train(recipe(folder), RunOptions("cpu", str(tmp_path / "whole")))
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe(folder), RunOptions("cpu", str(tmp_path / "cut")), Cut())
+    train(recipe(folder), RunOptions("cpu", str(tmp_path / "cut"), resume=True))
+    ends = [(tmp_path / name / "last.safetensors").read_bytes() for name in ("whole", "cut")]
+    assert ends[0] == ends[1]
+
+
+def test_the_model_is_built_for_the_pictures(folder: Path) -> None:
+    found = open_sources(recipe(folder, augment={"crop": 10}), None, CPU, None)
+    assert found.train is None
+    assert found.options == {"classes": 3, "image": (3, 10, 10)}
+    assert isinstance(found.dataset.train.images, StoredImages)

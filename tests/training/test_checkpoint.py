@@ -18,7 +18,6 @@ import pytest
 import torch
 
 import flashcaps
-from flashcaps.cli import main
 from flashcaps.models import create_model, shipped
 from flashcaps.models.shipped import shipped_files
 from flashcaps.training import checkpoint
@@ -26,10 +25,8 @@ from flashcaps.training.checkpoint import (
     compress,
     decompress,
     find_weights,
-    is_compressed,
     load,
     load_state,
-    read_weights,
     save_state,
     save_weights,
     write_atomic,
@@ -100,19 +97,6 @@ def test_wrong_files_are_named(tmp_path: Path, model: Any) -> None:
         load(path)
 
 
-def test_writing_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "config.json"
-    write_atomic(path, "old")
-
-    def full(*_: Any) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="disk full"):
-        write_atomic(path, "new")
-    assert path.read_text() == "old"
-
-
 def test_two_states_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         save_state(tmp_path, {"at": step, "x": torch.full((3,), float(step))}, step)
@@ -153,39 +137,22 @@ def test_states_are_found_without_their_manifest(tmp_path: Path, text: str) -> N
         assert load_state(tmp_path)["at"] == 30
 
 
-def test_every_flipped_bit_of_weights_is_noticed(tmp_path: Path, model: Any) -> None:
-    path = tmp_path / "last.safetensors"
-    save_weights(path, model, {})
-    whole = path.read_bytes()
-    for place in range(0, len(whole), len(whole) // 60):
-        damaged = bytearray(whole)
-        damaged[place] ^= 4
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"last\.safetensors: .*(damaged|whole|config|finite)"):
-            load(path)
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_told_with_path_and_bytes(
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
+def test_writing_that_fails_leaves_the_old_file_and_says_what_has_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
+    path = tmp_path / "config.json"
+    write_atomic(path, "old")
+
     def full(*_: Any) -> None:
-        raise OSError(number, "")
+        raise OSError(number, "broken")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"config\.json: no room for 3 bytes .* bytes free there"):
-        write_atomic(tmp_path / "config.json", "new")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_state_runs_no_code(tmp_path: Path) -> None:
-    class Evil:
-        def __reduce__(self) -> Any:
-            return os.system, ("true",)
-
-    save_state(tmp_path, {"at": 1, "x": Evil()}, 1)
-    with pytest.raises(Exception, match=r"[Ww]eights.only"):
-        load_state(tmp_path)
+    why = "broken" if number == errno.EIO else r"config\.json: no room for 3 bytes .* bytes free there"
+    with pytest.raises(OSError, match=why):
+        write_atomic(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 NAMED = r"^\S*small\.safetensors\.xz: [^\n]*$"  # one line that begins with the file
@@ -211,21 +178,15 @@ def refused(path: Path, raw: bytes) -> str:
     return str(told.value)
 
 
-def test_the_same_bits_come_back(path: Path, half_model: Any) -> None:
+def test_the_same_bits_come_back_from_any_tool(path: Path, half_model: Any) -> None:
     plain = path.with_name("small.safetensors")
     save_weights(plain, half_model, {"step": 7})
-    assert decompress(path) == plain.read_bytes()
-    assert path.stat().st_size < 0.75 * plain.stat().st_size
-    (weights, config), (expected, same) = read_weights(path), read_weights(plain)
-    assert config == same
-    assert weights.keys() == expected.keys()
-    for name, x in weights.items():
-        assert x.dtype == expected[name].dtype, name
-        assert torch.equal(x, expected[name]), name
-    again: Any = flashcaps.load(path)
-    assert again.config["step"] == 7
+    raw = plain.read_bytes()
+    assert decompress(path) == lzma.decompress(path.read_bytes(), format=lzma.FORMAT_XZ) == raw
+    assert compress(raw) == path.read_bytes()  # the same weights give the same file
+    assert path.stat().st_size < 0.75 * len(raw)
     images = torch.rand(2, 1, 28, 28)
-    assert torch.equal(again(images).scores, flashcaps.load(plain)(images).scores)
+    assert torch.equal(flashcaps.load(path)(images).scores, flashcaps.load(plain)(images).scores)
 
 
 def test_it_goes_by_content_whatever_the_name(path: Path) -> None:
@@ -233,34 +194,22 @@ def test_it_goes_by_content_whatever_the_name(path: Path) -> None:
     assert flashcaps.load(other).config["step"] == 7
     path.write_bytes(decompress(other))
     assert flashcaps.load(path).config["step"] == 7
-    assert not is_compressed(path)
 
 
-def test_every_cut_is_noticed(path: Path) -> None:
+def test_every_cut_flipped_bit_and_addition_is_noticed(path: Path) -> None:
     whole = path.read_bytes()
     for k in (0, 1, 6, 12, *range(20, len(whole), len(whole) // 40), len(whole) - 1):
         refused(path, whole[:k])
     assert f"ends after {len(whole) - 1:,} bytes" in refused(path, whole[:-1])
-
-
-def test_every_flipped_bit_is_noticed(path: Path) -> None:
-    whole = path.read_bytes()
     for place in (*range(24), *range(24, len(whole), len(whole) // 60), *range(len(whole) - 40, len(whole))):
         damaged = bytearray(whole)
         damaged[place] ^= 4
         refused(path, bytes(damaged))
-
-
-def test_what_follows_is_noticed(path: Path) -> None:
-    whole = path.read_bytes()
     assert "found 3 bytes" in refused(path, whole + b"abc")
     assert f"found {len(whole):,} bytes" in refused(path, whole + whole)
-
-
-def test_weights_that_are_others_than_hashed_are_noticed(path: Path) -> None:
-    raw = bytearray(decompress(path))
-    raw[-1] ^= 1
-    assert "expected sha256" in refused(path, compress(bytes(raw)))
+    other = bytearray(lzma.decompress(whole))
+    other[-1] ^= 1
+    assert "expected sha256" in refused(path, compress(bytes(other)))
 
 
 @pytest.mark.parametrize("raw", [b"", b"no weights", struct.pack("<Q", 1 << 40)], ids=["empty", "text", "header"])
@@ -275,12 +224,6 @@ def test_compressed_things_that_are_no_weights(path: Path, raw: bytes) -> None:
 def test_tensors_torch_does_not_have(path: Path, tensor: bytes) -> None:
     header = b'{"x":{' + tensor + b"}}"
     refused(path, compress(struct.pack("<Q", len(header)) + header + b"\0" * (b"[0,1]" in tensor)))
-
-
-def test_safetensors_of_others_are_named(path: Path) -> None:
-    from safetensors.torch import save
-
-    assert "without its config" in refused(path, compress(save({"x": torch.zeros(2)})))
 
 
 def test_a_bomb_is_refused_before_it_fills_the_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,22 +261,7 @@ def test_a_dictionary_of_gigabytes_is_refused(path: Path) -> None:
     assert "Memory usage limit exceeded" in refused(path, whole[:12] + bytes(head) + whole[24:])
 
 
-def test_the_command_line_tells_in_one_line(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(SystemExit) as left:
-        main(["evaluate", str(path)])
-    said = capsys.readouterr()
-    assert left.value.code == 1
-    assert said.err.startswith(f"error: {path}: ends after")
-    assert said.err.count("\n") == 1
-
-
 def test_python_without_lzma_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lzma", None)
     with pytest.raises(ImportError, match=r"\.xz files need Python's module lzma"):
         flashcaps.load(path)
-
-
-def test_any_tool_unpacks_it_and_the_same_weights_give_the_same_bytes(path: Path) -> None:
-    assert lzma.decompress(path.read_bytes(), format=lzma.FORMAT_XZ) == decompress(path)
-    assert compress(decompress(path)) == path.read_bytes()

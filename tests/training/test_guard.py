@@ -23,7 +23,9 @@ from ..fake_data import fake_load_data, small_recipe, small_step
 
 CPU = torch.device("cpu")
 RADAM = ("optimiser.kind=radam", "schedule.kind=one_cycle", "schedule.momentum=[0.999, 0.8991]")
-OPTIMISERS = [(), ("optimiser.kind=adam",), ("optimiser.kind=sgd", "optimiser.momentum=0.9"), RADAM]
+OPTIMISERS = [(), ("optimiser.kind=adam",), ("optimiser.kind=sgd", "optimiser.momentum=0.9"), RADAM,
+              ("optimiser.kind=muon", "optimiser.momentum=0.9"),
+              ("model.routing=discriminative", "model.options.rate=0.001")]  # fmt: skip
 
 
 class Stream(ImageStream):
@@ -48,28 +50,20 @@ def everything(step: TrainStep) -> list[Tensor]:
     return [x.clone() for x in (*step.model.state_dict().values(), *moments)]
 
 
+@pytest.mark.parametrize("good", [0, 3])
 @pytest.mark.parametrize("overrides", OPTIMISERS)
-def test_a_bad_step_and_all_after_it_change_nothing(overrides: tuple[str, ...]) -> None:
+def test_a_bad_step_and_all_after_it_change_nothing(overrides: tuple[str, ...], good: int) -> None:
     step, plan = make(*overrides)
-    for k in range(3):
+    for k in range(good):
         step(plan.index[k], plan.noise[k], k)
     before = everything(step)
-    step.stream.spoil = (int(plan.index[3][5]),)
-    for k in range(3, 6):
+    step.stream.spoil = (int(plan.index[good][5]),)
+    for k in range(good, good + 3):
         step(plan.index[k], plan.noise[k], k)
-    assert all(torch.equal(a, b) for a, b in zip(before, everything(step), strict=True))
+    after = everything(step)[: len(before)]  # in its first step, an optimiser adds its moments
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert not step.guard.healthy
-    assert step.guard.check() == 3
-
-
-@pytest.mark.parametrize("overrides", OPTIMISERS)
-def test_the_first_step_may_be_bad(overrides: tuple[str, ...]) -> None:
-    step, plan = make(*overrides)
-    before = [p.clone() for p in step.parameters]
-    step.stream.spoil = (int(plan.index[0][0]),)
-    step(plan.index[0], plan.noise[0], 0)
-    assert all(torch.equal(a, p) for a, p in zip(before, step.parameters, strict=True))
-    assert step.guard.check() == 0
+    assert step.guard.check() == good
 
 
 @pytest.mark.parametrize("overrides", OPTIMISERS)
@@ -84,27 +78,6 @@ def test_a_good_run_is_bit_for_bit_that_of_no_guard(overrides: tuple[str, ...]) 
             assert k % 2 or step.guard.check() is None  # each check starts the count again
         after.append(everything(step))
     assert all(torch.equal(a, b) for a, b in zip(*after, strict=True))
-
-
-def test_coefficients_are_put_back() -> None:
-    step, plan = make("model.routing=discriminative", "model.options.rate=0.001")
-    layer: Any = step.model.capsules.layers[0]
-    start = layer.coefficients.clone()
-    step(plan.index[0], plan.noise[0], 0)
-    moved = layer.coefficients.clone()
-    assert not torch.equal(start, moved)
-    step.stream.spoil = (int(plan.index[1][0]),)
-    step(plan.index[1], plan.noise[1], 1)
-    assert torch.equal(layer.coefficients, moved)
-
-
-def test_coefficients_that_overflow_are_noticed_at_that_step() -> None:
-    step, plan = make("model.routing=discriminative", "model.options.rate=1e9")
-    layer: Any = step.model.capsules.layers[0]
-    for k in range(8):
-        step(plan.index[k], plan.noise[k], k)
-    assert bool(layer.coefficients.isfinite().all())
-    assert step.guard.check() is not None
 
 
 def test_coefficients_that_overflow_at_once_are_put_back_at_once() -> None:

@@ -65,35 +65,28 @@ def take(step: TrainStep, count: int) -> Any:
         step.advance(index, noise)
 
 
-def test_the_batch_that_fits_is_found_by_trying() -> None:
-    step = full_step(5)
+@pytest.mark.parametrize(
+    ("step", "count", "tried", "message"),
+    [
+        ((5,), 24, [24, 12, 6, 3], "batch=3 fits, or accumulate=8 takes 24 in parts as small"),
+        ((2, 1, "accumulate=4"), 16, [16, 8], "batch=8 fits, or accumulate=8 takes 16 in parts"),
+        ((0,), 16, [16, 8, 4, 2, 1], "try a smaller one"),
+        ((8, 2), 16, [16], "try a smaller one"),  # the other process would have to try along
+    ],
+)
+def test_the_batch_that_fits_is_found_by_trying(step: Any, count: int, tried: list[int], message: str) -> None:
+    full = full_step(*step)
     with pytest.raises(OutOfMemory) as raised:
-        take(step, 24)
-    message = str(raised.value)
-    assert step.tried == [24, 12, 6, 3]
-    assert "train.batch: 24 does not fit in the memory of cpu" in message
-    assert "batch=3 fits, or accumulate=8 takes 24 in parts as small" in message
-    assert message.endswith("[CUDA out of memory. Tried to allocate 2.00 GiB.]")
-    take(step, 4)  # what fits goes through
-
-
-def test_parts_stay_whole() -> None:
-    step = full_step(2, 1, "accumulate=4")
-    with pytest.raises(OutOfMemory, match=r"batch=8 fits, or accumulate=8 takes 16 in parts"):
-        take(step, 16)
-    assert step.tried == [16, 8]
-
-
-@pytest.mark.parametrize(("room", "world"), [(0, 1), (8, 2)])
-def test_where_nothing_fits_or_others_would_wait(room: int, world: int) -> None:
-    step = full_step(room, world)
-    with pytest.raises(OutOfMemory, match="try a smaller one"):
-        take(step, 16)
-    assert step.tried == ([16, 8, 4, 2, 1] if world == 1 else [16])
+        take(full, count)
+    assert full.tried == tried
+    assert f"train.batch: {count} does not fit in the memory of cpu" in str(raised.value)
+    assert message in str(raised.value)
+    assert str(raised.value).endswith("[CUDA out of memory. Tried to allocate 2.00 GiB.]")
 
 
 def test_other_errors_pass_through() -> None:
     step = full_step(8)
+    take(step, 4)  # what fits goes through
     with pytest.raises(ValueError, match="something else"), batch_that_fits(step, torch.arange(2), torch.ones(2)):
         raise ValueError("something else")
     assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes"))

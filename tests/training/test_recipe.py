@@ -19,7 +19,7 @@ from flashcaps.training import loader as sources
 from flashcaps.training.batches import Share
 from flashcaps.training.distributed import Workers
 from flashcaps.training.loader import open_sources
-from flashcaps.training.recipe import RECIPES, SECTIONS, Claim, Train, list_recipes, make_recipe, read_recipe
+from flashcaps.training.recipe import SECTIONS, Claim, Train, list_recipes, make_recipe, read_recipe
 from flashcaps.training.step import make_step
 
 from ..fake_data import SMALL, FakeTransformer, fake_load_data, small_recipe
@@ -148,17 +148,14 @@ def test_every_recipe_trains_two_steps(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_overrides_by_full_and_by_short_name() -> None:
-    recipe = small_recipe("train.epochs=7", "lr=0.5", "augment.flip=true", "ema=0.5")
-    assert (recipe.train.epochs, recipe.optimiser.lr, recipe.augment.flip, recipe.train.ema) == (7, 0.5, True, 0.5)
-    assert recipe.overrides == ("train.epochs=7", "lr=0.5", "augment.flip=true", "ema=0.5")
-
-
-def test_overrides_reach_the_model_and_the_data() -> None:
-    recipe = small_recipe("iterations=1", "model.options.leaky=true", "data.seed=3", "milestones=[1, 2]")
+    recipe = small_recipe("train.epochs=7", "lr=0.5", "augment.flip=true", "milestones=[1, 2]")
+    assert (recipe.train.epochs, recipe.optimiser.lr, recipe.augment.flip) == (7, 0.5, True)
+    assert recipe.schedule.milestones == (1, 2)
+    assert recipe.overrides == ("train.epochs=7", "lr=0.5", "augment.flip=true", "milestones=[1, 2]")
+    recipe = small_recipe("iterations=1", "model.options.leaky=true", "data.seed=3")
     assert recipe.model.overrides["iterations"] == 1
     assert recipe.model.overrides["options"] == {"leaky": True}
     assert recipe.data.options == {"seed": 3}
-    assert recipe.schedule.milestones == (1, 2)
     assert SMALL["model"].get("iterations") is None  # the source is left alone
 
 
@@ -187,14 +184,9 @@ def test_overrides_reach_the_model_and_the_data() -> None:
         ("batch=1_000_000_000_000", "train.batch: expected at most 1000000, got 1000000000000"),
         ("epochs=" + "9" * 4000, "train.epochs: expected at most 1000000, got a number of 13288 bits"),
         ("epochs=" + "9" * 40_000, "train.epochs: expected int, got '999"),
-        ("steps=-5", "train.steps: expected at least 0"),
-        ("rollback=4", "train.rollback: expected at most 3"),
-        ("crop=-1", "augment.crop: expected at least 0"),
         ("contrast=[0.5]", "augment.contrast: expected two values"),
         ("padding=2", "augment.padding: expected augment.crop beside it"),
         ("label_smoothing=0.1", "loss.label_smoothing: expected loss.kind='cross_entropy' beside it, got 'margin'"),
-        ("label_smoothing=1.0", "loss.label_smoothing: expected at least 0 and below 1"),
-        ("resize=1_000_000", "data.resize: expected at most 4096"),
         ("model.primary.types=99_999_999_999", "model.overrides.primary.types: expected at most"),
         ("model.options.rate=nan", "model.overrides.options.rate: expected a number"),
         ("data.seed=inf", "data.options.seed: expected at most"),
@@ -217,17 +209,6 @@ def test_every_number_of_a_recipe_has_limits() -> None:
     assert numbers == [f for f in fields if "limits" in f.metadata]
 
 
-def test_absurd_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "absurd.toml"
-    for content in (b"x = " + b"[" * 100_000, b"x = " + b"9" * 100_000, b"\xff\xfe\x00"):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"absurd\.toml: not TOML"):
-            read_recipe(str(path))
-    path.write_text("#" * (2 << 20))
-    with pytest.raises(ValueError, match=r"absurd\.toml: expected at most 1,048,576 bytes"):
-        read_recipe(str(path))
-
-
 def test_wrong_files_are_answered(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"recipe: no 'capsnet_mnits'; did you mean 'capsnet_mnist'\?"):
         read_recipe("capsnet_mnits")
@@ -243,11 +224,6 @@ def test_wrong_files_are_answered(tmp_path: Path) -> None:
     path.write_text('[model]\nname = "capsnet_tiny"\n[data]\nname = "mnist"\n[train]\nepcohs = 3')
     with pytest.raises(ValueError, match=r"train\.epcohs: no such field; did you mean 'epochs'"):
         read_recipe(str(path))
-
-
-def test_a_recipe_survives_json() -> None:
-    recipe = read_recipe("discriminative_mnist_l1_norec", ["epochs=2"])
-    assert make_recipe(json.loads(recipe.to_json())) == recipe
 
 
 def test_a_recipe_with_a_base_says_what_differs(tmp_path: Path) -> None:
@@ -286,15 +262,6 @@ def test_a_wrong_base_is_one_line(tmp_path: Path, text: str, message: str) -> No
         read_recipe(str(tmp_path / "mine.toml"))
 
 
-def test_recipes_that_come_along_are_three_files_deep_at_most() -> None:
-    content = {name: tomllib.loads((RECIPES / f"{name}.toml").read_text()) for name in list_recipes()}
-    for name in content:
-        chain = [name]
-        while "base" in content[chain[-1]]:
-            chain.append(content[chain[-1]]["base"])
-        assert len(chain) <= 3, chain
-
-
 @pytest.mark.parametrize("name", ["tiny", "capsnet_mnist_fast", "demo_em", "heinsen_sst2", "em_views_azimuth"])
 def test_a_recipe_is_written_whole_and_read_back(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.toml"
@@ -306,9 +273,11 @@ def test_a_recipe_is_written_whole_and_read_back(name: str, tmp_path: Path) -> N
 
 
 def test_fields_that_recipes_had_once_are_read_at_the_values_that_changed_nothing() -> None:
-    stored = json.loads(read_recipe("tiny").to_json())
+    recipe = read_recipe("tiny", ["epochs=2"])
+    stored = json.loads(recipe.to_json())
+    assert make_recipe(stored) == recipe
     stored["optimiser"]["sharpness"], stored["schedule"]["staircase"] = 0.0, True
-    assert make_recipe(stored) == read_recipe("tiny")
+    assert make_recipe(stored) == recipe
     stored["optimiser"]["sharpness"] = 0.5
     with pytest.raises(ValueError, match=r"optimiser\.sharpness: no such field"):
         make_recipe(stored)

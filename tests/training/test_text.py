@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -29,12 +25,10 @@ from flashcaps.training.recipe import Augment, read_recipe
 from flashcaps.training.text import (
     HeldText,
     KeptPhrases,
-    PackedStates,
     Phrases,
     TextStream,
     load_transformer,
     open_phrases,
-    pack,
     parts_of_like_length,
 )
 
@@ -141,19 +135,16 @@ def test_a_captured_run_on_kept_states_is_the_eager_one(
     assert captured == pytest.approx(anew, rel=5e-3)
 
 
-def test_gpt2_is_found_by_its_name_where_transformers_keeps_it(tmp_path: Path) -> None:
-    """The documented command, with a small GPT-2 in place of the large one in the cache of transformers."""
-    cache = tmp_path / "cache" / "hub" / "models--gpt2-large"
+def test_gpt2_is_found_by_its_name_where_transformers_keeps_it(tmp_path: Path, monkeypatch: Any) -> None:
+    """The documented settings, with a small GPT-2 in place of the large one in the cache of transformers."""
+    cache = tmp_path / "hub" / "models--gpt2-large"
     write_gpt2(cache / "snapshots" / "0123456789abcdef0123456789abcdef01234567")
     (cache / "refs").mkdir()
     (cache / "refs" / "main").write_text("0123456789abcdef0123456789abcdef01234567")
-    command = [sys.executable, "-m", "flashcaps", "train", "heinsen_sst5", "data.transformer=gpt2-large",
-               "data.keep=fp16", "data.counts=[24, 8, 8]", "batch=10", "--dev", "--device", "cpu", "--out",
-               str(tmp_path / "run"), "--data", str(write_trees(tmp_path))]  # fmt: skip
-    environment = os.environ | {"HF_HOME": str(tmp_path / "cache"), "HF_HUB_CACHE": str(tmp_path / "cache" / "hub")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    recipe = read_recipe("heinsen_sst5", ["data.transformer=gpt2-large", "data.keep=fp16", "data.counts=[24, 8, 8]",
+                                          "batch=10"])  # fmt: skip
+    result = train(recipe, RunOptions("cpu", str(tmp_path / "run"), str(write_trees(tmp_path)), dev=True)).result
     assert "data.transformer=gpt2-large" in result["overrides"]
     assert result["parameters"] == sum(p.numel() for p in create_model("heinsen_sst5", layers=3, width=16).parameters())
 
@@ -213,26 +204,14 @@ def split(texts: tuple[str, ...] = TEXTS) -> Split:
     return Split(images, torch.arange(len(texts)) % 2, {}, texts)
 
 
-@pytest.fixture(autouse=True)
-def _none_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No states that another test made."""
-    monkeypatch.setattr(text, "_alive", WeakSet())
-
-
-def packed_of(*texts: str, keep: str = "fp32", tokens: int = 8) -> PackedStates:
-    return PackedStates(texts, Letters(), tokens, keep)  # type: ignore[arg-type]
-
-
 def test_rows_lie_one_after_the_other_without_padding() -> None:
-    states = packed_of("abc", "z", "abc", "de")
-    assert states.number == {"abc": 0, "z": 1, "de": 2}
-    assert states.length.tolist() == [3, 1, 2]
-    assert states.first.tolist() == [1, 4, 5]
-    assert states.rows.shape == (7, 3, 6)
     letters: Any = Letters()
+    kept = KeptPhrases(split(("abc", "z", "abc", "de")), letters, 8, "fp32")
+    assert kept.length.tolist() == [3, 1, 3, 2]
+    assert kept.first.tolist() == [1, 4, 1, 5]
     expected = torch.cat([letters.states(*letters.encode([text], 8))[0] for text in ("abc", "z", "de")])
-    torch.testing.assert_close(states.rows[1:], expected)
-    assert not states.rows[0].any()
+    torch.testing.assert_close(kept.rows[1:], expected)
+    assert not kept.rows[0].any()
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 64])
@@ -241,7 +220,6 @@ def test_batches_are_those_of_states_computed_anew(tokens: int, at_a_time: int, 
     monkeypatch.setattr(text, "TOKENS", at_a_time)
     anew, kept = (open_phrases(split(), Letters(), tokens, keep) for keep in ("no", "fp32"))  # type: ignore[arg-type]
     assert isinstance(kept, KeptPhrases)
-    assert len(kept) == len(anew) == 8
     for index in (torch.tensor([4, 0, 5]), torch.tensor([5]), torch.arange(8)):
         for a, b in zip(anew.batch(index), kept.batch(index), strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
@@ -252,7 +230,7 @@ def test_batches_are_those_of_states_computed_anew(tokens: int, at_a_time: int, 
 def test_half_of_the_memory_is_nearly_as_good(keep: str, near: float) -> None:
     anew, kept = (open_phrases(split(), Letters(), 64, k) for k in ("no", keep))  # type: ignore[arg-type]
     assert isinstance(kept, KeptPhrases)
-    assert kept.packed.rows.element_size() == 2
+    assert kept.rows.element_size() == 2
     a, b = anew.batch(torch.arange(8)), kept.batch(torch.arange(8))
     assert b.inputs.dtype == torch.float32
     torch.testing.assert_close(a.inputs, b.inputs, rtol=0, atol=near)
@@ -283,29 +261,6 @@ def test_a_real_transformer_gives_the_same_batches_both_ways(tmp_path: Any) -> N
     torch.testing.assert_close(a.inputs, half.inputs, rtol=2e-3, atol=2e-3)
 
 
-def test_texts_that_another_run_holds_are_not_computed_again() -> None:
-    letters: Any = Letters()
-    first = pack(TEXTS, letters, 8, "fp32")
-    read = letters.read
-    assert pack(TEXTS[2:4], letters, 8, "fp32") is first
-    assert pack(TEXTS, Letters(device="cpu:0"), 8, "fp32") is first  # type: ignore[arg-type]
-    assert letters.read == read
-    assert pack((*TEXTS, "new"), letters, 8, "fp32") is not first
-    for other in (pack(TEXTS, letters, 7, "fp32"), pack(TEXTS, letters, 8, "bf16"),
-                  pack(TEXTS, Letters("others"), 8, "fp32")):  # type: ignore[arg-type]  # fmt: skip
-        assert other is not first
-
-
-def test_states_go_with_the_last_that_holds_them() -> None:
-    letters: Any = Letters("gone")
-    phrases = open_phrases(split(), letters, 8, "fp32")
-    read = letters.read
-    del phrases
-    gc.collect()
-    open_phrases(split(), letters, 8, "fp32")
-    assert letters.read == 2 * read
-
-
 def test_the_longest_are_read_first_and_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "TOKENS", 12)
     length = torch.tensor([3, 20, 0, 5, 4, 3, 1])
@@ -319,7 +274,7 @@ def test_what_does_not_fit_is_told_before_it_is_computed(monkeypatch: pytest.Mon
     texts = tuple("x" * 60 + str(k) for k in range(1000))
     with pytest.raises(ValueError, match=r"data\.keep: 62,891 tokens x 3 layers x 6 in fp32 need 4 MiB, 3 MiB are free "
                                          r"on cpu; data\.keep=no .*data\.phrases=false"):  # fmt: skip
-        pack(texts, Letters(), 64, "fp32")  # type: ignore[arg-type]
+        KeptPhrases(split(texts), Letters(), 64, "fp32")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("keep", "scale", "remedy"), [("fp16", 1e5, "bf16"), ("bf16", float("inf"), "no")])
@@ -327,7 +282,7 @@ def test_numbers_past_the_end_of_a_precision_are_told(keep: str, scale: float, r
     plain = Letters.states
     monkeypatch.setattr(Letters, "states", lambda self, ids, mask: plain(self, ids, mask) * scale)
     with pytest.raises(ValueError, match=rf"hold numbers that {keep} cannot; use data\.keep={remedy}"):
-        pack(TEXTS, Letters("large"), 8, keep)  # type: ignore[arg-type]
+        KeptPhrases(split(), Letters("large"), 8, keep)  # type: ignore[arg-type]
 
 
 @pytest.mark.gpu

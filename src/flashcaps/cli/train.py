@@ -18,11 +18,10 @@ from rich.table import Table
 from ..training import loop as training
 from ..training.checkpoint import load
 from ..training.distributed import find_device
-from ..training.ensemble import ensemble_result, open_ensemble
-from ..training.evaluate import Evaluation, confusion_text, evaluate_as
+from ..training.evaluate import Evaluation, confusion_text, evaluate_as, open_ensemble
 from ..training.loader import open_sources
 from ..training.recipe import Recipe, make_recipe, read_recipe
-from ..training.results import duration
+from ..training.results import duration, ensemble_result
 from ..training.results import keep as keep_result
 from .console import console
 from .names import Algorithm, DataRoot, Device, RecipeName, RunName, Weights

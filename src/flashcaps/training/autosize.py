@@ -59,16 +59,6 @@ class Sized(NamedTuple):
     why: tuple[str, ...]
 
 
-class Features(NamedTuple):
-    """A model and its backbone, options of its primary capsules and the grid they leave, and why these."""
-
-    model: str
-    backbone: Any
-    primary: dict[str, int]
-    grid: tuple[int, int]
-    why: str
-
-
 def size_model(
     image: Image, classes: int, routing: str = "dynamic", *, multilabel: bool = False, backbone: str = ""
 ) -> Sized:
@@ -78,7 +68,7 @@ def size_model(
         raise ValueError(f"image: expected at least {SMALLEST} x {SMALLEST} pixels, got {got}; scale it up")
     check_choice("routing", routing, ROUTING)
     features = _pretrained(image, backbone) if backbone else _one_convolution(image) or _residual(image)
-    grid, each = features.grid, classes * DIM * CLASS_DIM  # weights a primary capsule
+    grid, each = features.grid, classes * DIM * CLASS_DIM  # weights of a primary capsule
     types = next((t for t in TYPES if math.prod(grid) * t * each <= WEIGHTS), TYPES[-1])
     capsules, pixels = math.prod(grid) * types, math.prod(image)
     draws = pixels <= PIXELS and not multilabel
@@ -91,23 +81,23 @@ def size_model(
     overrides: dict[str, Any] = {
         "image": list(image),
         "classes": classes,
-        "backbone": features.backbone,
-        "primary": {"types": types, "dim": DIM, **features.primary},
+        "backbone": features.overrides["backbone"],
+        "primary": {"types": types, "dim": DIM, **features.overrides["primary"]},
         "decoder": [128, 256] if draws else False,
     }
     if routing != "dynamic":
         overrides["routing"] = routing
     why = (
-        features.why,
+        *features.why,
         f"primary capsules: a grid of {grid[0]} x {grid[1]} x {types} types = {capsules:,}, so that their transforms "
         f"to {classes} classes have {capsules * each:,} weights (at most {WEIGHTS:,})",
         f"class capsules: {classes} of {CLASS_DIM}, routed by {routing}",
         decoder,
     )
-    return Sized(features.model, overrides, grid, why)
+    return features._replace(overrides=overrides, why=why)
 
 
-def _pretrained(image: Image, backbone: str) -> Features:
+def _pretrained(image: Image, backbone: str) -> Sized:
     """A network of timm; primary capsules at every place of its last feature map, or every second where it is large."""
     if not backbone.startswith(PREFIX):
         raise ValueError(f"backbone: expected {PREFIX}NAME, as timm:resnet18, got {backbone!r}")
@@ -116,10 +106,11 @@ def _pretrained(image: Image, backbone: str) -> Features:
     kernel, stride = (1, 1) if max(height, width) <= LONGEST or min(height, width) < 3 else (3, 2)
     grid = _places(height, width, kernel, stride)
     why = f"backbone: {backbone}, pretrained, whose last feature map has {channels} channels of {height} x {width}"
-    return Features("capsnet_tiny", backbone, {"kernel": kernel, "stride": stride}, grid, why)
+    overrides = {"backbone": backbone, "primary": {"kernel": kernel, "stride": stride}}
+    return Sized("capsnet_tiny", overrides, grid, (why,))
 
 
-def _one_convolution(image: Image) -> Features | None:
+def _one_convolution(image: Image) -> Sized | None:
     """With the smallest stride that leaves at most LONGEST places; None where no stride does."""
     c, height, width = image
     primary_kernel, primary_stride = (5, 2) if min(height, width) >= 14 else (3, 1)
@@ -133,11 +124,14 @@ def _one_convolution(image: Image) -> Features | None:
     channels = 32 if c == 1 else 64
     why = (f"backbone: one convolution, {channels} channels, kernel {kernel}, stride {stride}: the smallest stride "
            f"that leaves at most {LONGEST} places along the longer side")  # fmt: skip
-    backbone = {"channels": channels, "kernel": kernel, "stride": stride}
-    return Features("capsnet_tiny", backbone, {"kernel": primary_kernel, "stride": primary_stride}, grid, why)
+    overrides = {
+        "backbone": {"channels": channels, "kernel": kernel, "stride": stride},
+        "primary": {"kernel": primary_kernel, "stride": primary_stride},
+    }
+    return Sized("capsnet_tiny", overrides, grid, (why,))
 
 
-def _residual(image: Image) -> Features:
+def _residual(image: Image) -> Sized:
     _, height, width = image
     halvings = math.ceil(math.log2(max(height, width) / FEATURES))
     stages = [[min(16 << k, 128), 1, 2] for k in range(halvings)]
@@ -147,8 +141,8 @@ def _residual(image: Image) -> Features:
     grid = _places(height + 2, width + 2, kernel, 2)
     why = (f"backbone: a residual network that halves {halvings} times, to {height} x {width}: one convolution would "
            f"need a stride above {STRIDES[-1]}")  # fmt: skip
-    primary = {"kernel": kernel, "stride": 2, "padding": 1}
-    return Features("dynamic_resnet_cifar10", {"stages": stages}, primary, grid, why)
+    overrides = {"backbone": {"stages": stages}, "primary": {"kernel": kernel, "stride": 2, "padding": 1}}
+    return Sized("dynamic_resnet_cifar10", overrides, grid, (why,))
 
 
 def _places(height: int, width: int, kernel: int, stride: int) -> tuple[int, int]:

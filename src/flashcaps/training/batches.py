@@ -8,7 +8,8 @@ any number of processes share what one would take, and a captured step is fed by
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from concurrent.futures import Future
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -16,10 +17,12 @@ from torch import Tensor
 from ..data import Dataset, Split, make_generator, to_float
 from ..data import augment as change
 from ..data.random import draws, uniform
+from ..data.split import StoredImages
 from ..nn.losses import multi_hot
 from .recipe import Augment
 
 _TABLE = 1 << 16
+AHEAD = 3  # batches of pictures on disk that are read before they are asked for
 
 
 class Batch(NamedTuple):
@@ -50,30 +53,44 @@ class Share(NamedTuple):
     world: int = 1
 
 
-class Stream(Protocol):
-    """What the training loop asks of its data."""
+class Stream:
+    """What the loop trains on: `steps` whole batches an epoch, so that every step has the same shape."""
 
-    share: Share
-    steps: int  # in an epoch
+    def __init__(self, examples: int, share: Share, seed: int) -> None:
+        self.examples, self.share, self.seed = examples, share, seed
+        self.steps = examples // (share.batch * share.world)
+        if self.steps < 1:
+            raise ValueError(f"train.batch: expected at most {examples // share.world} (the data have {examples} "
+                             f"examples, for {share.world} processes), got {share.batch}")
 
-    def plan(self, epoch: int) -> Plan: ...
+    def plan(self, epoch: int) -> Plan:
+        raise NotImplementedError
 
-    def batch(self, index: Tensor, noise: Tensor) -> Batch: ...
+    def batch(self, index: Tensor, noise: Tensor) -> Batch:
+        """The examples at index (n,), changed by their random numbers (n, columns)."""
+        raise NotImplementedError
 
 
-class Held(Protocol):
-    """Examples to evaluate on, always the same."""
+class Held:
+    """Examples to evaluate on, always the same. rule: how scores become an answer, "top1", "top2" or "threshold"."""
 
-    rule: str  # how scores become an answer: "top1", "top2" or "threshold"
-    classes: int
+    def __init__(self, count: int, classes: int, rule: str, device: torch.device | str = "cpu") -> None:
+        self.count, self.classes, self.rule, self.device = count, classes, rule, device
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return self.count
 
-    def batches(self, size: int) -> Iterator[Batch]: ...
+    def take(self, index: Tensor) -> Batch:
+        """The examples at index (n,)."""
+        raise NotImplementedError
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        for index in torch.arange(self.count, device=self.device).split(size):
+            yield self.take(index)
 
     def some(self, count: int) -> Batch:
         """A few examples of all classes."""
-        ...
+        return self.take(spread(self.count, count).to(self.device))
 
 
 class Augmentation:
@@ -127,53 +144,82 @@ class Augmentation:
         return self.table[(noise[:, 0] * _TABLE).long()], noise[:, 1].argsort()
 
 
-def check_enough(examples: int, share: Share) -> int:
-    """Steps in an epoch: whole batches only, so that every step has the same shape."""
-    steps = examples // (share.batch * share.world)
-    if steps < 1:
-        raise ValueError(f"train.batch: expected at most {examples // share.world} (the data have {examples} examples, "
-                         f"for {share.world} processes), got {share.batch}")
-    return steps
+class ShuffledStream(Stream):
+    """Examples with these labels, each once an epoch in a new order; a last partial batch is left out."""
 
-
-def shuffle(examples: int, columns: int, share: Share, epoch: int, seed: int, device: torch.device) -> Plan:
-    """A new order of all examples, and `columns` numbers for each place in it, for (seed, epoch)."""
-    b, rank, world = share
-    steps = check_enough(examples, share)
-    place = epoch * examples + torch.arange(examples, device=device)
-    order = draws(seed, place, 1)[:, 0].argsort()
-    mine = (x[: steps * world * b].view(steps, world, b)[:, rank] for x in (order, place))
-    index, place = (x.contiguous() for x in mine)
-    return Plan(index, uniform(seed + 1, place.view(-1), columns).view(steps, b, columns))
-
-
-class ImageStream:
-    """The images of a split, each once an epoch in a new order; a last partial batch is left out."""
-
-    def __init__(self, split: Split, augment: Augment, share: Share, classes: int, seed: int) -> None:
-        self.split, self.share, self.classes, self.seed = split, share, classes, seed
-        self.steps = check_enough(len(split), share)
-        self.augment = Augmentation(augment, split.images.device, seed)
+    def __init__(self, labels: Tensor, augment: Augment, share: Share, classes: int, seed: int) -> None:
+        super().__init__(len(labels), share, seed)
+        self.labels, self.classes = labels, classes
+        self.augment = Augmentation(augment, labels.device, seed)
 
     def plan(self, epoch: int) -> Plan:
-        plan = shuffle(len(self.split), self.augment.columns, self.share, epoch, self.seed, self.split.labels.device)
+        """The order of all examples, and the random numbers of each place in it, for (seed, epoch)."""
+        (b, rank, world), columns = self.share, self.augment.columns
+        place = epoch * self.examples + torch.arange(self.examples, device=self.labels.device)
+        order = draws(self.seed, place, 1)[:, 0].argsort()
+        mine = (x[: self.steps * world * b].view(self.steps, world, b)[:, rank] for x in (order, place))
+        index, place = (x.contiguous() for x in mine)
+        noise = uniform(self.seed + 1, place.view(-1), columns).view(self.steps, b, columns)
         if self.augment.spec.alternate:
-            u = uniform(self.seed + 2, plan.index.view(-1), 1).view(plan.index.shape)
-            plan.noise[..., self.augment.flipped] = (u + 0.5 * (epoch % 2)) % 1
-        return plan
+            u = uniform(self.seed + 2, index.view(-1), 1).view(index.shape)
+            noise[..., self.augment.flipped] = (u + 0.5 * (epoch % 2)) % 1
+        return Plan(index, noise)
+
+
+class ImageStream(ShuffledStream):
+    """The images of a split."""
+
+    def __init__(self, split: Split, augment: Augment, share: Share, classes: int, seed: int) -> None:
+        super().__init__(split.labels, augment, share, classes, seed)
+        self.split = split
+
+    def images(self, index: Tensor) -> Tensor:
+        return self.split.images[index]
 
     def batch(self, index: Tensor, noise: Tensor) -> Batch:
-        labels = self.split.labels[index]
-        images, targets = self.augment(self.split.images[index], labels, noise, self.classes)
+        labels = self.labels[index]
+        images, targets = self.augment(self.images(index), labels, noise, self.classes)
         return Batch(images, targets, labels, images)
 
 
-class PairStream:
+class StreamedImages(ImageStream):
+    """The batches of ImageStream, from a split whose images are StoredImages: they are read a few batches ahead.
+
+    In memory are 8 bytes an example for the order of an epoch, as much for its inverse, the random numbers of the plan
+    and the pictures of AHEAD + 1 batches. Any rows may be asked for, so that a run can resume anywhere; those that
+    follow in the plan are read ahead.
+    """
+
+    def __init__(self, split: Split, augment: Augment, share: Share, classes: int, seed: int) -> None:
+        super().__init__(split, augment, share, classes, seed)
+        self.stored = cast(StoredImages, split.images)
+        self.order = torch.zeros(0, dtype=torch.int64)
+        self.place = torch.zeros(len(split), dtype=torch.int64)  # of each example in the order
+        self.reading: dict[int, Future[Tensor]] = {}
+
+    def plan(self, epoch: int) -> Plan:
+        """The index stays on the CPU, where files are read."""
+        plan = super().plan(epoch)
+        index = plan.index.cpu()
+        self.order = index.flatten()
+        self.place[self.order] = torch.arange(len(self.order))
+        return Plan(index, plan.noise)
+
+    def images(self, index: Tensor) -> Tensor:
+        """Waits for the examples at `index`, and starts to read those after them in the plan."""
+        first = int(self.place[index[0]])
+        ahead = self.order[first : first + len(index) + AHEAD * self.share.batch]
+        asked, wanted = (self.stored.index[rows].tolist() for rows in (index, torch.cat([index, ahead])))
+        self.reading = {k: self.reading.get(k) or self.stored.begin(k) for k in dict.fromkeys(wanted)}
+        return self.stored.end([self.reading[k] for k in asked])
+
+
+class PairStream(Stream):
     """Composed images, each a new one; an epoch has as many as there are digits."""
 
     def __init__(self, pairs: Any, share: Share, seed: int) -> None:
-        self.pairs, self.share, self.seed = pairs, share, seed
-        self.steps = check_enough(len(pairs), share)
+        super().__init__(len(pairs), share, seed)
+        self.pairs = pairs
 
     def plan(self, epoch: int) -> Plan:
         b, rank, world = self.share
@@ -195,45 +241,29 @@ def pair_batch(pair: Any) -> Batch:
     return Batch(pair.images, pair.targets, pair.labels, pair.sources)
 
 
-class HeldImages:
-    """A split as it is; the centre where training takes crops."""
+class HeldImages(Held):
+    """A split as it is, or its centres where training takes crops; of several classes an image, all are to be found."""
 
-    def __init__(self, split: Split, crop: int, classes: int, rule: str = "top1") -> None:
-        self.split, self.crop, self.classes, self.rule = split, crop, classes, rule
+    def __init__(self, split: Split, crop: int, dataset: Dataset) -> None:
+        rule = "threshold" if dataset.multilabel else "top1"
+        super().__init__(len(split), dataset.classes, rule, split.labels.device)
+        self.split, self.crop = split, crop
 
-    def __len__(self) -> int:
-        return len(self.split)
-
-    def batches(self, size: int) -> Iterator[Batch]:
-        for images, labels in zip(self.split.images.split(size), self.split.labels.split(size), strict=True):
-            yield self._batch(images, labels)
-
-    def some(self, count: int) -> Batch:
-        index = spread(len(self), count).to(self.split.labels.device)
-        return self._batch(self.split.images[index], self.split.labels[index])
-
-    def _batch(self, images: Tensor, labels: Tensor) -> Batch:
+    def take(self, index: Tensor) -> Batch:
+        images, labels = self.split.images[index], self.split.labels[index]
         images = to_float(change.center_crop(images, self.crop) if self.crop else images)
         return Batch(images, labels, labels, images)
 
 
-def held_images(split: Split, crop: int, dataset: Dataset) -> HeldImages:
-    """Images to evaluate on, of one class each or of several: then the answer is every class above the threshold."""
-    return HeldImages(split, crop, dataset.classes, "threshold" if dataset.multilabel else "top1")
+class HeldPairs(Held):
+    """The first `count` composed images. rule: "top2" where there are always two, "threshold" where one or two."""
 
+    def __init__(self, pairs: Any, count: int, classes: int, rule: str) -> None:
+        super().__init__(count, classes, rule, pairs.device)
+        self.pairs = pairs
 
-class HeldPairs:
-    """A fixed set of composed images. rule: "top2" where there are always two, "threshold" where one or two."""
-
-    def __init__(self, fixed: Any, rule: str, classes: int) -> None:
-        self.fixed, self.rule, self.classes = fixed, rule, classes
-
-    def __len__(self) -> int:
-        return len(self.fixed)
-
-    def batches(self, size: int) -> Iterator[Batch]:
-        for pair in self.fixed.batches(size):
-            yield pair_batch(pair)
+    def take(self, index: Tensor) -> Batch:
+        return pair_batch(self.pairs.at(index))
 
     def some(self, count: int) -> Batch:
-        return pair_batch(self.fixed.fixed_batch(0, count))
+        return self.take(torch.arange(min(count, self.count), device=self.device))

@@ -84,9 +84,8 @@ def save_weights(path: Path, model: nn.Module, config: dict[str, Any]) -> None:
 
 def weights_bytes(model: nn.Module, config: dict[str, Any]) -> bytes:
     """A safetensors file: the state of the model, the config and the digest of both."""
-    own = {"model": {"name": model.name, "overrides": model.overrides}}
     plain = {name: x.detach().cpu().contiguous().clone() for name, x in model.state_dict().items()}
-    whole = own | config
+    whole = {"model": {"name": model.name, "overrides": model.overrides}} | config
     whole |= {"sha256": weights_digest(plain, whole)}  # inside: two keys of metadata are written in either order
     return save_bytes(plain, metadata={"flashcaps": json.dumps(whole)})
 
@@ -104,7 +103,9 @@ def weights_digest(weights: dict[str, Tensor], config: dict[str, Any]) -> str:
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """(weights, config) of a file, compressed or not; an error names what is wrong with it."""
     try:
-        raw = decompress(path) if is_compressed(path) else path.read_bytes()
+        with path.open("rb") as stream:
+            compressed = stream.read(len(MAGIC)) == MAGIC  # whatever the name; no safetensors file begins so
+        raw = decompress(path) if compressed else path.read_bytes()
         weights = load_bytes(raw)  # checks the header, too, but returns no metadata
         metadata = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
     except (SafetensorError, OSError, KeyError, TypeError) as error:  # the last two: a dtype, a size torch lacks
@@ -112,7 +113,12 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"{path}: not a whole safetensors file ({why}); get or train it again") from None
     if "flashcaps" not in metadata:
         raise ValueError(f"{path}: expected weights that flashcaps saved, got safetensors without its config")
-    config = _parse(path, metadata["flashcaps"])
+    try:
+        config = json.loads(metadata["flashcaps"])
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: the config in it is damaged ({error}); get or train it again") from None
+    if not isinstance(config, dict) or "model" not in config:
+        raise ValueError(f"{path}: the config in it names no model; get or train it again")
     digest = config.pop("sha256", None)
     if digest is not None and (found := weights_digest(weights, config)) != digest:
         raise ValueError(f"{path}: expected sha256 {digest}, found {found}; the file is damaged, get or train it again")
@@ -120,12 +126,6 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if x.is_floating_point() and not torch.isfinite(x).all():
             raise ValueError(f"{path}: {name}: expected finite weights, got {int((~x.isfinite()).sum())} NaN or Inf")
     return weights, config
-
-
-def is_compressed(path: Path) -> bool:
-    """Judged by the first bytes, not the name; no safetensors file begins with them."""
-    with path.open("rb") as stream:
-        return stream.read(len(MAGIC)) == MAGIC
 
 
 def compress(raw: bytes) -> bytes:
@@ -166,16 +166,6 @@ def _lzma() -> ModuleType:
     return lzma
 
 
-def _parse(path: Path, text: str) -> dict[str, Any]:
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: the config in it is damaged ({error}); get or train it again") from None
-    if not isinstance(config, dict) or "model" not in config:
-        raise ValueError(f"{path}: the config in it names no model; get or train it again")
-    return config
-
-
 def load(
     name: str | os.PathLike[str],
     *,
@@ -204,22 +194,17 @@ def find_weights(name: str | os.PathLike[str], weights: str | None = None) -> Pa
     if path.is_file():
         return path
     if path.is_dir():
-        return _in_folder(path, weights)
+        result = path / "result.json"
+        tested = (json.loads(result.read_text()).get("weights"),) if result.is_file() else ()
+        for which in (weights,) if weights else (*tested, *PREFERRED):
+            if (found := path / f"{which}.safetensors").is_file():
+                return found
+        raise FileNotFoundError(f"{path}: no {weights or 'ema, last or best'}.safetensors; is the run finished?")
     shipped = shipped_files()
     if str(name) in shipped:
         return shipped[str(name)]
     hint = nearest(str(name), shipped) or f"; by name there are {', '.join(sorted(shipped)) or 'none'}"
     raise FileNotFoundError(f"name: {name} is neither a run folder, a weights file nor a shipped name{hint}")
-
-
-def _in_folder(folder: Path, weights: str | None) -> Path:
-    result = folder / "result.json"
-    tested = (json.loads(result.read_text()).get("weights"),) if result.is_file() else ()
-    for which in (weights,) if weights else (*tested, *PREFERRED):
-        path = folder / f"{which}.safetensors"
-        if path.is_file():
-            return path
-    raise FileNotFoundError(f"{folder}: no {weights or 'ema, last or best'}.safetensors; is the run finished?")
 
 
 def save_state(folder: Path, state: dict[str, Any], step: int) -> None:

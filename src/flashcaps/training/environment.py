@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from importlib import metadata, util
 from typing import NamedTuple
 
@@ -42,12 +43,10 @@ class Active(NamedTuple):
 
 def versions() -> dict[str, str]:
     """Python's and those of the packages that compute; "" for one that is not installed."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version()} | dict.fromkeys(PACKAGES, "")
     for name in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = ""
     return found
 
 
@@ -99,16 +98,12 @@ def compare_backends(device: torch.device | str = "cpu") -> list[Comparison]:
     for name in ROUTING:
         reference = _run(name, "reference", device)
         for backend in BACKENDS:
-            if backend in ("auto", "reference"):
+            elsewhere = backend == "triton" and torch.device(device).type != "cuda"  # its interpreter is for tests
+            if backend in ("auto", "reference") or elsewhere:
                 continue
-            if backend == "triton" and torch.device(device).type != "cuda":
-                continue  # elsewhere there is only its interpreter, which is for tests
-            try:
+            with suppress(ValueError):  # this algorithm has no such form, or it cannot run here
                 other = _run(name, backend, device)
-            except ValueError:  # this algorithm has no such form, or it cannot run here
-                continue
-            output, gradient = (_off(a, b) for a, b in zip(other, reference, strict=True))
-            rows.append(Comparison(name, backend, output, gradient))
+                rows.append(Comparison(name, backend, *map(_off, other, reference)))
     return rows
 
 

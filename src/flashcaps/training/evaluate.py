@@ -1,17 +1,25 @@
-"""Evaluation of a model: error with its 95 % interval, confusion table, and accuracy for several digits an image."""
+"""Evaluation of a model, or of several as one: error with its 95 % interval, confusion table, digits found.
+
+    model, members = open_ensemble(["runs/capsnet_cifar10-0", "runs/capsnet_cifar10-1"])
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..models.base import Output
 from .batches import Batch, Held
-from .recipe import Recipe
+from .checkpoint import load
+from .recipe import Claim, Recipe, make_recipe
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % point
 
@@ -165,3 +173,48 @@ def confusion_text(evaluation: Evaluation, names: tuple[str, ...] = ()) -> str:
     head = " " * width + "".join(f"{n:>{width}}" for n in names)
     rows = [f"{names[t]:>{width}}" + "".join(f"{n or '.':>{width}}" for n in row) for t, row in enumerate(table)]
     return "\n".join([head, *rows])
+
+
+class Ensemble(nn.Module):
+    """The mean of the members' scores: of lengths, activations or logits, whichever their loss takes."""
+
+    def __init__(self, members: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        if not self.members:
+            raise ValueError("members: expected at least one model, got none")
+
+    def forward(self, inputs: Tensor, **options: Any) -> Output:
+        scores = [member(inputs, **options).scores.float() for member in self.members]  # each (B, K)
+        return Output(torch.stack(scores).mean(0), None)
+
+
+class Member(NamedTuple):
+    """A checkpoint of the ensemble; result is what its run's result.json says, {} where there is none."""
+
+    recipe: Recipe
+    result: dict[str, Any]
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What members must have in common: everything but the seed."""
+        alike = replace(self.recipe, train=replace(self.recipe.train, seed=0), overrides=(), claim=Claim(), about="")
+        return alike.to_dict()
+
+
+def open_ensemble(
+    runs: Sequence[str], *, weights: str | None = None, device: torch.device | str = "cpu"
+) -> tuple[Ensemble, list[Member]]:
+    """The checkpoints of one recipe, whatever their seeds, as one model."""
+    models: list[Any] = [load(run, weights=weights, device=device) for run in runs]
+    members: list[Member] = []
+    for run, model in zip(runs, models, strict=True):
+        path = Path(run) / "result.json"
+        result = json.loads(path.read_text()) if path.is_file() else {}
+        members.append(Member(make_recipe(model.config["recipe"]), result))
+        if members[-1].common != members[0].common:
+            raise ValueError(f"--ensemble: expected runs of one recipe that differ in their seed alone, got {runs[0]} "
+                             f"({members[0].recipe.name}) and {run} ({members[-1].recipe.name}) with other fields")
+    if len({member.recipe.train.seed for member in members}) < len(members):
+        raise ValueError("--ensemble: expected runs of different seeds, got one twice; train others with --seed")
+    return Ensemble(models).eval(), members

@@ -11,9 +11,8 @@ from ..data import Dataset, DiverseMultiMNIST, Split, holdout, load_data
 from ..data.augment import resize
 from ..data.files import Root
 from ..data.split import StoredImages
-from .batches import Held, HeldPairs, ImageStream, PairStream, Share, Stream, held_images, spread
+from .batches import Held, HeldImages, HeldPairs, ImageStream, PairStream, Share, Stream, StreamedImages, spread
 from .recipe import Augment, Data, Recipe
-from .streaming import StreamedImages
 
 DEV_EXAMPLES = 512
 
@@ -36,37 +35,29 @@ def open_sources(
     spec = recipe.data
     dataset, validation = load_splits(spec, root, device)
     streamed = isinstance(dataset.train.images, StoredImages)
-    if streamed:
-        _check_streamed(recipe, device, share)
-    splits = {"train": dataset.train, "test": dataset.test, "validation": validation}
+    if streamed and spec.resize:
+        raise ValueError("data.resize: pictures that stay on disk are scaled as they are read; use data.size=[H, W]")
+    if streamed and device.type == "cuda" and recipe.train.capture and share is not None and share.world == 1:
+        raise ValueError("train.capture: a step that reads files cannot be captured; run it with train.capture=false")
+    splits: dict[str, Any] = {"train": dataset.train, "test": dataset.test, "validation": validation}
+    splits = {name: split for name, split in splits.items() if split is not None}
     for name, split in splits.items():
-        if split is not None and dev:
+        if dev:
             split = split.select(spread(len(split), DEV_EXAMPLES))
-        if split is not None and spec.resize:
+        if spec.resize:
             split = replace(split, images=resize(split.images, spec.resize))
-        splits[name] = split if split is None else split.to(device)
+        splits[name] = split.to(device)
     if dataset.train.text is not None:
         return _text(recipe, dataset, splits, device, share)
     if dataset.compose is not None:
         return _pairs(recipe, dataset, splits, share, DEV_EXAMPLES if dev else spec.test)
-    train, test = splits["train"], splits["test"]
-    assert train is not None
-    assert test is not None
-    crop = recipe.augment.crop
-    held = None if splits["validation"] is None else held_images(splits["validation"], crop, dataset)
-    seed, classes = recipe.train.seed, dataset.classes
+    crop, classes = recipe.augment.crop, dataset.classes
+    held = {name: HeldImages(split, crop, dataset) for name, split in splits.items()}
     kind = StreamedImages if streamed else ImageStream
-    stream = None if share is None else kind(train, recipe.augment, share, classes, seed)
+    stream = None if share is None else kind(splits["train"], recipe.augment, share, classes, recipe.train.seed)
     image = (dataset.shape[0], crop, crop) if crop else dataset.shape
     options = {"classes": classes, "image": image} if streamed else {}
-    return Sources(dataset, stream, held, held_images(test, crop, dataset), options)
-
-
-def _check_streamed(recipe: Recipe, device: torch.device, share: Share | None) -> None:
-    if recipe.data.resize:
-        raise ValueError("data.resize: pictures that stay on disk are scaled as they are read; use data.size=[H, W]")
-    if device.type == "cuda" and recipe.train.capture and share is not None and share.world == 1:
-        raise ValueError("train.capture: a step that reads files cannot be captured; run it with train.capture=false")
+    return Sources(dataset, stream, held.get("validation"), held["test"], options)
 
 
 def load_splits(spec: Data, root: Root, device: torch.device) -> tuple[Dataset, Split | None]:
@@ -89,28 +80,22 @@ def _pairs(recipe: Recipe, dataset: Dataset, splits: dict[str, Any], share: Shar
     if recipe.augment != Augment():
         raise ValueError(f"augment: expected none for composed images, which are all new, got {recipe.augment}")
     rule = "threshold" if compose is DiverseMultiMNIST else "top2"
-
-    def held(split: Split | None) -> HeldPairs | None:
-        return None if split is None else HeldPairs(compose(split).fixed(count), rule, dataset.classes)
-
     stream = None if share is None else PairStream(compose(splits["train"]), share, recipe.train.seed)
-    test = held(splits["test"])
-    assert test is not None
-    return Sources(dataset, stream, held(splits["validation"]), test, {})
+    held = {name: HeldPairs(compose(split), count, dataset.classes, rule)
+            for name, split in splits.items() if name != "train"}
+    return Sources(dataset, stream, held.get("validation"), held["test"], {})
 
 
 def _text(
     recipe: Recipe, dataset: Dataset, splits: dict[str, Any], device: torch.device, share: Share | None
 ) -> Sources:
-    from .text import HeldText, Phrases, TextStream, load_transformer, open_phrases
+    from .text import HeldText, TextStream, load_transformer, open_phrases
 
-    spec, seed, classes = recipe.data, recipe.train.seed, dataset.classes
+    spec, classes = recipe.data, dataset.classes
     transformer = load_transformer(spec.transformer, device)
-
-    def phrases(name: str) -> Phrases:
-        return open_phrases(splits[name], transformer, spec.tokens, spec.keep)
-
-    stream = None if share is None else TextStream(phrases("train"), recipe.augment, share, classes, seed)
-    held = {name: HeldText(phrases(name), classes) for name in ("validation", "test") if splits[name] is not None}
+    wanted = [name for name in splits if name != "train" or share is not None]
+    phrases = {name: open_phrases(splits[name], transformer, spec.tokens, spec.keep) for name in wanted}
+    stream = None if share is None else TextStream(phrases["train"], recipe.augment, share, classes, recipe.train.seed)
+    held = {name: HeldText(found, classes) for name, found in phrases.items()}
     options = {"layers": transformer.layers, "width": transformer.width}
     return Sources(dataset, stream, held.get("validation"), held["test"], options)

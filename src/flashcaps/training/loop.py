@@ -20,6 +20,7 @@ from ..models import create_model
 from ..routing.checks import TooLarge
 from .autosize import own_command
 from .batches import Share
+from .checkpoint import load
 from .distributed import Stopped, StopSignals, Workers, join_workers, lost_workers, set_precision, was_restarted
 from .evaluate import Evaluation, evaluate_as
 from .guard import NonFinite, first_bad, raise_non_finite
@@ -103,7 +104,11 @@ def train_once(
     sources = open_sources(recipe, options.data, workers.device, share, dev=options.dev)
     stream = sources.train
     assert stream is not None
-    check_validation(recipe, sources)
+    spec = recipe.train
+    if sources.validation is None and (spec.select == "validation" or (spec.stop_error and spec.select == "last")):
+        asks = "select" if spec.select == "validation" else "stop_error"
+        raise ValueError(f"train.{asks}: expected validation data to go by, got none of {recipe.data.name}; hold some "
+                         "out of training with data.validation=N")
     run.class_names = sources.dataset.class_names
     torch.manual_seed(recipe.train.seed)
     model = create_model(recipe.model.name, **sources.options | recipe.model.overrides).to(workers.device)
@@ -216,15 +221,6 @@ def make_share(recipe: Recipe, state: dict[str, Any] | None, workers: Workers) -
     return Share(images // workers.world, workers.rank, workers.world)
 
 
-def check_validation(recipe: Recipe, sources: Sources) -> None:
-    """Raises where the recipe needs validation data and there are none."""
-    spec = recipe.train
-    if sources.validation is None and (spec.select == "validation" or (spec.stop_error and spec.select == "last")):
-        asks = "select" if spec.select == "validation" else "stop_error"
-        raise ValueError(f"train.{asks}: expected validation data to go by, got none of {recipe.data.name}; hold some "
-                         "out of training with data.validation=N")
-
-
 def validate(step: TrainStep, sources: Sources, run: RunFolder, at: int, progress: Progress) -> bool:
     """Evaluates on validation data (or test data, where the recipe selects by them) and keeps the best weights.
 
@@ -260,8 +256,6 @@ def finish(step: TrainStep, sources: Sources, run: RunFolder, at: int, progress:
             run.weights("ema", step.average.model, at)
     workers.agreed(False)
     if recipe.train.select != "last" and (run.path / "best.safetensors").is_file():
-        from .checkpoint import load
-
         chosen, model = "best", load(run.path, weights="best", device=workers.device)
     test = evaluate_as(recipe, model, sources.test, recipe.train.batch)
     result = run_result(recipe, run, step, test, chosen, at)

@@ -71,13 +71,13 @@ def memory_warning(recipe: Recipe, device: torch.device, free: int | None = None
     """A warning where a step would not fit in free memory, with a batch that would. None for models of text."""
     model = create_model(recipe.model.name, **for_loading(recipe.model.overrides))  # no weights are fetched to count
     free = memory_free(device) if free is None else free
-    if model.image is None:
+    if model.image is None or free is None:
         return None
-    needed = memory_needed(model, model.image, recipe.train.batch)
-    if free is None or needed <= SPARE * free:
+    fixed, needed = (memory_needed(model, model.image, batch) for batch in (0, recipe.train.batch))
+    if needed <= SPARE * free:
         return None
-    fixed, each = memory_needed(model, model.image, 0), memory_needed(model, model.image, 1)
-    fits = int((SPARE * free - fixed) // max(each - fixed, 1))
+    each = (needed - fixed) // recipe.train.batch
+    fits = int((SPARE * free - fixed) // max(each, 1))
     advice = f"batch={fits} would fit" if fits >= 1 else "make images smaller, data.size=[64,64]"
     return f"a step needs about {in_bytes(needed)}, {in_bytes(free)} are free on {device}; {advice}"
 
@@ -98,8 +98,15 @@ def batch_that_fits(step: TrainStep, index: Tensor, noise: Tensor) -> Iterator[N
             raise
         traceback.clear_frames(error.__traceback__)  # they hold the tensors that filled the memory
         reason = str(error).splitlines()[0]
-    fits = largest_batch(step, index, noise)
-    raise OutOfMemory(advice(step, len(index), fits, reason)) from None
+    fits, batch, free = largest_batch(step, index, noise), len(index), memory_free(step.workers.device)
+    advice = "try a smaller one, smaller images or fewer capsules"
+    if fits:
+        parts = next(n for n in range(batch // fits, batch + 1) if batch % n == 0 and batch // n <= fits)
+        parts *= step.recipe.train.accumulate
+        advice = f"batch={fits} fits, or accumulate={parts} takes {batch} in parts as small"
+    room = "" if free is None else f" ({in_bytes(free)} are free)"
+    raise OutOfMemory(f"train.batch: {batch} does not fit in the memory of {step.workers.device}{room}; {advice} "
+                      f"[{reason}]")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -136,15 +143,3 @@ def release(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def advice(step: TrainStep, batch: int, fits: int, reason: str) -> str:
-    """One line: what did not fit, what does, and how the same batch is taken in parts."""
-    free = memory_free(step.workers.device)
-    room = "" if free is None else f" ({in_bytes(free)} are free)"
-    text = f"train.batch: {batch} does not fit in the memory of {step.workers.device}{room}; "
-    if fits:
-        parts = next(n for n in range(batch // fits, batch + 1) if batch % n == 0 and batch // n <= fits)
-        parts *= step.recipe.train.accumulate
-        return text + f"batch={fits} fits, or accumulate={parts} takes {batch} in parts as small [{reason}]"
-    return text + f"try a smaller one, smaller images or fewer capsules [{reason}]"

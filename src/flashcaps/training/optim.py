@@ -1,7 +1,8 @@
 """Optimisers whose rates live on the device, and schedules as pure functions of the step.
 
 A captured step replays with whatever its tensors hold, so the learning rate (and RAdam's first momentum) are
-tensors there, filled before each replay.
+tensors there, filled before each replay. Like torch's fused optimisers, RAdam and Muon read `found_inf`: where it is 1,
+a step changes nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
-from .muon import Muon, unless_found
 from .recipe import Optimiser, Schedule
+
+QUINTIC = (3.4445, -4.7750, 2.0315)  # steep at 0; singular values end between about 0.7 and 1.2
+STEPS = 5
+EPS = 1e-7
 
 
 class Rates(NamedTuple):
@@ -45,6 +50,22 @@ def _cosine(t: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(max(t, 0.0), 1.0)))
 
 
+def unless_found(found: Tensor | None, new: Iterable[Tensor], old: Iterable[Tensor]) -> list[Tensor]:
+    """`new`, or `old` where NaN or Inf was found in this step: an average that moves towards it then stays."""
+    if found is None:
+        return list(new)
+    return [torch.where(found > 0, b, a) for a, b in zip(new, old, strict=True)]
+
+
+def moments(state: dict[Any, Any], params: list[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """First and second moments of the parameters and their counts of steps, zero before the first."""
+    for p in params:
+        if not state[p]:
+            state[p] = {"m": torch.zeros_like(p), "v": torch.zeros_like(p), "t": torch.zeros((), device=p.device)}
+    m, v, t = ([state[p][k] for p in params] for k in "mvt")
+    return m, v, t
+
+
 class RAdam(torch.optim.Optimizer):
     """Rectified Adam (Liu et al. 2019) with lr and the first beta as tensors, so that both can be scheduled.
 
@@ -63,7 +84,7 @@ class RAdam(torch.optim.Optimizer):
         defaults = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
 
-    found_inf: Tensor | None = None  # as in torch's fused optimisers: where it is 1, a step changes nothing
+    found_inf: Tensor | None = None
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -74,12 +95,7 @@ class RAdam(torch.optim.Optimizer):
 
     def _update(self, group: dict[str, Any], params: list[Tensor]) -> None:
         grads = [p.grad for p in params if p.grad is not None]
-        for p in params:
-            if not self.state[p]:
-                self.state[p] = {"m": torch.zeros_like(p), "v": torch.zeros_like(p),
-                                 "t": torch.zeros((), device=p.device)}
-        m, v = ([self.state[p][k] for p in params] for k in "mv")
-        t = [self.state[p]["t"] for p in params]
+        m, v, t = moments(self.state, params)
         device = params[0].device
         lr, b1 = (torch.as_tensor(group[k], dtype=torch.float32, device=device) for k in ("lr", "beta1"))
         b2, decay = group["beta2"], group["weight_decay"]
@@ -113,6 +129,91 @@ def _rectified(t: Tensor, lr: Tensor, b1: Tensor, b2: float) -> tuple[Tensor, Te
     warm = rho > 5
     plain, adaptive = torch.where(warm, 0.0, rate), torch.where(warm, rate * inside.sqrt() * (1 - power).sqrt(), 0.0)
     return plain.float(), adaptive.float()
+
+
+def orthogonalise(x: Tensor) -> Tensor:
+    """About U V^T of each x (n, rows, columns) = U S V^T, by Newton-Schulz steps in bf16."""
+    wide = x.shape[1] <= x.shape[2]
+    y = (x if wide else x.mT).bfloat16()
+    y = y / y.norm(dim=(1, 2), keepdim=True).clamp(min=EPS)
+    a, b, c = QUINTIC
+    for _ in range(STEPS):
+        gram = y @ y.mT
+        y = torch.baddbmm(y, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)
+    return y if wide else y.mT
+
+
+def matrix(x: Tensor, like: Tensor) -> Tensor:
+    """x as (outputs, all others), the others in the order that `like` has in memory: of a weight, always a view."""
+    if like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last):
+        x = x.permute(0, 2, 3, 1)
+    return x.flatten(1)
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon (Jordan et al. 2024): steps along the orthogonalised momentum of each matrix; lr may be a tensor.
+
+    m = mu m + (1 - mu) g,   x = (1 - mu) g + mu m,   p = (1 - lr decay) p - lr 0.2 sqrt(max(rows, columns)) U V^T
+
+    for x = U S V^T, so that a step moves each entry about as far as one of AdamW (Liu et al. 2025), which updates the
+    parameters that are no matrices. A weight of more axes is a matrix of its first axis, the outputs, by all others.
+    Matrices of one shape are stacked, so that a step takes few launches; the state of the first holds all momenta.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+    ) -> None:
+        params = list(params)
+        kinds = {True: [p for p in params if p.ndim > 1], False: [p for p in params if p.ndim < 2]}
+        groups = [{"params": found, "matrices": kind} for kind, found in kinds.items() if found]
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "decay": weight_decay})
+
+    found_inf: Tensor | None = None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if params:
+                (self._matrices if group["matrices"] else self._rest)(group, params)
+
+    def _matrices(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        lr = torch.as_tensor(group["lr"], dtype=torch.float32, device=params[0].device)
+        if self.found_inf is not None:
+            lr = torch.where(self.found_inf > 0, 0.0, lr)
+        alike: dict[tuple[int, int], list[Tensor]] = {}
+        for p in params:
+            alike.setdefault((p.shape[0], p.numel() // p.shape[0]), []).append(p)
+        weights = [matrix(p, p) for ps in alike.values() for p in ps]
+        steps = [s for shape, ps in alike.items() for s in self._steps(shape, ps, group["momentum"], lr).unbind()]
+        if group["decay"]:
+            torch._foreach_mul_(weights, 1 - lr * group["decay"])
+        torch._foreach_add_(weights, steps)
+
+    def _steps(self, shape: tuple[int, int], params: list[Tensor], mu: float, lr: Tensor) -> Tensor:
+        """Steps (n, rows, columns) of n weights of one shape."""
+        g = torch.stack([matrix(p.grad, p) for p in params if p.grad is not None])
+        state = self.state[params[0]]
+        if not state:
+            state["m"] = torch.zeros_like(g)
+        m = state["m"]
+        (g,) = unless_found(self.found_inf, [g], [m])
+        m.lerp_(g, 1 - mu)
+        return orthogonalise(torch.lerp(g, m, mu)).float() * (-0.2 * max(shape) ** 0.5 * lr)
+
+    def _rest(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        m, v, t = moments(self.state, params)
+        (b1, b2), grads = group["betas"], [p.grad for p in params if p.grad is not None]
+        adamw(
+            params, grads, m, v, [], t, fused=True, found_inf=self.found_inf, amsgrad=False, beta1=b1, beta2=b2,
+            lr=group["lr"], weight_decay=group["decay"], eps=group["eps"], maximize=False,
+        )  # fmt: skip
 
 
 def make_optimiser(params: Iterable[nn.Parameter], spec: Optimiser, device: torch.device) -> torch.optim.Optimizer:

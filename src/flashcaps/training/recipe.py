@@ -24,6 +24,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from ..models.registry import MODELS
 from ..routing.checks import nearest
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -220,21 +221,23 @@ class Recipe:
     def __post_init__(self) -> None:
         for section in SECTIONS:
             _check_limits(section, getattr(self, section))
-        if self.train.batch % self.train.accumulate:
-            raise ValueError(f"train.accumulate: expected a divisor of train.batch={self.train.batch}, "
-                             f"got {self.train.accumulate}")
-        if self.schedule.momentum and (len(self.schedule.momentum) != 2 or self.optimiser.kind != "radam"):
-            raise ValueError("schedule.momentum: expected two values and optimiser.kind='radam', got "
-                             f"{self.schedule.momentum} and {self.optimiser.kind!r}")
-        if self.loss.label_smoothing and self.loss.kind != "cross_entropy":
-            raise ValueError("loss.label_smoothing: expected loss.kind='cross_entropy' beside it, got "
-                             f"{self.loss.kind!r}")
-        if self.augment.padding and not self.augment.crop:
-            raise ValueError("augment.padding: expected augment.crop beside it, the side of what is cropped, got none")
-        if self.augment.alternate and not self.augment.flip:
-            raise ValueError("augment.alternate: expected augment.flip=true beside it, got false")
-        if len(self.augment.contrast) not in (0, 2):
-            raise ValueError(f"augment.contrast: expected two values, lowest and highest, got {self.augment.contrast}")
+        train, augment, momentum, kind = self.train, self.augment, self.schedule.momentum, self.optimiser.kind
+        two_values = len(momentum) == 2 and kind == "radam"
+        for key, wrong, expected, got in (
+            ("train.accumulate", train.batch % train.accumulate, f"a divisor of train.batch={train.batch}",
+             train.accumulate),
+            ("schedule.momentum", momentum and not two_values, "two values and optimiser.kind='radam'",
+             f"{momentum} and {kind!r}"),
+            ("loss.label_smoothing", self.loss.label_smoothing and self.loss.kind != "cross_entropy",
+             "loss.kind='cross_entropy' beside it", repr(self.loss.kind)),
+            ("augment.padding", augment.padding and not augment.crop,
+             "augment.crop beside it, the side of what is cropped", "none"),
+            ("augment.alternate", augment.alternate and not augment.flip, "augment.flip=true beside it", "false"),
+            ("augment.contrast", len(augment.contrast) not in (0, 2), "two values, lowest and highest",
+             augment.contrast),
+        ):  # fmt: skip
+            if wrong:
+                raise ValueError(f"{key}: expected {expected}, got {got}")
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -352,7 +355,8 @@ def _find(key: str, tree: dict[str, Any]) -> tuple[str, str]:
             raise ValueError(f"{key}: no such field{_hint(leaf, _fields(section))}")
         return section, leaf
     homes = [s for s in SECTIONS if key in _fields(s) or key in tree.get(s, {}).get(_OPEN.get(s, ""), {})]
-    if not homes and key in _model_overrides(tree["model"].get("name", "")):
+    model = tree["model"].get("name", "")
+    if not homes and model in MODELS and key in MODELS[model]().changes:
         homes = ["model"]
     if len(homes) == 1:
         return homes[0], key
@@ -361,12 +365,6 @@ def _find(key: str, tree: dict[str, Any]) -> tuple[str, str]:
     hint = nearest(key, [name for s in SECTIONS for name in _fields(s)])
     hint = hint or f"; `flashcaps recipes NAME` shows all; model.{key}=... goes to the model"
     raise ValueError(f"{key}: no such field{hint}")
-
-
-def _model_overrides(name: str) -> Iterable[str]:
-    from ..models.registry import MODELS
-
-    return MODELS[name]().changes if name in MODELS else ()
 
 
 def _hint(key: str, known: Iterable[str]) -> str:
@@ -470,9 +468,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: expected at most {FILE_BYTES:,} bytes of TOML, got {path.stat().st_size:,}")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except RecursionError:
-        raise ValueError(f"{path}: not TOML that can be read: tables or lists nested too deep") from None
-    except ValueError as error:  # not UTF-8, not TOML, or a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, thousands of digits, or nested too deep
         raise ValueError(f"{path}: not TOML ({error})") from None
 
 

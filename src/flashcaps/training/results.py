@@ -6,7 +6,9 @@ import json
 import os
 import platform
 import shlex
+import statistics
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 
 from .checkpoint import write_atomic
 from .environment import versions
-from .evaluate import Evaluation
+from .evaluate import Evaluation, Member
 from .recipe import Recipe
 from .run_folder import RunFolder, read_metrics, variant
 from .step import TrainStep
@@ -66,6 +68,30 @@ def make_result(recipe: Recipe, test: Evaluation, hardware: str, **measured: Any
     }
 
 
+def ensemble_result(members: Sequence[Member], test: Evaluation, command: str, device: torch.device) -> dict[str, Any]:
+    """A result like a run's, for the tables. epochs are each member's; images and time are summed."""
+    results = [member.result for member in members]
+    if not all(results):
+        raise ValueError("--keep: expected folders of finished runs, got one without result.json")
+    recipe, own = members[0].recipe, variant(members[0].recipe)
+    return make_result(
+        recipe,
+        test,
+        hardware(device),
+        variant=",".join([own] * (own != "default") + [f"ensemble={len(members)}"]),
+        seed=min(r["seed"] for r in results),
+        members=[{k: r[k] for k in ("seed", "value", "interval", "commit", "command")} for r in results],
+        weights=results[0]["weights"],
+        parameters=sum(r["parameters"] for r in results),
+        epochs=statistics.fmean(r["epochs"] for r in results),
+        images=sum(r["images"] for r in results),
+        wall_s=round(sum(r["wall_s"] for r in results), 2),
+        beside=", ".join(sorted({r.get("beside", "") for r in results} - {""})),
+        command=command,
+        curve=[],
+    )
+
+
 def hardware(device: torch.device, world: int = 1) -> str:
     """The device in words, and how many of them."""
     times = f"{world} x " if world > 1 else ""
@@ -76,19 +102,16 @@ def hardware(device: torch.device, world: int = 1) -> str:
 
 def commit() -> str:
     """$FLASHCAPS_COMMIT, or git's of the sources with "+" where files differ from it; "" where neither is known."""
-    given = os.environ.get("FLASHCAPS_COMMIT")
-    if given:
+    if given := os.environ.get("FLASHCAPS_COMMIT"):
         return given
+    git = ["git", "-C", str(Path(__file__).parents[1])]
+    asked = (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "."])
     try:
-        known = _git("rev-parse", "--short=12", "HEAD")
-        return known + ("+" if _git("status", "--porcelain", ".") else "")
+        known, changed = (subprocess.check_output([*git, *words], stderr=subprocess.DEVNULL, text=True, timeout=30)
+                          for words in asked)
     except (OSError, subprocess.SubprocessError):
         return ""
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(Path(__file__).parents[1]), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    return known.strip() + "+" * bool(changed)
 
 
 def keep(result: dict[str, Any], folder: Path) -> Path:

@@ -20,7 +20,7 @@ from torch import nn
 
 from .checkpoint import forget_states, load_state, room_for, save_state, save_weights, write_atomic
 from .guard import REPORT, first_bad
-from .recipe import Recipe
+from .recipe import SECTIONS, Recipe
 from .step import TrainStep
 
 LOCK = "run.lock"
@@ -91,9 +91,7 @@ class RunFolder:
             raise FileExistsError(f"{self.path} holds an unfinished run; continue it with --resume, start over with "
                                   "--fresh, or choose another folder with --out")
         if (self.path / "config.json").is_file():
-            self._check_owner()
-            if resume:
-                self._check_config()
+            self._check_config(resume)
 
     def release(self) -> None:
         """Unlocks the folder, and removes it where it is empty."""
@@ -124,19 +122,16 @@ class RunFolder:
 
             self.board = SummaryWriter(str(self.path / "tensorboard"))
 
-    def _check_owner(self) -> None:
-        """Raises where the config.json in the folder is another program's: only a run's files are overwritten."""
+    def _check_config(self, resume: bool) -> None:
+        """Raises where the config.json in the folder is another program's, or a resumed run's has other values."""
         try:
-            content = json.loads((self.path / "config.json").read_bytes())
+            before = json.loads((self.path / "config.json").read_bytes())
         except ValueError:
-            content = None
-        if not isinstance(content, dict) or not content.keys() >= {"model", "data", "train"}:
+            before = None
+        if not isinstance(before, dict) or not before.keys() >= {"model", "data", "train"}:
             raise FileExistsError(f"{self.path} holds a config.json that is no run's; choose another folder with --out")
-
-    def _check_config(self) -> None:
-        before, now = json.loads((self.path / "config.json").read_text()), json.loads(self.recipe.to_json())
-        quiet = ("claim", "about", "overrides")
-        changed = [f"{s}.{k}" for s in now if s not in quiet and isinstance(now[s], dict)
+        now = json.loads(self.recipe.to_json()) if resume else {}
+        changed = [f"{s}.{k}" for s in now if s in SECTIONS and s != "claim"
                    for k in now[s] if before.get(s, {}).get(k) != now[s][k] and f"{s}.{k}" not in MAY_CHANGE]
         if changed:
             raise ValueError(f"--resume: the run in {self.path} was started with other values of {', '.join(changed)}; "
@@ -155,11 +150,9 @@ class RunFolder:
                     self.board.add_scalar(f"{kind}/{key}", value, step)
 
     def weights(self, which: str, model: nn.Module, step: int) -> None:
-        save_weights(self.path / f"{which}.safetensors", model, self.config(step))
-
-    def config(self, step: int) -> dict[str, Any]:
         named = {"class_names": list(self.class_names)} if self.class_names else {}
-        return {"recipe": self.recipe.to_dict(), "step": step} | named
+        config = {"recipe": self.recipe.to_dict(), "step": step} | named
+        save_weights(self.path / f"{which}.safetensors", model, config)
 
     def save_due(self) -> bool:
         return time.monotonic() - self.saved >= self.recipe.train.save_seconds
@@ -177,28 +170,26 @@ class RunFolder:
         self.saved = time.monotonic()
 
     def restore(self, step: TrainStep, state: dict[str, Any] | None) -> int:
-        """Loads a state and drops the lines of metrics written after it; the number of steps done."""
-        self.best, at = {}, 0
+        """Loads a state and drops the lines of metrics written after it; the number of steps done.
+
+        The first process gets its random state back; the others, whose state was not saved, are seeded by rank.
+        """
+        self.best, at, workers = {}, 0, step.workers
         if state is not None:
             step.load_state_dict(state["step"])
             step.rollbacks = self.rollbacks = max(self.rollbacks, state.get("rollbacks", 0))
-            self._restore_random(step, state)
             self.best, self.seconds, at = state["best"], state["seconds"], state["at"]
             self.started = time.monotonic()
-        if step.workers.rank == 0:
+            if workers.rank > 0:
+                torch.manual_seed(self.recipe.train.seed + workers.rank + at * workers.world)
+            else:
+                torch.set_rng_state(state["random"])
+            if workers.rank == 0 and workers.device.type == "cuda" and state["random_cuda"] is not None:
+                torch.cuda.set_rng_state(state["random_cuda"], workers.device)
+        if workers.rank == 0:
             kept = [json.dumps(line) + "\n" for line in read_metrics(self.path) if line["step"] <= at]
             write_atomic(self.path / "metrics.jsonl", "".join(kept))
         return at
-
-    def _restore_random(self, step: TrainStep, state: dict[str, Any]) -> None:
-        """Restores the first process's random state; the others, whose state was not saved, are seeded by rank."""
-        workers = step.workers
-        if workers.rank > 0:
-            torch.manual_seed(self.recipe.train.seed + workers.rank + state["at"] * workers.world)
-            return
-        torch.set_rng_state(state["random"])
-        if workers.device.type == "cuda" and state["random_cuda"] is not None:
-            torch.cuda.set_rng_state(state["random_cuda"], workers.device)
 
     def finish(self, result: dict[str, Any]) -> None:
         write_atomic(self.path / "result.json", json.dumps(result, indent=2) + "\n")

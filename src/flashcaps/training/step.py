@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -104,15 +103,11 @@ class TrainStep:
 
     def loss_of(self, network: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """(scores (B, K), loss) of a forward pass."""
-        with self.autocast():
+        half = self.recipe.train.precision == "bf16"
+        # the cache of cast weights must not outlive a captured graph
+        with torch.autocast(self.workers.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
             output = forward(network, batch, batch.chosen if self.recipe.loss.reconstruction else None)
         return output.scores, criterion(output, batch, self.recipe.loss, self.margin)
-
-    def autocast(self) -> Any:
-        if self.recipe.train.precision != "bf16":
-            return nullcontext()
-        # the cache of cast weights must not outlive a captured graph
-        return torch.autocast(self.workers.device.type, torch.bfloat16, cache_enabled=False)
 
     def count(self, loss: Tensor, scores: Tensor, targets: Tensor) -> None:
         right = is_right(scores, targets, self.rule, score_threshold(self.recipe.loss.kind)).sum()
@@ -178,26 +173,21 @@ class CapturedStep:
         self.step.prepare(step)
         self.index.copy_(index)
         self.noise.copy_(noise)
-        if self.graph is not None:
-            self.graph.replay()
-        elif self.warm < WARM_UP:
-            warm_up(self._advance)
-        else:
-            self.graph = self._capture()
-            self.graph.replay()
         self.warm += 1
-
-    def _advance(self) -> None:
-        self.step.advance(self.index, self.noise)
-
-    def _capture(self) -> torch.cuda.CUDAGraph:
+        if self.warm <= WARM_UP:
+            warm_up(self._advance)
+            return
         try:
-            return record(self._advance)[0]
+            self.graph = self.graph or record(self._advance)[0]
         except Exception as error:
             raise RuntimeError(
                 f"the training step of {self.step.recipe.name} could not be captured in a CUDA graph "
                 f"({type(error).__name__}: {error}); run it again with train.capture=false"
             ) from error
+        self.graph.replay()
+
+    def _advance(self) -> None:
+        self.step.advance(self.index, self.noise)
 
 
 def make_step(model: nn.Module, stream: Stream, recipe: Recipe, rule: str, workers: Workers) -> tuple[TrainStep, Any]:

@@ -2,19 +2,14 @@
 
 The transformer runs for every batch (`Phrases`), or once for all texts (`KeptPhrases`): its states are then kept on the
 device without their padding, and a captured training step gathers its batch from them.
-
-    states = pack(texts, transformer, tokens=64, keep="fp16")
-    states.rows                     # (1 + tokens of all texts, layers, width)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -22,13 +17,12 @@ from torch import Tensor
 from ..data import Split
 from ..data.augment import mix
 from ..nn.losses import multi_hot
-from .batches import Augmentation, Batch, Plan, Share, check_enough, shuffle, spread
+from .batches import Batch, Held, Share, ShuffledStream
 from .memory import SPARE, in_bytes, memory_free, release
 from .recipe import Augment
 
 KEPT = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 TOKENS = 1 << 14  # that the transformer reads at a time, padding included
-_alive: WeakSet[PackedStates] = WeakSet()
 
 
 class Transformer:
@@ -37,17 +31,22 @@ class Transformer:
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
         try:
             from transformers import AutoModel, AutoTokenizer
+            from transformers.utils import logging
         except ImportError as error:
             raise ImportError(f"text needs transformers ({error}): pip install 'flashcaps[text]'") from None
+        bars = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()
         try:
-            with _quiet():
-                self.tokenizer: Any = AutoTokenizer.from_pretrained(name, local_files_only=True)
-                self.model: Any = AutoModel.from_pretrained(name, local_files_only=True)
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(name, local_files_only=True)
+            self.model: Any = AutoModel.from_pretrained(name, local_files_only=True)
         except (OSError, ValueError) as error:
             raise FileNotFoundError(
                 f"data.transformer: {name!r} is not a transformer on this machine ({str(error).splitlines()[0]}); "
                 "give the folder of one you have, or get one: huggingface_hub.snapshot_download(NAME)"
             ) from None
+        finally:
+            if bars:
+                logging.enable_progress_bar()
         self.model.float().to(device).eval().requires_grad_(False)  # stored in fp32 or half precision
         self.tokenizer.padding_side = "right"  # all texts of a batch begin at column 0: batches are cut on the right
         if self.tokenizer.pad_token is None:
@@ -68,20 +67,6 @@ class Transformer:
         return torch.stack(hidden, dim=2)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hides the progress bars of transformers."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
 class Phrases:
     """A split's tokens on the device; the transformer runs for every batch of them."""
 
@@ -89,9 +74,6 @@ class Phrases:
         self.transformer = transformer
         self.ids, self.mask = transformer.encode(texts_of(split), tokens)
         self.labels = split.labels.to(transformer.device)
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def batch(self, index: Tensor) -> Batch:
         """States (B, n, layers, width), zero where the mask (B, n) is."""
@@ -104,14 +86,36 @@ class Phrases:
 
 
 class KeptPhrases(Phrases):
-    """The same batches, gathered from kept states; on a GPU all have one shape and none waits for the device."""
+    """The same batches, gathered from states that are computed once; on a GPU all have one shape, none waits for it.
 
-    def __init__(self, split: Split, transformer: Transformer, packed: PackedStates) -> None:
-        number = torch.tensor([packed.number[text] for text in texts_of(split)], device=transformer.device)
-        self.transformer, self.packed = transformer, packed
-        self.first, self.length, self.ids = packed.first[number], packed.length[number], packed.ids[number]
-        self.longest = max(1, int(self.length.max()))
-        self.labels = split.labels.to(transformer.device)
+    rows (1 + T, layers, width): row 0 is zero, for padding; then the T tokens of all different texts, one after the
+    other. first, length (N,): each example's first row and its count of tokens.
+    """
+
+    def __init__(self, split: Split, transformer: Transformer, tokens: int, keep: str) -> None:
+        texts = texts_of(split)
+        number = {text: k for k, text in enumerate(dict.fromkeys(texts))}
+        ids, mask = transformer.encode(list(number), tokens)
+        length = mask.sum(1)
+        first = 1 + length.cumsum(0) - length
+        shape = 1 + int(length.sum()), transformer.layers, transformer.width
+        check_room(shape, keep, transformer.device)
+        self.rows = torch.zeros(shape, dtype=KEPT[keep], device=transformer.device)
+        finite = torch.ones((), dtype=torch.bool, device=transformer.device)
+        half = transformer.device.type == "cuda" and keep != "fp32"
+        for part, n in parts_of_like_length(length):
+            there = mask[part, :n]
+            with torch.autocast(transformer.device.type, KEPT[keep] if half else None, enabled=half):
+                states = transformer.states(ids[part, :n], there)[there].to(self.rows.dtype)
+            self.rows[(first[part, None] + torch.arange(n, device=part.device))[there]] = states
+            finite &= states.isfinite().all()
+        if not finite:
+            raise ValueError(f"data.keep: the hidden states of {transformer.name} hold numbers that {keep} cannot; use "
+                             f"data.keep={'bf16' if keep == 'fp16' else 'no'}")
+        mine = torch.tensor([number[text] for text in texts], device=transformer.device)
+        self.first, self.length, self.ids = first[mine], length[mine], ids[mine]
+        self.longest = max(1, int(length.max()))
+        self.transformer, self.labels = transformer, split.labels.to(transformer.device)
 
     def batch(self, index: Tensor) -> Batch:
         length = self.length[index]
@@ -119,7 +123,7 @@ class KeptPhrases(Phrases):
         token = torch.arange(n, device=length.device)
         mask = token < length[:, None]
         rows = (self.first[index, None] + token) * mask  # (B, n); row 0 is padding's
-        return Batch(self.packed.rows[rows].float(), self.labels[index], mask=mask.float())
+        return Batch(self.rows[rows].float(), self.labels[index], mask=mask.float())
 
 
 def texts_of(split: Split) -> tuple[str, ...]:
@@ -132,22 +136,17 @@ def open_phrases(split: Split, transformer: Transformer, tokens: int, keep: str 
     """keep: "no", or the precision of states that are computed once."""
     if keep == "no":
         return Phrases(split, transformer, tokens)
-    return KeptPhrases(split, transformer, pack(texts_of(split), transformer, tokens, keep))
+    return KeptPhrases(split, transformer, tokens, keep)
 
 
-class TextStream:
+class TextStream(ShuffledStream):
     """Phrases in a new order every epoch; mixup mixes states, masks and labels alike."""
 
     def __init__(self, phrases: Phrases, augment: Augment, share: Share, classes: int, seed: int) -> None:
         if augment != Augment(mixup=augment.mixup):
             raise ValueError(f"augment: text takes mixup and nothing else, got {augment}")
-        self.phrases, self.share, self.classes, self.seed = phrases, share, classes, seed
-        self.steps = check_enough(len(phrases), share)
-        self.augment = Augmentation(augment, phrases.labels.device, seed)
-
-    def plan(self, epoch: int) -> Plan:
-        device = self.phrases.labels.device
-        return shuffle(len(self.phrases), self.augment.columns, self.share, epoch, self.seed, device)
+        super().__init__(phrases.labels, augment, share, classes, seed)
+        self.phrases = phrases
 
     def batch(self, index: Tensor, noise: Tensor) -> Batch:
         batch = self.phrases.batch(index)
@@ -160,22 +159,19 @@ class TextStream:
                               mask=mix(batch.mask, weight, partner))
 
 
-class HeldText:
+class HeldText(Held):
     """Sentences to evaluate on, of one class each or of several."""
 
     def __init__(self, phrases: Phrases, classes: int) -> None:
-        self.phrases, self.classes = phrases, classes
-        self.rule = "top1" if phrases.labels.ndim == 1 else "threshold"
+        labels = phrases.labels
+        super().__init__(len(labels), classes, "top1" if labels.ndim == 1 else "threshold", labels.device)
+        self.phrases = phrases
 
-    def __len__(self) -> int:
-        return len(self.phrases)
+    def take(self, index: Tensor) -> Batch:
+        return self.phrases.batch(index)
 
     def batches(self, size: int) -> Iterator[Batch]:
-        for index in torch.arange(len(self), device=self.phrases.labels.device).split(min(size, 100)):
-            yield self.phrases.batch(index)
-
-    def some(self, count: int) -> Batch:
-        return self.phrases.batch(spread(len(self), count).to(self.phrases.labels.device))
+        return super().batches(min(size, 100))
 
 
 def load_transformer(name: str, device: torch.device | str) -> Transformer:
@@ -187,54 +183,6 @@ def load_transformer(name: str, device: torch.device | str) -> Transformer:
     if package is not None and package.submodule_search_locations:
         folder = Path(package.submodule_search_locations[0]) / "model"
     return Transformer(str(folder) if folder.is_dir() else name, device)
-
-
-class PackedStates:
-    """rows (1 + T, layers, width): row 0 is zero, for padding; then the T tokens of all texts, one after the other.
-
-    number: text -> k. first, length (N,): text k's first row in `rows` and its count of tokens. ids (N, n): its tokens.
-    """
-
-    def __init__(self, texts: Sequence[str], transformer: Transformer, tokens: int, keep: str) -> None:
-        self.made_of = _made_of(transformer, tokens, keep)
-        self.number = {text: k for k, text in enumerate(dict.fromkeys(texts))}
-        self.ids, mask = transformer.encode(list(self.number), tokens)
-        self.length = mask.sum(1)
-        self.first = 1 + self.length.cumsum(0) - self.length
-        shape = 1 + int(self.length.sum()), transformer.layers, transformer.width
-        check_room(shape, keep, transformer.device)
-        self.rows = torch.empty(shape, dtype=KEPT[keep], device=transformer.device)
-        self._fill(transformer, mask, keep)
-
-    def _fill(self, transformer: Transformer, mask: Tensor, keep: str) -> None:
-        half = transformer.device.type == "cuda" and keep != "fp32"
-        finite = torch.ones((), dtype=torch.bool, device=self.rows.device)
-        self.rows[0] = 0
-        for part, n in parts_of_like_length(self.length):
-            ids, there = self.ids[part, :n], mask[part, :n]
-            with torch.autocast(transformer.device.type, KEPT[keep] if half else None, enabled=half):
-                states = transformer.states(ids, there)[there].to(self.rows.dtype)
-            self.rows[(self.first[part, None] + torch.arange(n, device=part.device))[there]] = states
-            finite &= states.isfinite().all()
-        if not finite:
-            raise ValueError(f"data.keep: the hidden states of {transformer.name} hold numbers that {keep} cannot; use "
-                             f"data.keep={'bf16' if keep == 'fp16' else 'no'}")
-
-
-def pack(texts: Sequence[str], transformer: Transformer, tokens: int, keep: str) -> PackedStates:
-    """The states of these texts: those that another run in this process keeps, or new ones."""
-    made_of = _made_of(transformer, tokens, keep)
-    for states in _alive:
-        if states.made_of == made_of and all(text in states.number for text in texts):
-            return states
-    states = PackedStates(texts, transformer, tokens, keep)
-    _alive.add(states)
-    return states
-
-
-def _made_of(transformer: Transformer, tokens: int, keep: str) -> tuple[str, torch.device, int, str]:
-    device = torch.empty(0, device=transformer.device).device  # "cuda" and "cuda:0" are one
-    return transformer.name, device, tokens, keep
 
 
 def parts_of_like_length(length: Tensor) -> Iterator[tuple[Tensor, int]]:
