@@ -19,8 +19,8 @@ from .specs import Dense, Grid, Route
 def check_states(states: Tensor, reads: tuple[int, int]) -> None:
     check_floating("states", states)
     if states.ndim != 4 or tuple(states.shape[2:]) != reads:
-        raise ValueError(f"states: expected (B, tokens, {', '.join(map(str, reads))}), got {tuple(states.shape)}; build "
-                         "the model with the transformer's layers=, width=")
+        raise ValueError(f"states: expected (B, tokens, {', '.join(map(str, reads))}), got {tuple(states.shape)}; "
+                         "build the model with the transformer's layers=, width=")
 
 
 def check_mask(mask: Tensor, states: Tensor) -> None:
