@@ -8,26 +8,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from flashcaps.data.synthetic_norb import synthetic_norb
-from flashcaps.data.synthetic_norb.render import (
-    FAR,
-    Part,
-    Toy,
-    Views,
-    blocked,
-    camera_rays,
-    cast,
-    intersect,
-    render,
-    scattered,
-    shade,
-    sphere_pattern,
-    unit,
-)  # fmt: skip
+from flashcaps.data.synthetic_norb.render import FAR, Part, Toy, Views, blocked, camera_rays, cast, intersect, render
 from flashcaps.data.synthetic_norb.toys import CATEGORIES, assemble, ball, box, tube
 from flashcaps.models import create_model
 from tests.data.conftest import TOYS
 
-module = importlib.import_module("flashcaps.data.synthetic_norb")
+module, rays = (importlib.import_module(f"flashcaps.data.synthetic_norb{part}") for part in ("", ".render"))
 
 
 def column(*xyz: float) -> Tensor:
@@ -90,8 +76,8 @@ def inside(part: Part, p: Tensor) -> Tensor:
     tube((0, 0, 0), (0.2, 0.5, 0.3), 0.3, taper=1.8)], ids=["ball", "box", "cylinder", "cone", "widening"])
 def test_entry_agrees_with_marching_along_the_ray(part):
     generator = torch.Generator().manual_seed(0)
-    o = 3 * unit(torch.randn(3, 300, generator=generator))
-    d = unit(0.6 * torch.randn(3, 300, generator=generator) - o)
+    o = 3 * rays.unit(torch.randn(3, 300, generator=generator))
+    d = rays.unit(0.6 * torch.randn(3, 300, generator=generator) - o)
     steps = torch.arange(0, 6, 2e-3, dtype=torch.float64)
     points = o[:, :, None].double() + steps * d[:, :, None].double()
     within = inside(part, points.view(3, -1)).view(300, -1)
@@ -143,7 +129,7 @@ def test_azimuth_turns_the_toy_against_the_clock():
 
 def radiance(toy: Toy, view: Views, size: int = 32) -> Tensor:
     o, d = camera_rays(toy.sphere[0], view, size)
-    return shade(toy, view, o, d, torch.zeros(3, d[0].numel()))[0]
+    return rays.shade(toy, view, o, d, torch.zeros(3, d[0].numel()))[0]
 
 
 def test_toy_throws_a_shadow_on_the_ground():
@@ -152,7 +138,7 @@ def test_toy_throws_a_shadow_on_the_ground():
     o, d = camera_rays(toy.sphere[0], view, 32)
     ground = ~(cast(toy.parts, o.flatten(1), d.flatten(1))[0] < FAR)
     away = Toy((ball((0, 50, 0.8), (0.4, 0.4, 0.4)).to("cpu"),), 0.5, toy.waves, toy.phases, 0.0)
-    empty = shade(away, view, o, d, torch.zeros(3, d[0].numel()))[0]
+    empty = rays.shade(away, view, o, d, torch.zeros(3, d[0].numel()))[0]
     dimmed = (radiance(toy, view) < 0.6 * empty) & ground
     assert dimmed.sum() > 20
     assert (radiance(toy, view) > 0.999 * empty)[ground].float().mean() > 0.5     # and most of the ground is lit
@@ -169,10 +155,10 @@ def test_lighting_changes_the_image_and_turns_the_shadow():
 
 
 def test_the_scatter_of_shadow_rays_is_even_in_a_block_and_moves_from_image_to_image():
-    pattern = sphere_pattern(32, torch.device("cpu"))
+    pattern = rays.sphere_pattern(32, torch.device("cpu"))
     torch.testing.assert_close(pattern.norm(dim=0), torch.ones(32 * 32), atol=1e-5, rtol=0)
     pairs = Views(torch.zeros(3), torch.full((3,), 40.0), torch.zeros(3, dtype=torch.int64), torch.arange(3))
-    images = scattered(pattern, pairs).view(3, 6, 32, 32)
+    images = rays.scattered(pattern, pairs).view(3, 6, 32, 32)
     upper = (images[2] > 0).view(6, 16, 2, 16, 2).sum((2, 4))
     assert (upper == 2).all()
     for i in range(6):

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from flashcaps import ROUTING
 from flashcaps.models import Capsules, Model, create_model, list_models, model_summary, register
-from flashcaps.models.dynamic import capsnet_tiny
 from flashcaps.models.registry import BUILDERS, MODELS
 
 # The exact number of parameters pins an architecture that the papers' text leaves open.
@@ -138,7 +137,7 @@ def test_a_wrong_name_is_answered_with_the_nearest() -> None:
 def test_a_builder_of_another_package_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def mine() -> Capsules:
         """dynamic, Fig. 1: a network of another package."""
-        return capsnet_tiny()
+        return MODELS["capsnet_tiny"]()
 
     monkeypatch.setattr("flashcaps.models.registry.MODELS", dict(MODELS))
     assert register(mine) is mine
@@ -155,6 +154,7 @@ def test_a_builder_of_another_package_is_registered_once(monkeypatch: pytest.Mon
         ("capsnet_tiny", {"image": (1, 30, 34), "classes": 5, "routing": "em", "hidden": [(6, 16), 4]}),
         ("capsnet_tiny", {"options": {"leaky": True, "bias": True}, "primary": {"types": 4}, "decoder": (8,)}),
         ("capsnet_tiny", {"backbone": {"channels": 8}, "original": True}),
+        ("capsnet_mnist", {"backbone": {"name": "resnet", "stages": [[4, 1, 2]]}, "primary": {"kernel": 3}}),
         ("attention_simple_cifar10", {"iterations": 1, "concurrent": False, "options": {"activation": True}}),
         ("discriminative_fashion", {"image": (1, 24, 24), "decoder": False, "options": {"penalty": "l1"}}),
         ("heinsen_sst5", {"layers": 3, "width": 8}),

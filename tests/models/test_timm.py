@@ -50,13 +50,11 @@ def test_images_are_normalised_as_it_was_trained(timm: FakeTimm) -> None:
     assert not [name for name in backbone.state_dict() if "mean" in name]
 
 
-def test_without_timm_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_of_ones_own_has_to_be_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ImportError, match=r"or give any nn\.Module"):
         flashcaps.create_model("capsnet_tiny", backbone="timm:resnet18", **SIZES)
 
-
-def test_a_module_of_ones_own_has_to_be_given_again(tmp_path: Path) -> None:
     def mine() -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, 8, 7, 8), nn.ReLU())
 

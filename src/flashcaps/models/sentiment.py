@@ -19,10 +19,8 @@ from .specs import Dense, Grid, Route
 def check_states(states: Tensor, reads: tuple[int, int]) -> None:
     check_floating("states", states)
     if states.ndim != 4 or tuple(states.shape[2:]) != reads:
-        raise ValueError(
-            f"states: expected (B, tokens, {', '.join(map(str, reads))}), got {tuple(states.shape)}; "
-            "build the model with the transformer's layers=, width="
-        )
+        raise ValueError(f"states: expected (B, tokens, {', '.join(map(str, reads))}), got {tuple(states.shape)}; "
+                         "build the model with the transformer's layers=, width=")
 
 
 def check_mask(mask: Tensor, states: Tensor) -> None:
@@ -77,10 +75,8 @@ class Sentiment:
 
     def build(self) -> SentimentNetwork:
         if self.route.counts_children(self.parts, self.dim):
-            raise ValueError(
-                f"routing: {self.route.routing!r} keeps a number per child, but sentences have any number of tokens; "
-                "use another algorithm"
-            )
+            raise ValueError(f"routing: {self.route.routing!r} keeps a number per child, but sentences have any number "
+                             "of tokens; use another algorithm")
         grid, layers = Grid(1, 1, 1, self.features), []
         pose = self.route.pose or "vector"
         for spec in (Dense(self.parts, self.dim, children="any"), Dense(self.classes, self.dim)):
