@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -163,6 +164,85 @@ def test_updating_the_state_leaves_the_graph_of_the_loss_alone() -> None:
         assert_near(x.grad, y[1].grad, 1e-12, name)
 
 
+# ---- bounded
+
+
+def solved_batch(**more: Any) -> tuple[CapsuleStack, Tensor]:
+    """Four images, of which all classes outside are shorter than 0.1 and the one inside is longer than 0.9."""
+    stack, u = hidden_and_class(bounded=True, **more), torch.randn(4, 1, 3, 3, 3, **DOUBLE)
+    with torch.no_grad():
+        stack.layers[-1].weight.mul_(torch.tensor([1e3, 1e-3, 1e-3]).view(3, 1, 1, 1))  # every image is of class 0
+    return stack, u
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.3])
+def test_a_solved_batch_moves_nothing_but_by_the_penalty(strength: float) -> None:
+    model, u = solved_batch(strength=strength)
+    labels = torch.zeros(4, dtype=torch.long)
+    before = [layer.coefficients.clone() for layer in model.layers]
+    assert margin_loss(model(u).activation, labels) == 0
+    ascend_coefficients(model, labels)
+    for layer, b in zip(model.layers, before, strict=True):
+        assert_near(layer.coefficients, b - STEP["rate"] * strength * 4 * b, 1e-15)
+    model(u)
+    ascend_coefficients(model, labels + 1)  # another class: every layer moves
+    assert all((layer.coefficients - b).abs().max() > 0.01 for layer, b in zip(model.layers, before, strict=True))
+
+
+def test_images_whose_margins_are_met_do_not_count() -> None:
+    """Hidden layers too take the step of the others, in which every margin is missed."""
+    (model, u), labels = solved_batch(strength=0.0), torch.tensor([0, 1, 0, 1])
+    missed, twin = labels == 1, copy.deepcopy(model)
+    for layer in twin.layers:
+        layer.routing = dataclasses.replace(layer.routing, bounded=False)
+    twin(u[missed])
+    # of an image of class 1, class 2 is short already: its coefficients, and what they would send below, stay
+    ascend_coefficients(twin, torch.tensor([[0.0, 1.0, 0.5]] * 2))
+    model(u)
+    ascend_coefficients(model, labels)
+    for layer, other in zip(model.layers, twin.layers, strict=True):
+        assert_near(layer.coefficients, other.coefficients)
+
+
+@pytest.mark.parametrize("pace", [0.25, torch.tensor(0.25, **DOUBLE)])
+def test_pace_scales_the_step_of_bounded_layers_alone(pace: float | Tensor) -> None:
+    u = torch.randn(4, 5, 3, **DOUBLE)
+    for bounded in (True, False):
+        start = class_layer(bounded=bounded)
+        full, slow = copy.deepcopy(start), copy.deepcopy(start)
+        for layer, given in ((full, 1.0), (slow, pace)):
+            layer(u)
+            ascend_coefficients(layer, LABELS, given)
+        step = full.coefficients - start.coefficients
+        assert step.abs().max() > 1e-3
+        assert_near(slow.coefficients - start.coefficients, (0.25 if bounded else 1.0) * step)
+    with pytest.raises(ValueError, match=r"^pace: "):
+        ascend_coefficients(start, LABELS, float("nan"))
+
+
+def test_bounded_coefficients_stop_growing() -> None:
+    """Weights and coefficients learn twelve random examples in 200 steps, at a rate far above the default."""
+    largest = {}
+    for bounded in (False, True):
+        torch.manual_seed(0)
+        layer = class_layer(rate=0.03, strength=1e-3, bounded=bounded)
+        with torch.no_grad():
+            layer.weight.mul_(0.1)
+            layer.coefficients.fill_(1 / 3)  # where training starts
+        optimiser = torch.optim.Adam(layer.parameters(), lr=1e-2)
+        u, labels, seen = torch.randn(12, 5, 3, **DOUBLE), torch.arange(12) % 3, []
+        for _ in range(200):
+            optimiser.zero_grad()
+            loss = margin_loss(layer(u).activation, labels)
+            ascend_coefficients(layer, labels)
+            loss.backward()
+            optimiser.step()
+            seen.append(layer.coefficients.abs().max().item())
+        largest[bounded] = seen
+    assert largest[False][-1] > 1e3 * largest[False][99] > 1e3
+    assert max(largest[True]) < 10
+
+
 # ---- state
 
 
@@ -224,6 +304,7 @@ def test_two_ranks_take_the_step_of_the_whole_batch(tmp_path: Path) -> None:
     given = {
         "class": (class_layer(), torch.randn(4, 5, 3, **DOUBLE), LABELS),
         "hidden": (hidden_and_class(), torch.randn(4, 1, 3, 3, 3, **DOUBLE), LABELS),
+        "bounded": (*solved_batch(), torch.tensor([0, 1, 0, 2])),
     }
     torch.save(given, tmp_path / "given.pt")
     ranks = [

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashcaps.functional import discriminative_routing, discriminative_update
+from flashcaps.functional import discriminative_routing, discriminative_update, margin_loss, squash
+from flashcaps.nn.losses import ABSENT, PRESENT
 from flashcaps.routing import Sizes
-from flashcaps.routing.discriminative import Discriminative
+from flashcaps.routing.discriminative import Discriminative, label_signs
 
 from ..cases import CASES, assert_routed, lists
 from ..conftest import assert_near
@@ -93,6 +94,18 @@ def test_zero_coefficients_do_not_move(penalty: str) -> None:
     """At 0 the gradient is 0, and so is the subgradient of |b|: hence the start at 1 / J."""
     tensors = draw() | {"coefficients": torch.zeros(I, J, dtype=torch.float64)}
     assert_near(discriminative_update(**tensors, labels=LABELS, rate=1.0, strength=1.0, penalty=penalty), 0.0, 0.0)
+
+
+@pytest.mark.parametrize("labels", [LABELS.repeat(20), SEVERAL.repeat(20, 1)])
+def test_bounded_signs_are_zero_exactly_where_the_margin_loss_has_no_gradient(labels: Tensor) -> None:
+    v = draw(100, I, J, D)["votes"][:, 0] * torch.logspace(-1, 1, 100, dtype=torch.float64)[:, None, None]
+    lengths = squash(v).norm(dim=-1).requires_grad_()
+    (gradient,) = torch.autograd.grad(margin_loss(lengths, labels), lengths)
+    signs = label_signs(labels, v, (PRESENT, ABSENT))
+    assert torch.equal(signs, -gradient.sign())
+    assert signs.unique().tolist() == [-1, 0, 1]
+    met = signs == 0
+    assert torch.equal(signs[~met], label_signs(labels, v)[~met])
 
 
 def test_update_keeps_the_dtype_of_the_coefficients_and_leaves_them_alone() -> None:

@@ -110,6 +110,22 @@ def test_coefficients_take_one_step_however_many_parts_a_batch_has(penalty: str)
     assert after[0].abs().max() > 1e-3
 
 
+def test_bounded_coefficients_follow_the_learning_rate() -> None:
+    """A quarter of the rate at the second step. As in the paper, which is the default, the rate stays."""
+    moves: dict[bool, list[Tensor]] = {}
+    for bounded in (True, False):
+        for at in (0, 1):
+            step, plan = small_step("model.routing=discriminative", "model.options.rate=1", "schedule.every=1",
+                                    "schedule.kind=exponential", "schedule.factor=0.25",
+                                    f"model.options.bounded={str(bounded).lower()}")  # fmt: skip
+            start = step.model.capsules.layers[0].coefficients.clone()
+            step(plan.index[0], plan.noise[0], at)
+            moves.setdefault(bounded, []).append(step.model.capsules.layers[0].coefficients - start)
+    torch.testing.assert_close(moves[True][1], moves[True][0] / 4, rtol=1e-4, atol=1e-7)
+    assert torch.equal(moves[False][1], moves[False][0])
+    assert min(x.abs().max() for x in moves[True]) > 1e-5
+
+
 def test_average_by_hand() -> None:
     step, plan = small_step("ema=0.75")
     weight = step.model.capsules.layers[0].weight

@@ -48,15 +48,21 @@ def discriminative_routing(
 
 
 @torch.no_grad()
-def weighted_sum_agreement(votes: Votes, coefficients: Tensor, labels: Tensor, triton: bool = False) -> Tensor:
+def weighted_sum_agreement(
+    votes: Votes,
+    coefficients: Tensor,
+    labels: Tensor,
+    triton: bool = False,
+    margins: tuple[float, float] | None = None,
+) -> Tensor:
     """sum_k delta_jk u_j|i . v_j over the batch, (G, J): children that share a transform share a coefficient.
 
     u_j|i = u_i W_ij, so this is W_ij . (sum_k u_i^T delta_jk v_j): one product as large as the weights.
     """
     u, weight = votes
-    j, _, _, h = weight.shape
+    h = weight.shape[-1]
     v = weighted_sum(votes, coefficients, triton)
-    query = label_signs(labels, j, v.dtype)[..., None] * v
+    query = label_signs(labels, v, margins)[..., None] * v
     outer = torch.einsum("bgcd,bjch->jdgh", u.sum(2), query.unflatten(-1, (-1, h)))
     return (weight * outer).sum((1, 3)).t()
 

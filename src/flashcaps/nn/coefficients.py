@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from ..kernels.discriminative import weighted_sum, weighted_sum_agreement
 from ..kernels.dispatch import pick_form
 from ..kernels.votes import Votes
-from ..routing.checks import check_devices
+from ..routing.checks import check_devices, check_number
 from ..routing.discriminative import Discriminative, ForwardPass, ascend, check_labels, label_signs
 from ..routing.math import full_precision
 from .capsules import CapsuleLayer
+from .losses import ABSENT, PRESENT
 
 
 def discriminative_layers(model: nn.Module) -> list[CapsuleLayer]:
@@ -39,14 +40,15 @@ def _passes(layers: list[CapsuleLayer]) -> list[ForwardPass]:
 
 @full_precision
 def _agreements(
-    labels: Tensor, votes: Votes, coefficients: Tensor, below: list[Tensor], triton: bool
+    labels: Tensor, votes: Votes, coefficients: Tensor, below: list[Tensor], triton: bool, bounded: bool
 ) -> list[Tensor]:
     """Half the objective's gradient for the coefficients below, then for the class layer's own."""
-    own = weighted_sum_agreement(votes, coefficients, labels, triton)
+    margins = (PRESENT, ABSENT) if bounded else None
+    own = weighted_sum_agreement(votes, coefficients, labels, triton, margins)
     if not below:
         return [own]
     v = weighted_sum(votes, coefficients)
-    objective = (label_signs(labels, v.shape[1], v.dtype) * v.square().sum(-1)).sum()
+    objective = (label_signs(labels, v, margins) * v.square().sum(-1)).sum()
     return [g / 2 for g in torch.autograd.grad(objective, below, retain_graph=True)] + [own]
 
 
@@ -57,12 +59,15 @@ class Slopes(NamedTuple):
     batch: int
 
 
-def ascend_coefficients(model: nn.Module, labels: Tensor) -> None:
+def ascend_coefficients(model: nn.Module, labels: Tensor, pace: float | Tensor = 1.0) -> None:
     """One step of gradient ascent for the coefficients of every discriminative layer of `model`, in place.
 
     The class layer is the last one. Coefficients of hidden layers follow from its objective by the chain rule.
+    pace: the weights' learning rate now over the one they were given, by which `bounded` layers scale their own rate.
     """
-    ascend_together(model, [coefficient_slopes(model, labels)])
+    if not isinstance(pace, Tensor):
+        check_number("pace", pace)
+    ascend_together(model, [coefficient_slopes(model, labels)], pace)
 
 
 def coefficient_slopes(model: nn.Module, labels: Tensor) -> Slopes:
@@ -83,13 +88,14 @@ def coefficient_slopes(model: nn.Module, labels: Tensor) -> Slopes:
     if len(below) < len(layers) - 1:
         raise RuntimeError("ascend_coefficients: hidden discriminative layers belong in a CapsuleStack")
     triton = pick_form(layers[-1].name, top.votes) == "triton"
-    agreements = _agreements(labels, top.votes, top.coefficients, below, triton)
+    bounded = cast(Discriminative, layers[-1].routing).bounded
+    agreements = _agreements(labels, top.votes, top.coefficients, below, triton, bounded)
     for kept in passes:
         kept.clear()
     return Slopes(agreements, batch)
 
 
-def ascend_together(model: nn.Module, parts: Sequence[Slopes]) -> None:
+def ascend_together(model: nn.Module, parts: Sequence[Slopes], pace: float | Tensor = 1.0) -> None:
     """One step of all layers' coefficients by a batch that came in parts: Eq. 15's penalty counts once a step."""
     batch = sum(part.batch for part in parts)
     agreements = [reduce(torch.add, same) for same in zip(*(part.agreements for part in parts), strict=True)]
@@ -99,4 +105,5 @@ def ascend_together(model: nn.Module, parts: Sequence[Slopes]) -> None:
         batch *= dist.get_world_size()
     for layer, agreement in zip(discriminative_layers(model), agreements, strict=True):
         options, b = cast(Discriminative, layer.routing), layer.get_buffer("coefficients")
-        b.copy_(ascend(b, agreement.to(b.dtype), batch, options.rate, options.strength, options.penalty))
+        rate = options.rate * pace if options.bounded else options.rate
+        b.copy_(ascend(b, agreement.to(b.dtype), batch, rate, options.strength, options.penalty))

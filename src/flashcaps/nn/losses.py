@@ -13,6 +13,8 @@ from ..kernels.common.rows import fused
 from ..routing.checks import can_look, check_floating, check_number, check_overflow, check_tensor
 from ..routing.math import compute_dtype
 
+PRESENT, ABSENT = 0.9, 0.1  # m+ and m- of the margin loss
+
 
 def multi_hot(targets: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Class indices (B,) -> (B, K); a multi-hot (B, K) as it is."""
@@ -50,7 +52,7 @@ def _checked(loss: Tensor, **arguments: Tensor) -> Tensor:
 
 
 def margin_loss(
-    lengths: Tensor, targets: Tensor, *, present: float = 0.9, absent: float = 0.1, down_weight: float = 0.5
+    lengths: Tensor, targets: Tensor, *, present: float = PRESENT, absent: float = ABSENT, down_weight: float = 0.5
 ) -> Tensor:
     """T max(0, m+ - ||v||)^2 + lambda (1 - T) max(0, ||v|| - m-)^2 (dynamic, Eq. 4)."""
     for name, value in (("present", present), ("absent", absent), ("down_weight", down_weight)):

@@ -5,6 +5,13 @@ r"""Routing Towards Discriminative Power of Class Capsules (2021): coefficients 
 
 Coefficients take one step of gradient ascent per training step, after the weights (Algorithm 1), and are
 frozen in evaluation.
+
+The objective of parent j is a quadratic form b_j^T M_j b_j with M_j = sum_k delta_jk U_jk U_jk^T (Eq. 11), in which the
+rows of U_jk (I, D) are the votes. M_j is indefinite: along a direction whose eigenvalue exceeds the penalty's, b grows
+without bound, and only weights that learn to make M_j smaller hold it back. `bounded` stops the gain: delta_jk = 0
+where the margin loss of s_jk is 0 already, so b moves by an example only while the weights have a gradient from it too,
+and the rate rises and falls with theirs. As with any gradient descent the rate must not overshoot: classes outside the
+image shrink by factors 1 - 2 rate e, e an eigenvalue of sum_k U_jk U_jk^T, so rate < 1 / e for the largest.
 """
 
 from __future__ import annotations
@@ -59,15 +66,24 @@ def check_labels(labels: Tensor, batch: int, parents: int) -> None:
                          f"got {labels.min().item()} to {labels.max().item()}")
 
 
-def label_signs(labels: Tensor, parents: int, dtype: torch.dtype) -> Tensor:
-    """delta: +1 for the classes in an image, -1 for the others. labels (B,) indices or (B, J) multi-hot -> (B, J)."""
+def label_signs(labels: Tensor, v: Tensor, margins: tuple[float, float] | None = None) -> Tensor:
+    """delta (B, J): +1 for the classes in an image, -1 for the others. labels (B,) indices or (B, J) multi-hot.
+
+    margins (m+, m-): 0 for a class in the image of length m+ or more, and for one outside it of length m- or less.
+    Lengths are those after squash; v (B, J, D) is before it.
+    """
     if labels.ndim == 1:
-        classes = torch.arange(parents, device=labels.device)
-        return (labels[:, None] == classes).to(dtype) * 2 - 1
-    return labels.to(dtype) * 2 - 1
+        labels = labels[:, None] == torch.arange(v.shape[1], device=labels.device)
+    signs = labels.to(v.dtype) * 2 - 1
+    if margins is None:
+        return signs
+    (present, absent), lengths = margins, length(squash(v.detach()))
+    return signs * torch.where(signs > 0, lengths < present, lengths > absent)
 
 
-def ascend(coefficients: Tensor, agreement: Tensor, batch: int, rate: float, strength: float, penalty: str) -> Tensor:
+def ascend(
+    coefficients: Tensor, agreement: Tensor, batch: int, rate: float | Tensor, strength: float, penalty: str
+) -> Tensor:
     """One step of Eq. 13 or 15, given agreement_ij = sum_k delta_jk u_j|i . v_j (summed over the batch).
 
     The printed equations are followed: Eq. 13 has lambda / 2 inside the sum over the batch, so its penalty counts
@@ -95,9 +111,8 @@ def discriminative_update(
     check_number("rate", rate)
     check_number("strength", strength)
     votes = votes.to(compute_dtype(votes))
-    signs = label_signs(labels, j, votes.dtype)
     v = torch.einsum("ij,bijd->bjd", coefficients.to(votes.dtype), votes)  # before squash
-    agreement = torch.einsum("bj,bijd,bjd->ij", signs, votes, v)
+    agreement = torch.einsum("bj,bijd,bjd->ij", label_signs(labels, v), votes, v)
     check_overflow((agreement,), votes=votes, coefficients=coefficients)
     risen = ascend(coefficients.to(votes.dtype), agreement, b, rate, strength, penalty)  # the sum may pass fp16's end
     return risen.to(coefficients.dtype)
@@ -138,6 +153,10 @@ class Discriminative(Routing):
 
     Nine classes of ten push a capsule's coefficients towards 0, where they stay: at a rate of 1e-4 some classes of
     MNIST die while the weights warm up, at 1e-5 none does.
+
+    bounded: the ascent stops where the margin loss is 0 and its rate follows the learning rate of the weights, so a
+    batch that is solved moves coefficients by their penalty alone. The paper has neither. The class layer's option
+    decides on the stop, for hidden layers too.
     """
 
     title = "Discriminative routing"
@@ -149,6 +168,7 @@ class Discriminative(Routing):
     rate: float = 1e-5
     strength: float = 1e-3
     penalty: str = "l2"
+    bounded: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -61,6 +61,7 @@ class TrainStep:
         self.average = Average(model, spec.ema) if spec.ema else None
         self.guard = Guard(self.optimiser, [m.get_buffer("coefficients") for m in discriminative_layers(model)], device)
         self.margin = torch.zeros((), device=device)
+        self.pace = torch.ones((), device=device)  # of discriminative routing's ascent
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
 
     def __call__(self, index: Tensor, noise: Tensor, step: int) -> None:
@@ -70,7 +71,9 @@ class TrainStep:
     def prepare(self, step: int) -> None:
         """Writes what is scheduled for this step to where `advance` reads it."""
         self.guard.asked += 1
-        set_rates(self.optimiser, self.rates(step), self.workers.device)
+        rates = self.rates(step)
+        set_rates(self.optimiser, rates, self.workers.device)
+        self.pace.fill_(rates.lr / (self.recipe.optimiser.lr or 1.0))
         if self.recipe.loss.kind == "spread":
             linear = self.recipe.loss.spread_margin == "linear"
             self.margin.fill_(losses.spread_margin(step / self.total) if linear else losses.spread_margin_by_step(step))
@@ -92,7 +95,7 @@ class TrainStep:
             (loss / spec.accumulate).backward()
             self.count(loss.detach(), scores.detach(), batch.targets)
             whole += loss.detach()
-        ascend_together(self.model, slopes)
+        ascend_together(self.model, slopes, self.pace)
         self.workers.average_gradients(self.parameters, whole)
         self.guard.test(whole, [p.grad for p in self.parameters if p.grad is not None])
         if spec.clip:
