@@ -285,12 +285,17 @@ class CapsuleLayer(FiniteModule):
             record=record,
             pose=pose,
             memory=memory,
-            output_norm=self.output_norm,
+            output_norm=None if self.output_norm is None else self._normalise,
         )
         if not self.training:  # training has a guard of its own, which can step back
             given = {"u": u, "weight": self.weight} | {f"learned {name}": x for name, x in learned.items()}
             check_overflow((routed.pose, routed.activation, routed.variance), False, **given)
         return routed
+
+    def _normalise(self, activation: Tensor) -> Tensor:
+        assert self.output_norm is not None
+        normed: Tensor = self.output_norm(activation.to(self.weight.dtype))  # routing computes in fp32
+        return normed
 
     def _check(self, u: Tensor, activation: Tensor | None, shape: str, ndim: int) -> None:
         check_floating("u", u)
