@@ -129,7 +129,8 @@ def test_repr() -> None:
     )
     assert repr(conv("em", in_dim=4, out_dim=4, pose="matrix", backend="reference")).splitlines()[1] == (
         "  2 x 4 -> 2 x 4, kernel=2, stride=1, padding=0, over='positions', "
-        "EM(iterations=3, inverse_temperature=None, eps=1e-08), backend='reference'"
+        "EM(iterations=3, inverse_temperature=None, eps=1e-08, relative=False, sharpness=None, norm_activation=False, "
+        "beta_u=0.0, beta_a=0.0), backend='reference'"
     )
 
 
