@@ -91,7 +91,7 @@ CASES = {
     "dynamic, leaky": _dynamic({"logits": "ij"}, distribution=False, leaky=True),
     "dynamic, detach": _dynamic({"logits": "ij"}, detach=True),
     "em": _gaussian({}, inverse_temperature=(0.3, 0.6, 1.0), eps=0.05),
-    "em, tempered": _gaussian({}, inverse_temperature=0.7, sharpness=(0.2, 0.6, 1.0), eps=0.05),
+    "em, tempered": _gaussian({}, inverse_temperature=0.7, sharpness=0.4, eps=0.05),
     "em, once": _gaussian({}, inverse_temperature=1.0, iterations=1, eps=1e-8),
     "em, beta per element": _gaussian({"beta_u": "jd"}, inverse_temperature=0.7, eps=0.05),
     "em, mask": _gaussian({"mask": "ij"}, distribution=False, inverse_temperature=0.7, eps=0.05),

@@ -59,10 +59,14 @@ def test_a_layer(kind: Any, routing: str, sizes: dict[str, Any], children: tuple
     assert_same(kind(routing, **sizes), u, activation and activation(3, *children, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", ["attention_simple_cifar10", "em_cifar10"])
-def test_a_whole_network(name):
+PRINTED = {"relative": False, "norm_activation": False}  # em as public code has it
+
+
+@pytest.mark.parametrize(("name", "options"), [("attention_simple_cifar10", {}), ("em_cifar10", PRINTED)])
+def test_a_whole_network(name: str, options: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    model = flashcaps.create_model(name, image=(3, 16, 16), backbone={"channels": 4}, backend="reference").double()
+    sizes: dict[str, Any] = {"image": (3, 16, 16), "backbone": {"channels": 4}, "options": options}
+    model = flashcaps.create_model(name, backend="reference", **sizes).double()
     images = torch.randn(2, *model.image, dtype=torch.float64)
     expected = model(images).scores
     public_style(model.capsules.layers)
