@@ -40,10 +40,10 @@ def run(chromium: Any) -> Iterator[Callable[..., Any]]:
            if "/engine/" in route.request.url else {"body": "", "content_type": "text/html"})))  # fmt: skip
     page.goto("http://page.test/")
 
-    def inner(name: str, votes: Tensor, options: dict[str, Any], child: Tensor | None = None) -> Any:
-        sizes = {"places": votes.shape[0], "children": votes.shape[1], "parents": votes.shape[2], "dim": votes.shape[3]}
+    def inner(name: str, votes: Tensor, options: dict[str, Any], child: Tensor | None = None, total: int = 0) -> Any:
+        sizes: dict[str, Any] = {"places": votes.shape[0], "children": votes.shape[1], "parents": votes.shape[2], "dim": votes.shape[3]}
         if child is not None:
-            sizes["child"] = child.flatten().tolist()
+            sizes |= {"child": child.flatten().tolist(), "total": total}
         options = {k: v.flatten().tolist() if isinstance(v, Tensor) else v for k, v in options.items()}
         return page.evaluate(RUN, [name, votes.flatten().tolist(), sizes, options])
 
@@ -83,7 +83,7 @@ def cases() -> list[tuple[str, dict[str, Any]]]:
         ("attention", {"iterations": T, "scale": 0.4, "weight": double(D), "bias": double(D)}),
         ("attention", em | {"norm": False, "pose": bias[None]}),
         ("heinsen", {"score": score, "beta_use": betas, "beta_ignore": prior}),
-        ("heinsen", {"score": score, "beta_use": beta, "beta_ignore": -beta, "start": prior, "eps": 0.1, "iterations": 5}),
+        ("heinsen", {"score": score, "beta_use": beta, "beta_ignore": -beta, "start": prior, "eps": 0.1}),
         ("discriminative", {"coefficients": betas}),
     ]
 
@@ -127,7 +127,7 @@ def test_children_seen_from_several_places(run: Callable[..., Any], relative: bo
     softmax = OverPositions(child, 16)
     expected = EM(relative=relative).run(F.em_routing, votes, a, learned, record=True, softmax=softmax)
     rows = (16 * torch.arange(types)[None, :, None] + child[:, None]).flatten(1)  # (P, T * K)
-    compare(run("em", votes, {"activation": a, "relative": relative, **learned}, rows), expected)
+    compare(run("em", votes, {"activation": a, "relative": relative, **learned}, rows, 16 * types), expected)
 
 
 def test_normalised_activation(run: Callable[..., Any]) -> None:
@@ -139,5 +139,5 @@ def test_normalised_activation(run: Callable[..., Any]) -> None:
 
 
 def test_unknown_names_and_wrong_sizes_are_told(run: Callable[..., Any]) -> None:
-    with pytest.raises(Exception, match="routing: expected one of dynamic, em, .*, got toString"):
+    with pytest.raises(Exception, match=r"routing: expected one of dynamic, em, .*, got toString"):
         run("toString", double(1, I, J, D), {})
