@@ -76,3 +76,10 @@ export function wordsFor(algorithm) {
 }
 
 export const ALGORITHMS = Object.keys(WORDS);
+
+/** What dimension d of a model's poses stands for, the same everywhere; told apart where several stand for one thing. */
+export function nameOf({ dimensions }, d) {
+  const name = dimensions?.[d];
+  const same = name ? dimensions.flatMap((other, n) => (other === name ? [n] : [])) : [];
+  return same.length > 1 ? `${name} (${same.indexOf(d) + 1} of ${same.length})` : name;
+}
