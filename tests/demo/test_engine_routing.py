@@ -1,0 +1,143 @@
+"""engine/routing.js in Chromium against `flashcaps.functional`, on random votes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import flashcaps.demo
+from flashcaps import functional as F
+from flashcaps.routing import ROUTING, Routed
+from flashcaps.routing.em import EM
+from flashcaps.routing.math import OverPositions
+from tests.conftest import assert_near
+
+pytestmark = pytest.mark.browser
+
+PAGE = Path(flashcaps.demo.__file__).with_name("page")
+I, J, D, T = 7, 4, 6, 3
+RUN = """async ([name, votes, sizes, options]) => {
+  const { route } = await import("/engine/routing.js");
+  if (sizes.child) sizes.child = Int32Array.from(sizes.child);
+  const plain = (step) => Object.fromEntries(
+    Object.entries(step).filter(([k, v]) => k !== "steps" && v).map(([k, v]) => [k, Array.from(v)]));
+  const { steps, ...last } = route(name, Float32Array.from(votes), sizes, options);
+  return { last: plain(last), steps: steps.map(plain) };
+}"""
+
+
+@pytest.fixture(scope="module")
+def run(chromium: Any) -> Iterator[Callable[..., Any]]:
+    page = chromium.new_page()
+    page.route("**/*", lambda route: route.fulfill(
+        **({"path": PAGE / route.request.url.partition("/engine/")[2].join(("engine/", ""))}
+           if "/engine/" in route.request.url else {"body": "", "content_type": "text/html"})))  # fmt: skip
+    page.goto("http://page.test/")
+
+    def inner(name: str, votes: Tensor, options: dict[str, Any], child: Tensor | None = None, total: int = 0) -> Any:
+        sizes: dict[str, Any] = {"places": votes.shape[0], "children": votes.shape[1], "parents": votes.shape[2], "dim": votes.shape[3]}
+        if child is not None:
+            sizes |= {"child": child.flatten().tolist(), "total": total}
+        options = {k: v.flatten().tolist() if isinstance(v, Tensor) else v for k, v in options.items()}
+        return page.evaluate(RUN, [name, votes.flatten().tolist(), sizes, options])
+
+    yield inner
+    page.close()
+
+
+def compare(found: dict[str, Any], expected: Routed) -> None:
+    assert len(found["steps"]) == len(expected.history or ())
+    for name in ("pose", "activation", "coupling", "variance"):
+        x = getattr(expected, name)
+        if x is not None:
+            assert_near(torch.tensor(found["last"][name], dtype=torch.float64).view(x.shape), x, 1e-6, name)
+    for got, step in zip(found["steps"], expected.history or (), strict=True):
+        for name in ("coupling", "pose"):
+            x = getattr(step, name)
+            assert_near(torch.tensor(got[name], dtype=torch.float64).view(x.shape), x, 1e-6, f"step's {name}")
+
+
+def double(*shape: int) -> Tensor:
+    return torch.randn(*shape).double()  # as float32 has it, which is what the page reads
+
+
+def cases() -> list[tuple[str, dict[str, Any]]]:
+    """Algorithms and options that the functions take as the page does."""
+    torch.manual_seed(1)
+    beta, betas, prior, bias = double(J), double(I, J), double(I, J), double(J, D)
+    a, score = torch.rand(1, I).double(), double(1, I)
+    em = {"activation": a, "beta_u": beta, "beta_a": -beta}
+    return [
+        ("dynamic", {}),
+        ("dynamic", {"logits": prior}),
+        ("dynamic", {"logits": beta, "bias": bias, "leaky": True}),
+        ("em", em | {"inverse_temperature": 0.7}),
+        ("em", em | {"inverse_temperature": [0.1, 0.2, 0.3], "sharpness": 0.2}),
+        ("em", em | {"inverse_temperature": 0.1, "beta_u": bias, "eps": 1e-3}),
+        ("attention", {"iterations": T, "scale": 0.4, "weight": double(D), "bias": double(D)}),
+        ("attention", em | {"norm": False, "pose": bias[None]}),
+        ("heinsen", {"score": score, "beta_use": betas, "beta_ignore": prior}),
+        ("heinsen", {"score": score, "beta_use": beta, "beta_ignore": -beta, "start": prior, "eps": 0.1}),
+        ("discriminative", {"coefficients": betas}),
+    ]
+
+
+CASES = cases()
+
+
+def test_every_algorithm_has_a_case() -> None:
+    assert {name for name, _ in CASES} == set(ROUTING)
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_route(run: Callable[..., Any], case: int) -> None:
+    name, options = CASES[case]
+    votes = double(1, I, J, D)
+    compare(run(name, votes, options), getattr(F, f"{name}_routing")(votes, record=True, **options))
+
+
+@pytest.mark.parametrize("options", [{}, {"relative": True}, {"relative": True, "sharpness": 0.5, "iterations": 5}])
+def test_defaults_of_em(run: Callable[..., Any], options: dict[str, Any]) -> None:
+    votes, a, learned = double(1, I, J, D), torch.rand(1, I).double(), {"beta_u": double(J), "beta_a": double(J)}
+    expected = EM(**options).run(F.em_routing, votes, a, learned, record=True)
+    compare(run("em", votes, {"activation": a, **learned, **options}), expected)
+
+
+def test_agreement_and_logits_make_the_next_coupling(run: Callable[..., Any]) -> None:
+    steps = run("dynamic", double(1, I, J, D), {"iterations": 10})["steps"]
+    for step, after in pairwise(steps):
+        logit = torch.tensor(step["logit"]) + torch.tensor(step["agreement"])
+        assert_near(torch.tensor(after["coupling"]).view(I, J), logit.view(I, J).softmax(-1).double())
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_children_seen_from_several_places(run: Callable[..., Any], relative: bool) -> None:
+    """em in a convolutional layer: 2 types on 4 x 4, kernel 3, where a child's softmax runs over places too."""
+    places, kernel, types = 4, 9, 2
+    child = torch.tensor([[4 * (y + dy) + x + dx for dy in range(3) for dx in range(3)]
+                          for y in range(2) for x in range(2)])  # fmt: skip
+    votes, a = double(places, types * kernel, J, D), torch.rand(places, types * kernel).double()
+    learned = {"beta_u": double(J), "beta_a": double(J)}
+    softmax = OverPositions(child, 16)
+    expected = EM(relative=relative).run(F.em_routing, votes, a, learned, record=True, softmax=softmax)
+    rows = (16 * torch.arange(types)[None, :, None] + child[:, None]).flatten(1)  # (P, T * K)
+    compare(run("em", votes, {"activation": a, "relative": relative, **learned}, rows, 16 * types), expected)
+
+
+def test_normalised_activation(run: Callable[..., Any]) -> None:
+    votes, a, scale, shift = double(1, I, J, D), torch.rand(1, I).double(), double(J), double(J)
+    learned = {"beta_u": double(J), "beta_a": double(J)}
+    logits = EM(norm_activation=True).run(F.em_routing, votes, a, learned, record=True)
+    found = run("em", votes, {"activation": a, "activation_scale": scale, "activation_shift": shift, **learned})
+    compare(found, logits._replace(activation=(scale * logits.activation + shift).sigmoid()))
+
+
+def test_unknown_names_and_wrong_sizes_are_told(run: Callable[..., Any]) -> None:
+    with pytest.raises(Exception, match=r"routing: expected one of dynamic, em, .*, got toString"):
+        run("toString", double(1, I, J, D), {})
