@@ -98,7 +98,7 @@ function comparison({ vote, pose, variance, agreement }, after) {
 }
 
 /** Logits of all classes and the shares a softmax makes of them. */
-function softmaxTable({ names, rest, agreements, logits, couplings, parent, what }) {
+function softmaxTable({ names, rest, agreements, sharpness, logits, couplings, parent, what }) {
   const row = (title, values, digits, extra = "") =>
     h(
       "tr",
@@ -125,7 +125,7 @@ function softmaxTable({ names, rest, agreements, logits, couplings, parent, what
         "tbody",
         {},
         rest && largest(rest) > 5e-3 && row(what, rest, 2),
-        agreements && row("+ agreement", agreements, 2),
+        agreements && row(sharpness === 1 ? "+ agreement" : `+ agreement × ${number(sharpness, 3)}`, agreements, 2),
         row(agreements ? "= logit" : "logit", logits, 2),
         row("coupling", couplings, 3, "strong"),
         bars,
@@ -239,9 +239,10 @@ export function createZoom(app) {
             ...found,
             names: model.classes,
             parent,
-            agreements: before.agreements,
-            rest: found.logits.map((v, k) => v - before.agreements[k]),
-            what: model.algorithm === "dynamic" ? "logit before" : "of the class",
+            agreements: before.agreements.map((v) => v * before.sharpness),
+            sharpness: before.sharpness,
+            rest: found.logits.map((v, k) => v - before.agreements[k] * before.sharpness),
+            what: before.variance ? "log activation of the class" : "logit before",
           }),
         ),
       );
