@@ -26,12 +26,12 @@ function createCard(model) {
     compact: true,
   });
   const drawn = picture("draws back", { label: `What ${model.title} draws back` });
-  const heat = heatGrid("Where the winner's evidence lies");
+  const heat = heatGrid("What the winner was sent, by place");
   const where = h(
     "figure",
     { class: "picture", tabindex: 0 },
     h("div", { class: "paper heat-paper" }, heat.element),
-    h("figcaption", {}, "looks here"),
+    h("figcaption", {}, "was sent from here"),
   );
   const facts = h("p", { class: "faint" });
   const words = wordsFor(model.algorithm);
@@ -52,7 +52,7 @@ function createCard(model) {
     where,
     () =>
       answer && {
-        title: `Weight for ${model.classes[answer.route.predicted[0]]}, by place`,
+        title: `Sent to ${model.classes[answer.route.predicted[0]]}, by place`,
         formula: answer.route.routing.formula,
         note: answer.route.routing.signed
           ? "Blue speaks for it, orange against it."

@@ -19,7 +19,8 @@ function axes(pose, parents, dim, a, b) {
 
 /**
  * What each place adds to each class at each iteration: votes times their weights in the sum, seen in one plane.
- * The weights are the couplings; where a pose is a mean of votes (em, heinsen), couplings times presence, normalised.
+ * The weights are the couplings; where a pose is a mean of votes (em, heinsen), couplings times presence. The pose is
+ * the sum squashed, divided by the sum of its weights, or normalised, as the algorithm has it.
  *
  * @param {ArrayLike<number>} votes  (I, J, D), I = types x cells
  * @param {{children: number, parents: number, dim: number, cells: number}} sizes
@@ -40,13 +41,10 @@ export function project(votes, { children, parents, dim, cells }, steps, there, 
   const arrows = steps.map(({ coupling, variance }) => {
     const weight = (i, k) => coupling[i * parents + k] * (variance ? there[i] : 1);
     return Array.from({ length: parents }, (_, k) => {
-      let total = variance ? 1e-12 : 1;
-      if (variance) for (let i = 0; i < children; i++) total += weight(i, k);
       const sums = Array.from({ length: cells }, () => [0, 0]);
       for (let i = 0; i < children; i++) {
-        const share = weight(i, k) / total;
-        sums[i % cells][0] += share * flat[2 * (i * parents + k)];
-        sums[i % cells][1] += share * flat[2 * (i * parents + k) + 1];
+        sums[i % cells][0] += weight(i, k) * flat[2 * (i * parents + k)];
+        sums[i % cells][1] += weight(i, k) * flat[2 * (i * parents + k) + 1];
       }
       return sums;
     });

@@ -3,6 +3,7 @@
 import { blankPaper, lead, story } from "./captions.js";
 import { barChart, curveChart } from "./charts.js";
 import { h, number } from "./dom.js";
+import { wordsFor } from "./explain.js";
 import { createFacts } from "./facts.js";
 import { typeset } from "./formula.js";
 import { largestGain, leaders } from "./measures.js";
@@ -22,7 +23,14 @@ export function createView(app) {
   const { store } = app;
   const facts = createFacts(() => ({ answer, step }));
   const choose = (k) => store.set({ parent: store.get().parent === k ? null : k });
-  const open = (cell, k) => store.set({ zoom: [cell, 0, k ?? store.get().parent ?? winners[0]] });
+  /** One small capsule at a place: the one that sends most to the class asked for, or to the one it sends most. */
+  function open(cell, k) {
+    const { flow, speaker } = answer.route.routing.steps[step];
+    const sent = flow[cell].map(Math.abs);
+    const even = Math.max(...sent) - Math.min(...sent) < 1e-6;
+    const to = k ?? store.get().parent ?? (even ? winners[0] : sent.indexOf(Math.max(...sent)));
+    store.set({ zoom: [cell, speaker[cell][to], to] });
+  }
   const rounds = createRounds(app);
   const tree = createTree({ facts, choose, open });
   const plane = createPlane({ choose, open });
@@ -34,6 +42,7 @@ export function createView(app) {
   const says = h("div", { class: "story", "aria-live": "polite" });
   const legend = h("p", { class: "faint", "data-testid": "legend" });
   const sums = h("p", { class: "faint", "data-testid": "sums" });
+  const look = h("p", { class: "faint" });
   const formula = h("div", { class: "formulas" });
   const blank = h("p", { class: "blank", hidden: true }, "Draw a digit, or pick one, to watch it being routed.");
   const overview = h(
@@ -54,6 +63,7 @@ export function createView(app) {
       { class: "faint" },
       ...prose("Each small arrow is what one place [vote|votes] for a class, times its [coupling]; each class has its colour. Laid end to end from one origin they add up to the thick arrow, the class capsule's [pose] before it is normalised. All are seen in the plane of two poses, on one scale."),
     ),
+    look,
     plane.element,
   );
   const numbers = h(
@@ -105,6 +115,7 @@ export function createView(app) {
     overview.classList.toggle("signed", routing.signed);
     const focus = [...new Set([...(parent === null ? [] : [parent]), ...winners, ...leaders(answer), ...routing.plane.classes])];
     plane.update({ names, routing, step, focus: focus.slice(0, 3), parent });
+    look.textContent = wordsFor(model.algorithm).look;
     curves(routing, names, parent);
     first.textContent = lead(answer);
     const lines = [...story(answer, step), blankPaper(answer, step)].filter(Boolean);

@@ -3,7 +3,6 @@
 import { api, newest } from "./api.js";
 import { fromBase64 } from "./codec.js";
 import { assign, h, number } from "./dom.js";
-import { nameOf } from "./explain.js";
 import { inspectable } from "./inspect.js";
 import { paint, picture } from "./pixels.js";
 
@@ -108,7 +107,7 @@ export function createView(app) {
 
   function rebuild(model) {
     unit = (model.reach ?? REACH) / STEPS;
-    rows = Array.from({ length: model.pose_dim }, (_, d) => makeRow(d, nameOf(model, d)));
+    rows = Array.from({ length: model.pose_dim }, (_, d) => makeRow(d, model.dimensions?.[d]));
     sliders.replaceChildren(...rows.map(({ row }) => row));
     chips.replaceChildren(
       ...model.classes.map((name, k) =>

@@ -4,13 +4,16 @@ import { api, newest } from "./api.js";
 import { asPicture } from "./codec.js";
 import { assign, h, icon, number, roving } from "./dom.js";
 import { wordsFor } from "./explain.js";
+import { typeset } from "./formula.js";
 import { placeName } from "./measures.js";
 import { prose } from "./words.js";
 
 const BACK = "M15 6l-6 6 6 6";
 
+const cell = (v) => number(v, Math.abs(v) >= 10 ? 1 : 2);
+
 /** A grid of numbers, blue above zero, orange below, as deep as they are large. */
-function grid(values, columns, { label, top, digits = 2 }) {
+function grid(values, columns, { label, top }) {
   const cells = values.map((v) =>
     h(
       "span",
@@ -18,7 +21,7 @@ function grid(values, columns, { label, top, digits = 2 }) {
         class: v < 0 ? "negative" : "positive",
         "--depth": Math.min(1, Math.abs(v) / Math.max(top, 1e-12)).toFixed(3),
       },
-      number(v, digits),
+      cell(v),
     ),
   );
   return h("div", { class: "grid", role: "img", "aria-label": label, "--columns": columns }, cells);
@@ -27,12 +30,15 @@ function grid(values, columns, { label, top, digits = 2 }) {
 const largest = (values) => Math.max(...values.map(Math.abs));
 const total = (values) => values.reduce((a, b) => a + b, 0);
 
-/** u times W, as one writes it by hand: W above, u to the left, the vote where they meet. */
+/**
+ * u times W as one writes it by hand: W above, u to the left, the vote where they meet. A vector stands beside the rows
+ * of W that it multiplies.
+ */
 function multiplication({ vector: u, matrix, rows, vote, bias }, sums) {
   const weight = matrix.flat();
   const inner = u.length / rows;
   const columns = vote.length / rows;
-  const left = grid(u, inner, { label: "The capsule's own numbers", top: largest(u) });
+  const left = grid(u, rows === 1 ? 1 : inner, { label: "The capsule's own numbers", top: largest(u) });
   const above = grid(weight, columns, { label: "The matrix W", top: largest(weight) });
   const result = h("div", { class: "grid", role: "group", "aria-label": "The vote", "--columns": columns });
   const says = h("p", { class: "faint sum-line", "aria-live": "polite" });
@@ -41,7 +47,7 @@ function multiplication({ vector: u, matrix, rows, vote, bias }, sums) {
     [...left.children].forEach((cell, m) => cell.classList.toggle("hot", Math.floor(m / inner) === row));
     [...above.children].forEach((cell, m) => cell.classList.toggle("hot", m % columns === column));
     const terms = Array.from({ length: inner }, (_, k) => [u[row * inner + k], weight[k * columns + column]]);
-    const written = terms.map(([a, b]) => `${number(a, 2)} × ${number(b, 2)}`).join(" + ");
+    const written = terms.map(([a, b]) => `${cell(a)} × ${cell(b)}`).join(" + ");
     says.textContent = `${written}${bias ? ` + ${number(bias[n], 2)} (bias)` : ""} = ${number(vote[n], 3)}`;
   };
   const buttons = vote.map((v, n) =>
@@ -57,20 +63,19 @@ function multiplication({ vector: u, matrix, rows, vote, bias }, sums) {
         onfocus: () => show(n),
         onclick: () => show(n),
       },
-      number(v, 2),
+      cell(v),
     ),
   );
   result.append(...buttons);
   roving(result, () => buttons, () => columns);
   show(vote.reduce((best, v, n) => (Math.abs(v) > Math.abs(vote[best]) ? n : best), 0));
   sums.replaceChildren(says);
+  const named = (name, part) => h("div", {}, h("h4", {}, name), part);
+  const [top, own, made] = [named("W, learned", above), named(rows === 1 ? "u" : "u, this capsule", left), named("its vote", result)];
   return h(
     "div",
     { class: "falk", role: "group", "aria-label": "The multiplication", tabindex: 0 },
-    h("span", { class: "corner" }),
-    h("div", {}, h("h4", {}, "W, learned"), above),
-    h("div", {}, h("h4", {}, "u, this capsule"), left),
-    h("div", {}, h("h4", {}, "its vote"), result),
+    ...(rows === 1 ? [own, top, h("span"), made] : [h("span"), top, own, made]),
   );
 }
 
@@ -198,7 +203,7 @@ export function createZoom(app) {
   function tell([found, before], { of, parent, step }) {
     const { model, route } = of;
     const name = model.classes[parent];
-    const symbol = wordsFor(model.algorithm).symbol.replace("_", " ");
+    const share = typeset(`${wordsFor(model.algorithm).symbol} = ${number(found.couplings[parent], 3)}`);
     const sums = h("div");
     const item = (heading, ...content) => h("li", {}, h("h3", {}, heading), ...content);
     const told = (text) => h("p", {}, ...prose(text));
@@ -234,7 +239,13 @@ export function createZoom(app) {
         ),
         item(
           "Softmax makes the coupling",
-          told(`The same was done for all ${model.classes.length} classes. [softmax|Softmax] turns the numbers into shares of one whole: this capsule gives ${name} the share ${symbol} = ${number(found.couplings[parent], 3)}.`),
+          h(
+            "p",
+            {},
+            ...prose(`The same was done for all ${model.classes.length} classes. [softmax|Softmax] turns the numbers into shares of one whole. What this capsule gives ${name} is its [coupling], `),
+            share,
+            ".",
+          ),
           softmaxTable({
             ...found,
             names: model.classes,
@@ -274,7 +285,7 @@ export function createZoom(app) {
         return;
       }
       const [cell, type, parent] = state.zoom;
-      title.textContent = `${placeName(routing, cell)} → ${answer.model.classes[parent]}, iteration ${step + 1}`;
+      title.textContent = `Place in ${placeName(routing, cell)}, iteration ${step + 1}`;
       const options = (n, label) => Array.from({ length: n }, (_, k) => h("option", { value: k }, label(k)));
       types.replaceChildren(...options(count, (k) => `capsule ${k + 1} of ${count}`));
       classes.replaceChildren(...options(answer.model.classes.length, (k) => `votes for ${answer.model.classes[k]}`));

@@ -158,6 +158,17 @@ function byCell(x, columns, cells) {
   return table(out, columns);
 }
 
+/** The type of the small capsule that sends most from each place to each class: (cells, J). */
+function speakers(flow, parents, cells) {
+  const most = new Int32Array(cells * parents);
+  const at = (n) => Math.abs(flow[most[n] * most.length + n]);
+  for (let n = 0; n < flow.length; n++) {
+    const to = n % most.length;
+    if (Math.abs(flow[n]) > at(to)) most[to] = Math.floor(n / most.length);
+  }
+  return table(most, parents);
+}
+
 function stepOf(seen, { coupling, pose, agreement: own }) {
   const { parents, dim } = seen.sizes;
   const flow = coupling.map((c, n) => c * seen.there[Math.floor(n / parents)]);
@@ -165,6 +176,7 @@ function stepOf(seen, { coupling, pose, agreement: own }) {
   return {
     coupling: byCell(coupling, parents, seen.cells),
     flow: byCell(flow, parents, seen.cells),
+    speaker: speakers(flow, parents, seen.cells),
     coupling_sum: [sums.reduce((a, b) => Math.min(a, b)), sums.reduce((a, b) => Math.max(a, b))],
     entropy: entropy(coupling, parents),
     agreement: agreement(seen, flow, pose),
