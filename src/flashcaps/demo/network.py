@@ -149,7 +149,7 @@ class Description:
                 raise self.refuse(path, f"whose {layer.name} routing has {field.name}={value!r}")
         specs = routing.learned(Sizes(layer.groups, layer.parents or 1, layer.out_dim))
         learned = {
-            name: self.keep(f"{path}.{name}", layer.get_buffer(name) if spec.state else layer.learned[name])
+            name: self.keep(f"{path}.learned.{name}", layer.get_buffer(name) if spec.state else layer.learned[name])
             for name, spec in specs.items()
         }
         if layer.name == "attention":
