@@ -24,7 +24,7 @@ export const VIEWS = ["draw", "routing", "tweak", "overlap", "compare"];
 /** @returns {State} */
 export function initialState() {
   return {
-    view: "draw",
+    view: VIEWS[0],
     model: "",
     pair: "",
     drawing: { kind: "strokes", strokes: [] },
