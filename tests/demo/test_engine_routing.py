@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-import flashcaps.demo
 from flashcaps import functional as F
 from flashcaps.routing import ROUTING, Routed
 from flashcaps.routing.em import EM
 from flashcaps.routing.math import OverPositions
 from tests.conftest import assert_near
+from tests.demo.served import Asked
 
 pytestmark = pytest.mark.browser
 
-PAGE = Path(flashcaps.demo.__file__).with_name("page")
 I, J, D, T = 7, 4, 6, 3
 RUN = """async ([name, votes, sizes, options]) => {
-  const { route } = await import("/engine/routing.js");
+  const { route } = await import("./page/engine/routing.js");
   if (sizes.child) sizes.child = Int32Array.from(sizes.child);
   const plain = (step) => Object.fromEntries(
     Object.entries(step).filter(([k, v]) => k !== "steps" && v).map(([k, v]) => [k, Array.from(v)]));
@@ -32,23 +30,14 @@ RUN = """async ([name, votes, sizes, options]) => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def run(chromium: Any) -> Iterator[Callable[..., Any]]:
-    page = chromium.new_page()
-    page.route("**/*", lambda route: route.fulfill(
-        **({"path": PAGE / route.request.url.partition("/engine/")[2].join(("engine/", ""))}
-           if "/engine/" in route.request.url else {"body": "", "content_type": "text/html"})))  # fmt: skip
-    page.goto("http://page.test/")
-
-    def inner(name: str, votes: Tensor, options: dict[str, Any], child: Tensor | None = None) -> Any:
-        sizes = {"places": votes.shape[0], "children": votes.shape[1], "parents": votes.shape[2], "dim": votes.shape[3]}
-        if child is not None:
-            sizes["child"] = child.flatten().tolist()
+@pytest.fixture
+def run(ask: Asked) -> Callable[..., Any]:
+    def inner(name: str, votes: Tensor, options: dict[str, Any], **more: Any) -> Any:
+        sizes = dict(zip(("places", "children", "parents", "dim"), votes.shape, strict=True)) | more
         options = {k: v.flatten().tolist() if isinstance(v, Tensor) else v for k, v in options.items()}
-        return page.evaluate(RUN, [name, votes.flatten().tolist(), sizes, options])
+        return ask.page.evaluate(RUN, [name, votes.flatten().tolist(), sizes, options])
 
-    yield inner
-    page.close()
+    return inner
 
 
 def compare(found: dict[str, Any], expected: Routed) -> None:
@@ -83,7 +72,7 @@ def cases() -> list[tuple[str, dict[str, Any]]]:
         ("attention", {"iterations": T, "scale": 0.4, "weight": double(D), "bias": double(D)}),
         ("attention", em | {"norm": False, "pose": bias[None]}),
         ("heinsen", {"score": score, "beta_use": betas, "beta_ignore": prior}),
-        ("heinsen", {"score": score, "beta_use": beta, "beta_ignore": -beta, "start": prior, "eps": 0.1, "iterations": 5}),
+        ("heinsen", {"score": score, "beta_use": beta, "beta_ignore": -beta, "start": prior, "eps": 0.1}),
         ("discriminative", {"coefficients": betas}),
     ]
 
@@ -126,8 +115,8 @@ def test_children_seen_from_several_places(run: Callable[..., Any], relative: bo
     learned = {"beta_u": double(J), "beta_a": double(J)}
     softmax = OverPositions(child, 16)
     expected = EM(relative=relative).run(F.em_routing, votes, a, learned, record=True, softmax=softmax)
-    rows = (16 * torch.arange(types)[None, :, None] + child[:, None]).flatten(1)  # (P, T * K)
-    compare(run("em", votes, {"activation": a, "relative": relative, **learned}, rows), expected)
+    rows = (16 * torch.arange(types)[None, :, None] + child[:, None]).flatten().tolist()  # (P, T * K)
+    compare(run("em", votes, {"activation": a, "relative": relative, **learned}, child=rows, total=16 * types), expected)
 
 
 def test_normalised_activation(run: Callable[..., Any]) -> None:
@@ -139,5 +128,5 @@ def test_normalised_activation(run: Callable[..., Any]) -> None:
 
 
 def test_unknown_names_and_wrong_sizes_are_told(run: Callable[..., Any]) -> None:
-    with pytest.raises(Exception, match="routing: expected one of dynamic, em, .*, got toString"):
+    with pytest.raises(Exception, match=r"routing: expected one of dynamic, em, .*, got toString"):
         run("toString", double(1, I, J, D), {})

@@ -14,6 +14,7 @@
  * @property {number} [places]  P, default 1
  * @property {Int32Array} [child]  (P, I): the child each row belongs to, where a child's softmax runs over the parents
  *   of several places; without it each row is a child of its own
+ * @property {number} [total]   how many children there are then, those that no parent covers included
  *
  * @typedef {object} Step
  * One iteration.
@@ -86,12 +87,11 @@ function dynamic(votes, sizes, { iterations = 3, logits = null, bias = null, lea
 function em(votes, sizes, options) {
   const { activation, beta_u, beta_a, iterations = 3, eps = 1e-8, relative = false } = options;
   const { activation_scale = null, activation_shift = null } = options;
-  const { children, parents, dim, places, child } = sizes;
+  const { children, parents, dim, places, total: all = places * children } = sizes;
   const cooling = (t) => (relative ? 1 : 0.01 * (1 - 0.95 ** (t + 1)));
   const rising = (t) => (relative ? (t + 1) / (Math.max(iterations - 1, 1) * dim) : 1);
   const inverse = perIteration(options.inverse_temperature, cooling);
   const sharpness = perIteration(options.sharpness, rising);
-  const all = child ? 1 + child.reduce((a, b) => Math.max(a, b), -1) : places * children;
   const whole = relative ? (all / (places * parents)) * dim : 1; // n_0 D: the cost is by share and pose element
   const steps = [];
   let logit = rows(null, sizes);
@@ -225,10 +225,10 @@ export function layerNorm(x, dim, weight = null, bias = null, eps = 1e-5) {
  * Softmax over the parents of every child, which may lie in several rows. logit (P, I, J) -> (P, I, J).
  * leaky: one more parent of logit 0, its share dropped.
  */
-function softmax(logit, { children, parents, places, child }, leaky = false) {
+function softmax(logit, { children, parents, places, child, total: all = places * children }, leaky = false) {
   const count = places * children;
-  const top = new Float64Array(count).fill(leaky ? 0 : -Infinity);
-  const total = new Float64Array(count);
+  const top = new Float64Array(all).fill(leaky ? 0 : -Infinity);
+  const total = new Float64Array(all);
   const owner = (n) => (child ? child[n] : n);
   for (let n = 0; n < count; n++) {
     const k = owner(n);

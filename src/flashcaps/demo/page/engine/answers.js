@@ -1,0 +1,309 @@
+/** What the page is told of an image: the answer, and its routing: couplings, flow, entropy, agreement, votes. */
+
+import { fromBase64, toBase64 } from "../codec.js";
+import { lengths, logistic } from "./routing.js";
+
+const LINES = 24; // per class and step
+const POINTS = 96; // votes per class
+const KEPT = 12; // images whose class layers are kept, for the next question on them
+
+/** (N, M) as rows. */
+const table = (x, columns) =>
+  Array.from({ length: x.length / columns }, (_, n) => Array.from(x.subarray(n * columns, (n + 1) * columns)));
+
+/**
+ * Answers about one network.
+ * @param {import("./network.js").Network} network
+ */
+export function createAnswers(network) {
+  const { info } = network;
+  const kept = new Map(); // by pixels: children, and class layers by number of iterations
+
+  /** The class layer on an image, as it was computed before if it was. */
+  function routed({ pixels, width, height }, iterations = null) {
+    if (height !== info.image[1] || width !== info.image[2]) {
+      const expected = `${info.image[1]} x ${info.image[2]} (height x width)`;
+      throw new RangeError(`image: ${info.name} expects ${expected}, got ${height} x ${width}`);
+    }
+    if (iterations !== null && !(Number.isInteger(iterations) && iterations >= 1 && iterations <= 10)) {
+      throw new RangeError(`iterations: expected 1 to 10, got ${iterations}`);
+    }
+    const found = kept.get(pixels) ?? { children: network.children(fromBase64(pixels)), tops: new Map() };
+    if (!found.tops.has(iterations)) found.tops.set(iterations, network.route(found.children, iterations));
+    kept.delete(pixels); // and again as the newest
+    kept.set(pixels, found);
+    if (kept.size > KEPT) kept.delete(kept.keys().next().value);
+    return found.tops.get(iterations);
+  }
+
+  return {
+    /** The answer and its routing. iterations: 1 to 10, the network's own without. */
+    route(image, { iterations = null } = {}) {
+      const begun = performance.now();
+      const top = routed(image, iterations);
+      const last = top.steps.at(-1);
+      const scores = network.scores(last);
+      const { predicted, order } = network.answer(scores);
+      const others = order.filter((k) => !predicted.includes(k)).slice(0, 1);
+      const poses = table(last.pose, info.pose_dim);
+      return {
+        model: info.name,
+        shape: info.image.slice(1),
+        scores,
+        activation: network.shown(scores),
+        lengths: Array.from(lengths(last.pose, info.pose_dim)),
+        predicted,
+        poses,
+        reconstructions: info.decoder
+          ? predicted.map((k) => ({ class: k, image: toBase64(network.draw([poses[k]], k)[0]) }))
+          : [],
+        routing: routingOf(network, top, [...predicted, ...others]),
+        ms: performance.now() - begun,
+      };
+    },
+
+    /**
+     * The numbers of one vote: `vector` (the child's, its rows one after the other) times `matrix` (d rows of h), plus
+     * `bias` where there is one, is `vote`; with `pose`, the parent's of this iteration, it has `agreement`;
+     * `coupling` is the softmax over parents of the child's logits, all in `logits` and `couplings`.
+     * child: an index over (type, cell). iteration: from 0; -1 is the last.
+     */
+    explain(image, { child, parent, iteration = -1, iterations = null }) {
+      const top = routed(image, iterations);
+      const { layer, below, children, votes, sizes } = top;
+      const step = top.steps.at(iteration);
+      if (!(child >= 0 && child < sizes.children)) {
+        throw new RangeError(`child: expected 0 to ${sizes.children - 1}, got ${child}`);
+      }
+      if (!(parent >= 0 && parent < sizes.parents)) {
+        throw new RangeError(`parent: expected 0 to ${sizes.parents - 1}, got ${parent}`);
+      }
+      if (!step) throw new RangeError(`iteration: expected 0 to ${top.steps.length - 1}, got ${iteration}`);
+      const [groups, , d, h] = layer.shape;
+      const pair = Math.floor((child * groups) / sizes.children) * sizes.parents + parent;
+      const at = child * sizes.parents + parent;
+      const cut = (x, n, size) => Array.from(x.slice(n * size, (n + 1) * size));
+      return {
+        vector: cut(children.pose, child, below.dim),
+        rows: layer.rows,
+        matrix: table(network.tensor(layer.weight).slice(pair * d * h, (pair + 1) * d * h), h),
+        bias: layer.bias ? cut(network.tensor(layer.bias), pair, sizes.dim) : null,
+        vote: cut(votes, at, sizes.dim),
+        pose: cut(step.pose, parent, sizes.dim),
+        variance: step.variance ? cut(step.variance, parent, sizes.dim) : null,
+        agreement: step.agreement[at],
+        logit: step.logit[at],
+        coupling: step.coupling[at],
+        logits: cut(step.logit, child, sizes.parents),
+        couplings: cut(step.coupling, child, sizes.parents),
+        presence: presence(network, top)[child],
+        iteration: top.steps.indexOf(step),
+      };
+    },
+
+    /** What the decoder draws of a pose of class capsule k. */
+    decode(pose, k) {
+      return { image: toBase64(network.draw([pose], k)[0]), shape: info.image.slice(1) };
+    },
+
+    /** Drawings with every dimension changed from -reach to reach. */
+    dimensions(pose, k) {
+      const { offsets } = network;
+      const moved = pose.flatMap((_, d) => offsets.map((by) => pose.map((x, n) => (n === d ? x + by : x))));
+      const drawn = network.draw(moved, k).map(toBase64);
+      const rows = pose.map((_, d) => ({
+        dimension: d,
+        stands_for: info.dimensions[d],
+        images: drawn.slice(d * offsets.length, (d + 1) * offsets.length),
+      }));
+      return { rows, offsets, shape: info.image.slice(1) };
+    },
+  };
+}
+
+/** How present each child is, (I): its activation as a probability; where its pose has it, its length; else 1. */
+function presence(network, { layer, below, children }) {
+  if (layer.takes === "score") return Float64Array.from(children.activation, logistic);
+  if (children.activation) return Float64Array.from(children.activation);
+  if (layer.makes === "length") return lengths(children.pose, below.dim);
+  return new Float64Array(children.pose.length / below.dim).fill(1);
+}
+
+function routingOf(network, top, classes) {
+  const there = presence(network, top);
+  const [, high, wide] = network.info.grid;
+  const seen = { ...top, there, cells: high * wide };
+  return {
+    signed: network.signed,
+    iterations: top.steps.length,
+    steps: top.steps.map((step) => ({
+      ...stepOf(seen, step),
+      activation: network.shown(network.scores(step)),
+    })),
+    grid: [high, wide],
+    field: network.field,
+    presence: byCell(there, 1, seen.cells).flat(),
+    top: top.steps.map((step) => strongest(seen, step.coupling)),
+    votes: votesInPlane(seen, classes),
+    measure: network.measure,
+    formula: network.formula,
+    agreement_formula: network.agreement_formula,
+  };
+}
+
+/** (I, M) summed over types: rows of cells. */
+function byCell(x, columns, cells) {
+  const out = new Float64Array(cells * columns);
+  for (let n = 0; n < x.length; n++) out[n % out.length] += x[n];
+  return table(out, columns);
+}
+
+function stepOf(seen, { coupling, pose, agreement: own }) {
+  const { parents, dim } = seen.sizes;
+  const flow = coupling.map((c, n) => c * seen.there[Math.floor(n / parents)]);
+  const sums = table(coupling, parents).map((row) => row.reduce((a, b) => a + b, 0));
+  return {
+    coupling: byCell(coupling, parents, seen.cells),
+    flow: byCell(flow, parents, seen.cells),
+    coupling_sum: [sums.reduce((a, b) => Math.min(a, b)), sums.reduce((a, b) => Math.max(a, b))],
+    entropy: entropy(coupling, parents),
+    agreement: agreement(seen, flow, pose),
+    poses: table(pose, dim),
+  };
+}
+
+/** Mean over children of -sum_j p log p, p the child's |coupling| normalised; from 0 to ln J. */
+function entropy(coupling, parents) {
+  let total = 0;
+  for (let at = 0; at < coupling.length; at += parents) {
+    let sum = 0;
+    for (let j = 0; j < parents; j++) sum += Math.abs(coupling[at + j]);
+    for (let j = 0; j < parents; j++) {
+      const p = Math.abs(coupling[at + j]) / Math.max(sum, 1e-12);
+      total -= p * Math.log(Math.max(p, 1e-12));
+    }
+  }
+  return (total * parents) / coupling.length;
+}
+
+/**
+ * The agreement of votes with the pose of each class, a mean weighted by |flow|, (J): their cosine, or where parents
+ * are Gaussians exp(-|V - mu|^2 / 2 s^2), s^2 the mean squared distance of all votes from the mean of their class.
+ */
+function agreement({ votes, sizes, steps }, flow, pose) {
+  const { children, parents, dim } = sizes;
+  const gaussian = Boolean(steps[0].variance);
+  const scale = gaussian ? spread(votes, sizes) : 0;
+  const [sum, weight] = [new Float64Array(parents), new Float64Array(parents)];
+  for (let i = 0, n = 0; i < children; i++) {
+    for (let j = 0; j < parents; j++, n++) {
+      let [dot, vv, pp, far] = [0, 0, 0, 0];
+      for (let d = 0; d < dim; d++) {
+        const [v, p] = [votes[n * dim + d], pose[j * dim + d]];
+        dot += v * p;
+        vv += v * v;
+        pp += p * p;
+        far += (v - p) ** 2;
+      }
+      const near = gaussian ? Math.exp(-far / (2 * scale)) : dot / Math.max(Math.sqrt(vv * pp), 1e-8);
+      sum[j] += near * Math.abs(flow[n]);
+      weight[j] += Math.abs(flow[n]);
+    }
+  }
+  return Array.from(sum, (x, j) => x / Math.max(weight[j], 1e-12));
+}
+
+/** The mean squared distance of votes from the mean of their class. */
+function spread(votes, { children, parents, dim }) {
+  const row = parents * dim;
+  const mean = new Float64Array(row);
+  votes.forEach((v, n) => (mean[n % row] += v / children));
+  let total = 0;
+  votes.forEach((v, n) => (total += (v - mean[n % row]) ** 2));
+  return Math.max(total / (children * parents), 1e-12);
+}
+
+/** The indices of the largest numbers, largest first. */
+function largest(x, count) {
+  return Array.from(x.keys())
+    .sort((a, b) => x[b] - x[a])
+    .slice(0, count);
+}
+
+/** The strongest lines of each class, by |coupling| times presence; weight is the coupling itself. */
+function strongest({ sizes, there, cells }, coupling) {
+  const { children, parents } = sizes;
+  return Array.from({ length: parents }, (_, j) => {
+    const carried = Float64Array.from(there, (t, i) => Math.abs(coupling[i * parents + j] * t));
+    return largest(carried, Math.min(LINES, children)).map((i) => ({
+      cell: i % cells,
+      type: Math.floor(i / cells),
+      weight: coupling[i * parents + j],
+    }));
+  });
+}
+
+/**
+ * The votes of the most present children for some classes, on their first two principal axes, in units of their
+ * standard deviation. aligned: |mean vote| / mean |vote|, 1 if all have one direction; spread: mean distance of a vote
+ * from the mean. Means are weighted by presence.
+ */
+function votesInPlane({ votes, sizes, there, cells }, classes) {
+  const { parents, dim } = sizes;
+  const best = largest(there, POINTS);
+  const total = Math.max(best.reduce((sum, i) => sum + there[i], 0), 1e-9);
+  const vote = (i, k) => votes.subarray((i * parents + k) * dim, (i * parents + k + 1) * dim);
+  const means = classes.map((k) => {
+    const mean = new Float64Array(dim);
+    for (const i of best) vote(i, k).forEach((v, d) => (mean[d] += (v * there[i]) / total));
+    return mean;
+  });
+  const scatter = Array.from({ length: dim }, () => new Float64Array(dim));
+  classes.forEach((k, n) => {
+    for (const i of best) {
+      const off = Float64Array.from(vote(i, k), (v, d) => v - means[n][d]);
+      for (let a = 0; a < dim; a++) for (let b = 0; b < dim; b++) scatter[a][b] += off[a] * off[b];
+    }
+  });
+  const trace = scatter.reduce((sum, row, d) => sum + row[d], 0);
+  const unit = Math.max(Math.sqrt(trace / (best.length * classes.length * dim)), 1e-9);
+  const axes = principal(scatter);
+  const flat = (x) => axes.map((axis) => x.reduce((sum, v, d) => sum + v * axis[d], 0) / unit);
+  const norm = (x) => Math.sqrt(x.reduce((sum, v) => sum + v * v, 0));
+  return classes.map((k, n) => {
+    const weighted = (f) => best.reduce((sum, i) => sum + (there[i] / total) * f(vote(i, k)), 0);
+    return {
+      class: k,
+      points: best.map((i) => [...flat(vote(i, k)), there[i], i % cells]),
+      pose: flat(means[n]),
+      aligned: norm(means[n]) / Math.max(weighted(norm), 1e-9),
+      spread: weighted((v) => norm(v.map((x, d) => x - means[n][d]))),
+    };
+  });
+}
+
+/** The two eigenvectors of the largest eigenvalues of a symmetric matrix, by Jacobi's rotations; the matrix is used up. */
+function principal(a) {
+  const n = a.length;
+  const vectors = a.map((_, k) => Float64Array.from({ length: n }, (_, d) => Number(k === d))); // rows
+  for (let sweep = 0; sweep < 12; sweep++) {
+    for (let p = 0; p < n; p++) {
+      for (let q = p + 1; q < n; q++) {
+        if (Math.abs(a[p][q]) < 1e-14 * (Math.abs(a[p][p]) + Math.abs(a[q][q]) + 1e-300)) continue;
+        const angle = 0.5 * Math.atan2(2 * a[p][q], a[q][q] - a[p][p]);
+        const [c, s] = [Math.cos(angle), Math.sin(angle)];
+        for (let k = 0; k < n; k++) [a[k][p], a[k][q]] = [c * a[k][p] - s * a[k][q], s * a[k][p] + c * a[k][q]];
+        for (let k = 0; k < n; k++) [a[p][k], a[q][k]] = [c * a[p][k] - s * a[q][k], s * a[p][k] + c * a[q][k]];
+        for (let k = 0; k < n; k++) {
+          [vectors[p][k], vectors[q][k]] = [c * vectors[p][k] - s * vectors[q][k], s * vectors[p][k] + c * vectors[q][k]];
+        }
+      }
+    }
+  }
+  const order = a.map((_, k) => k).sort((x, y) => a[y][y] - a[x][x]);
+  const found = order.slice(0, 2).map((k) => {
+    const far = vectors[k].reduce((top, v) => (Math.abs(v) > Math.abs(top) ? v : top), 0);
+    return far < 0 ? vectors[k].map((v) => -v) : vectors[k]; // a picture that changes a little is not turned over
+  });
+  return found.length < 2 ? [found[0], new Float64Array(n)] : found;
+}
