@@ -1,0 +1,84 @@
+/** What the view of parts says: sentences made from the numbers that were computed for what lies on the stage. */
+
+import { number, percent, spoken } from "./dom.js";
+import { agreeing, routeParts, RULES } from "./parts_route.js";
+import { gap, HOMES, partName, roleOf, SHAPES, WHOLES } from "./parts_scene.js";
+
+/** What brightness and lines mean under each algorithm. */
+export const MEANING = {
+  dynamic:
+    "Dynamic routing: a whole is a vector, and its brightness is the vector’s length. A part begins with nobody; each iteration it sends more of itself where its vote agrees with the sum of the votes sent so far.",
+  em: "EM routing: a whole is a cloud, fitted to the votes it is sent, and its brightness is a probability: high where enough votes lie close together. Parts then go to the cloud they fit best.",
+  attention:
+    "Attention routing: wholes compete for each part by dot product. The algorithm has no activation of its own; trained networks read the pose with one more layer. Brightness here is the share of the parts that a whole gets, so a whole that loses one part of four keeps three quarters.",
+  heinsen:
+    "Heinsen’s routing: a whole earns for every part it uses and pays for every part it ignores. Brightness is the logistic function of that score. It looks at who is sent where, not at how exactly votes meet, so it switches rather than fades.",
+  discriminative:
+    "Discriminative routing: coefficients belong to the network and are the same for every picture, so the lines never move. Votes are added up; those that disagree cancel in part. Brightness is the length of the sum: it falls less, for nothing is sent elsewhere.",
+};
+
+const full = new Map(); // brightness at home, by algorithm and arrangement
+
+/** How bright a whole is while its arrangement is as it began. */
+export function lightAtHome(rule, home, whole) {
+  const key = `${rule} ${home}`;
+  if (!full.has(key)) full.set(key, routeParts(rule, HOMES[home].pieces).steps.at(-1).light);
+  return full.get(key)[whole];
+}
+
+/** What to do next. */
+export function invitation({ toy, routed }) {
+  const { home, whole, part } = toy;
+  const name = WHOLES[whole].name;
+  const light = routed.steps.at(-1).light[whole];
+  const role = roleOf(part, whole);
+  if (!HOMES[home].wholes.includes(whole)) return `Move the parts until their votes for a ${name} meet.`;
+  return light > 0.7 * lightAtHome(toy.rule, home, whole)
+    ? `Turn the ${role}. Watch the ${name} go dark.`
+    : `Put the ${role} back. Watch the ${name} light up.`;
+}
+
+/** "turned by 90°, 1.2 away, 1.5 times as large" */
+function difference({ distance, turn, size }) {
+  const said = [];
+  if (Math.abs(turn) >= 1) said.push(`turned by ${Math.round(Math.abs(turn))}°`);
+  if (size > 1.02 || size < 0.98) said.push(`${number(size, 1)} times as large`);
+  if (distance >= 0.05) said.push(`${number(distance, 1)} away`);
+  return spoken(said);
+}
+
+/** What the votes for the whole looked at do. */
+function agreement({ toy, routed }) {
+  const { votes } = routed;
+  const { name } = WHOLES[toy.whole];
+  const group = agreeing(votes, toy.whole);
+  const needed = SHAPES.length;
+  const outside = votes.map((_, i) => i).filter((i) => !group.includes(i));
+  if (group.length === 1) return `No two votes for the ${name} agree.`;
+  const furthest = Math.max(...group.map((i) => gap(votes[group[0]][toy.whole], votes[i][toy.whole]).distance));
+  const meet = `${group.length} of ${votes.length} votes for the ${name} ${furthest < 0.05 ? "are the same pose" : "nearly agree"}`;
+  if (group.length >= needed || !outside.length) return `${meet}.`;
+  const other = outside.includes(toy.part) ? toy.part : outside[0];
+  const how = difference(gap(votes[group[0]][toy.whole], votes[other][toy.whole]));
+  return `${meet}; the ${partName(other, votes.length)} votes for another, ${how}.`;
+}
+
+/** The sentences under the stage. */
+export function caption({ toy, routed, step }) {
+  const { whole, part, rule, home } = toy;
+  const { name } = WHOLES[whole];
+  const now = routed.steps[step];
+  const who = partName(part, toy.pieces.length);
+  const before = lightAtHome(rule, home, whole);
+  const after = routed.steps.length > 1 ? ` after iteration ${step + 1} of ${routed.steps.length}` : "";
+  const belongs = HOMES[home].wholes.includes(whole);
+  const compare = belongs && Math.abs(now.light[whole] - before) > 0.005 ? `; ${number(before, 2)} as it was put together` : "";
+  const shares = now.coupling[part];
+  const best = shares.indexOf(Math.max(...shares));
+  const rest = 1 - shares.reduce((a, b) => a + b, 0);
+  const sends =
+    rule === "discriminative"
+      ? `The ${who} counts ${number(shares[whole], 2)} for the ${name}, wherever it lies.`
+      : `The ${who} sends ${percent(shares[whole], 0)} of itself to the ${name}${best !== whole ? `, ${percent(shares[best], 0)} to the ${WHOLES[best].name}` : ""}${rest > 0.005 ? ` and ${percent(rest, 0)} to nobody` : ""}.`;
+  return `${agreement({ toy, routed })} The ${name}’s ${RULES[rule].measure} is ${number(now.light[whole], 2)}${after}${compare}. ${sends}`;
+}
