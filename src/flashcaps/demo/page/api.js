@@ -63,7 +63,7 @@ export const api = {
  *
  * @template A, R
  * @param {(args: A, signal: AbortSignal) => Promise<R>} work
- * @param {{ done: (result: R, args: A) => void, failed: (error: Error) => void, gap?: number, patience?: number }} options
+ * @param {{ done: (result: R, args: A) => void, failed: (error: Error, args: A) => void, gap?: number, patience?: number }} options
  * @returns {(args: A) => void}
  */
 export function newest(work, { done, failed, gap = 0, patience = 400 }) {
@@ -80,7 +80,7 @@ export function newest(work, { done, failed, gap = 0, patience = 400 }) {
       const result = await work(args, mine.controller.signal);
       if (running === mine) done(result, args);
     } catch (error) {
-      if (running === mine) failed(error);
+      if (running === mine) failed(error, args);
     }
     if (running === mine) {
       running = null;

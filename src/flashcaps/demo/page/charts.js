@@ -67,7 +67,7 @@ export function curveChart({ label, facts }) {
         "g",
         {},
         svg("line", { class: "rule", x1: PAD.left, x2: WIDTH - PAD.right, y1: y(v), y2: y(v) }),
-        svg("text", { x: PAD.left - 6, y: y(v) + 4, "text-anchor": "end" }, number(v, high - low < 0.2 ? 3 : 2)),
+        svg("text", { x: PAD.left - 6, y: y(v) + 4, "text-anchor": "end" }, number(v, 2)),
       ),
     );
     const ticks = Array.from({ length: count }, (_, t) =>
@@ -78,12 +78,8 @@ export function curveChart({ label, facts }) {
 
   return {
     element,
-    /** @param {{series: {name: string, values: number[], role: string}[], step: number, floor?: number | null}} data */
-    update({ series, step, floor = null }) {
-      const all = series.flatMap((one) => one.values);
-      let [low, high] = [Math.min(...all), Math.max(...all)];
-      if (floor !== null) low = Math.min(low, floor);
-      if (high - low < 1e-6) [low, high] = [low - 0.5, high + 0.5];
+    /** @param {{series: {name: string, values: number[], role: string}[], step: number, range: number[]}} data */
+    update({ series, step, range: [low, high] }) {
       const count = series[0].values.length;
       const x = (t) => PAD.left + (count > 1 ? (t / (count - 1)) * (WIDTH - PAD.left - PAD.right - 12) + 6 : 130);
       const y = (v) => PAD.top + (1 - (v - low) / (high - low)) * (HEIGHT - PAD.top - PAD.bottom);

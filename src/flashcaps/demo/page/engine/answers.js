@@ -1,10 +1,9 @@
 /** What the page is told of an image: the answer, and its routing: couplings, flow, entropy, agreement, votes. */
 
 import { fromBase64, toBase64 } from "../codec.js";
+import { project } from "../projection.js";
 import { lengths, logistic } from "./routing.js";
 
-const LINES = 24; // per class and step
-const POINTS = 96; // votes per class
 const KEPT = 12; // images whose class layers are kept, for the next question on them
 
 /** (N, M) as rows. */
@@ -44,7 +43,6 @@ export function createAnswers(network) {
       const last = top.steps.at(-1);
       const scores = network.scores(last);
       const { predicted, order } = network.answer(scores);
-      const others = order.filter((k) => !predicted.includes(k)).slice(0, 1);
       const poses = table(last.pose, info.pose_dim);
       return {
         model: info.name,
@@ -57,7 +55,7 @@ export function createAnswers(network) {
         reconstructions: info.decoder
           ? predicted.map((k) => ({ class: k, image: toBase64(network.draw([poses[k]], k)[0]) }))
           : [],
-        routing: routingOf(network, top, [...predicted, ...others]),
+        routing: routingOf(network, top, order),
         ms: performance.now() - begun,
       };
     },
@@ -92,6 +90,8 @@ export function createAnswers(network) {
         pose: cut(step.pose, parent, sizes.dim),
         variance: step.variance ? cut(step.variance, parent, sizes.dim) : null,
         agreement: step.agreement[at],
+        agreements: cut(step.agreement, child, sizes.parents),
+        sharpness: step.sharpness ?? 1,
         logit: step.logit[at],
         coupling: step.coupling[at],
         logits: cut(step.logit, child, sizes.parents),
@@ -129,22 +129,22 @@ function presence(network, { layer, below, children }) {
   return new Float64Array(children.pose.length / below.dim).fill(1);
 }
 
-function routingOf(network, top, classes) {
+/** order: the classes from the best to the worst. */
+function routingOf(network, top, order) {
   const there = presence(network, top);
   const [, high, wide] = network.info.grid;
   const seen = { ...top, there, cells: high * wide };
+  const activations = top.steps.map((step) => network.shown(network.scores(step)));
+  const ahead = activations.map((a) => a.indexOf(Math.max(...a)));
+  const rival = ahead.find((k) => k !== order[0]) ?? order[1] ?? order[0]; // who led on the way, or the runner-up
   return {
     signed: network.signed,
     iterations: top.steps.length,
-    steps: top.steps.map((step) => ({
-      ...stepOf(seen, step),
-      activation: network.shown(network.scores(step)),
-    })),
+    steps: top.steps.map((step, t) => ({ ...stepOf(seen, step), activation: activations[t] })),
     grid: [high, wide],
     field: network.field,
     presence: byCell(there, 1, seen.cells).flat(),
-    top: top.steps.map((step) => strongest(seen, step.coupling)),
-    votes: votesInPlane(seen, classes),
+    plane: project(top.votes, { ...top.sizes, cells: seen.cells }, top.steps, there, [order[0], rival]),
     measure: network.measure,
     formula: network.formula,
     agreement_formula: network.agreement_formula,
@@ -158,6 +158,17 @@ function byCell(x, columns, cells) {
   return table(out, columns);
 }
 
+/** The type of the small capsule that sends most from each place to each class: (cells, J). */
+function speakers(flow, parents, cells) {
+  const most = new Int32Array(cells * parents);
+  const at = (n) => Math.abs(flow[most[n] * most.length + n]);
+  for (let n = 0; n < flow.length; n++) {
+    const to = n % most.length;
+    if (Math.abs(flow[n]) > at(to)) most[to] = Math.floor(n / most.length);
+  }
+  return table(most, parents);
+}
+
 function stepOf(seen, { coupling, pose, agreement: own }) {
   const { parents, dim } = seen.sizes;
   const flow = coupling.map((c, n) => c * seen.there[Math.floor(n / parents)]);
@@ -165,6 +176,7 @@ function stepOf(seen, { coupling, pose, agreement: own }) {
   return {
     coupling: byCell(coupling, parents, seen.cells),
     flow: byCell(flow, parents, seen.cells),
+    speaker: speakers(flow, parents, seen.cells),
     coupling_sum: [sums.reduce((a, b) => Math.min(a, b)), sums.reduce((a, b) => Math.max(a, b))],
     entropy: entropy(coupling, parents),
     agreement: agreement(seen, flow, pose),
@@ -221,89 +233,4 @@ function spread(votes, { children, parents, dim }) {
   let total = 0;
   votes.forEach((v, n) => (total += (v - mean[n % row]) ** 2));
   return Math.max(total / (children * parents), 1e-12);
-}
-
-/** The indices of the largest numbers, largest first. */
-function largest(x, count) {
-  return Array.from(x.keys())
-    .sort((a, b) => x[b] - x[a])
-    .slice(0, count);
-}
-
-/** The strongest lines of each class, by |coupling| times presence; weight is the coupling itself. */
-function strongest({ sizes, there, cells }, coupling) {
-  const { children, parents } = sizes;
-  return Array.from({ length: parents }, (_, j) => {
-    const carried = Float64Array.from(there, (t, i) => Math.abs(coupling[i * parents + j] * t));
-    return largest(carried, Math.min(LINES, children)).map((i) => ({
-      cell: i % cells,
-      type: Math.floor(i / cells),
-      weight: coupling[i * parents + j],
-    }));
-  });
-}
-
-/**
- * The votes of the most present children for some classes, on their first two principal axes, in units of their
- * standard deviation. aligned: |mean vote| / mean |vote|, 1 if all have one direction; spread: mean distance of a vote
- * from the mean. Means are weighted by presence.
- */
-function votesInPlane({ votes, sizes, there, cells }, classes) {
-  const { parents, dim } = sizes;
-  const best = largest(there, POINTS);
-  const total = Math.max(best.reduce((sum, i) => sum + there[i], 0), 1e-9);
-  const vote = (i, k) => votes.subarray((i * parents + k) * dim, (i * parents + k + 1) * dim);
-  const means = classes.map((k) => {
-    const mean = new Float64Array(dim);
-    for (const i of best) vote(i, k).forEach((v, d) => (mean[d] += (v * there[i]) / total));
-    return mean;
-  });
-  const scatter = Array.from({ length: dim }, () => new Float64Array(dim));
-  classes.forEach((k, n) => {
-    for (const i of best) {
-      const off = Float64Array.from(vote(i, k), (v, d) => v - means[n][d]);
-      for (let a = 0; a < dim; a++) for (let b = 0; b < dim; b++) scatter[a][b] += off[a] * off[b];
-    }
-  });
-  const trace = scatter.reduce((sum, row, d) => sum + row[d], 0);
-  const unit = Math.max(Math.sqrt(trace / (best.length * classes.length * dim)), 1e-9);
-  const axes = principal(scatter);
-  const flat = (x) => axes.map((axis) => x.reduce((sum, v, d) => sum + v * axis[d], 0) / unit);
-  const norm = (x) => Math.sqrt(x.reduce((sum, v) => sum + v * v, 0));
-  return classes.map((k, n) => {
-    const weighted = (f) => best.reduce((sum, i) => sum + (there[i] / total) * f(vote(i, k)), 0);
-    return {
-      class: k,
-      points: best.map((i) => [...flat(vote(i, k)), there[i], i % cells]),
-      pose: flat(means[n]),
-      aligned: norm(means[n]) / Math.max(weighted(norm), 1e-9),
-      spread: weighted((v) => norm(v.map((x, d) => x - means[n][d]))),
-    };
-  });
-}
-
-/** The two eigenvectors of the largest eigenvalues of a symmetric matrix, by Jacobi's rotations; the matrix is used up. */
-function principal(a) {
-  const n = a.length;
-  const vectors = a.map((_, k) => Float64Array.from({ length: n }, (_, d) => Number(k === d))); // rows
-  for (let sweep = 0; sweep < 12; sweep++) {
-    for (let p = 0; p < n; p++) {
-      for (let q = p + 1; q < n; q++) {
-        if (Math.abs(a[p][q]) < 1e-14 * (Math.abs(a[p][p]) + Math.abs(a[q][q]) + 1e-300)) continue;
-        const angle = 0.5 * Math.atan2(2 * a[p][q], a[q][q] - a[p][p]);
-        const [c, s] = [Math.cos(angle), Math.sin(angle)];
-        for (let k = 0; k < n; k++) [a[k][p], a[k][q]] = [c * a[k][p] - s * a[k][q], s * a[k][p] + c * a[k][q]];
-        for (let k = 0; k < n; k++) [a[p][k], a[q][k]] = [c * a[p][k] - s * a[q][k], s * a[p][k] + c * a[q][k]];
-        for (let k = 0; k < n; k++) {
-          [vectors[p][k], vectors[q][k]] = [c * vectors[p][k] - s * vectors[q][k], s * vectors[p][k] + c * vectors[q][k]];
-        }
-      }
-    }
-  }
-  const order = a.map((_, k) => k).sort((x, y) => a[y][y] - a[x][x]);
-  const found = order.slice(0, 2).map((k) => {
-    const far = vectors[k].reduce((top, v) => (Math.abs(v) > Math.abs(top) ? v : top), 0);
-    return far < 0 ? vectors[k].map((v) => -v) : vectors[k]; // a picture that changes a little is not turned over
-  });
-  return found.length < 2 ? [found[0], new Float64Array(n)] : found;
 }

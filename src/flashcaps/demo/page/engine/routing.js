@@ -27,6 +27,7 @@
  *   it: vote . pose (dynamic, discriminative), scale vote . pose (attention), log N(vote; pose, variance) without the
  *   constant of 2 pi (em, heinsen)
  * @property {Float64Array} [variance] (P, J, D), where there are betas of em or heinsen
+ * @property {number} [sharpness]  of em: how many times the agreement counts in the next logit
  *
  * @typedef {Step & {steps: Step[]}} Routed  the last step, and all of them
  */
@@ -105,8 +106,8 @@ function em(votes, sizes, options) {
       const j = n % parents;
       return logistic(activation_scale ? activation_scale[j] * x + activation_shift[j] : x);
     });
-    steps.push({ logit, coupling, pose: mean, activation: out, agreement: density, variance });
     const tau = sharpness(t);
+    steps.push({ logit, coupling, pose: mean, activation: out, agreement: density, variance, sharpness: tau });
     logit = density.map((x, n) => logLogistic(a[parentOf(n, children, parents)]) + tau * x); // E-step
   }
   return steps;
