@@ -1,8 +1,21 @@
 /** Parts: the oldest explanation of capsules, to be touched. Four shapes vote for the wholes they could belong to. */
 
-import { h, icon, number, reducedMotion, svg } from "./dom.js";
+import { h, icon, number, reducedMotion, spoken } from "./dom.js";
 import { NAMES, routeParts, RULES } from "./parts_route.js";
-import { atHome, HOMES, isHome, LIMITS, partName, poseOf, roleOf, SHAPES, tidy, TRANSFORMS, WHOLES, wrap } from "./parts_scene.js";
+import {
+  atHome,
+  HOMES,
+  isHome,
+  LIMITS,
+  partName,
+  poseOf,
+  roleOf,
+  SHAPES,
+  tidy,
+  TRANSFORMS,
+  WHOLES,
+  wrap,
+} from "./parts_scene.js";
 import { createStage } from "./parts_stage.js";
 import { caption, invitation, MEANING } from "./parts_words.js";
 
@@ -96,7 +109,13 @@ export function createView(app) {
         setPiece(toy().part, tidy(piece));
       },
     });
-    return { n, unit, input, output, element: h("label", { class: "part-slider" }, h("span", {}, label), input, output) };
+    return {
+      n,
+      unit,
+      input,
+      output,
+      element: h("label", { class: "part-slider" }, h("span", {}, label), input, output),
+    };
   });
   const turn = h(
     "button",
@@ -108,17 +127,25 @@ export function createView(app) {
         glide(pieces.map((p, i) => (i === part ? [p[0], p[1], wrap(p[2] + 90), p[3]] : p)));
       },
     },
-    "Turn it by 90°",
+    "Turn it 90°",
   );
-  const back = h("button", { type: "button", class: "tool", onclick: () => glide(HOMES[toy().home].pieces) }, "Put all back");
+  const back = h(
+    "button",
+    { type: "button", class: "tool", onclick: () => glide(HOMES[toy().home].pieces) },
+    "Put all back",
+  );
   const controls = h(
     "section",
     { class: "card parts-controls", "aria-label": "Move the parts" },
-    h("h3", {}, "Arrange the same four parts as a"),
+    h("h3", {}, "Arrange the parts as"),
     h("div", { class: "chips", role: "group", "aria-label": "Arrangement" }, homes),
     h("h3", {}, "Take one"),
     chips,
-    h("div", { class: "part-sliders" }, sliders.map(({ element }) => element)),
+    h(
+      "div",
+      { class: "part-sliders" },
+      sliders.map(({ element }) => element),
+    ),
     h("div", { class: "tools" }, turn, back),
     h(
       "p",
@@ -179,7 +206,7 @@ export function createView(app) {
   // What is seen
   const invites = h("h2", { class: "invitation" });
   const says = h("p", { class: "story", "data-testid": "parts-caption" });
-  const spoken = h("p", { class: "visually-hidden", role: "status" });
+  const status = h("p", { class: "visually-hidden", role: "status" });
   const strip = NAMES.map((name) => {
     const bars = WHOLES.map((_, j) => h("span", { class: `mini-bar whole-${j}` }));
     const winner = h("b", {});
@@ -201,7 +228,7 @@ export function createView(app) {
     return { name, element, bars, winner };
   });
   const meaning = h("p", { class: "faint" });
-  const product = h("div", { class: "product", tabindex: 0, role: "group", "aria-label": "One vote in numbers" });
+  const product = h("div", { class: "product" });
   const where = h("p", { class: "faint" });
   const element = h(
     "div",
@@ -213,8 +240,12 @@ export function createView(app) {
       h("div", { class: "card-head" }, invites, transport),
       stage.element,
       says,
-      spoken,
-      h("div", { class: "rules", role: "group", "aria-label": "Algorithm" }, strip.map(({ element }) => element)),
+      status,
+      h(
+        "div",
+        { class: "rules", role: "group", "aria-label": "Algorithm" },
+        strip.map(({ element }) => element),
+      ),
       meaning,
     ),
     h(
@@ -250,9 +281,19 @@ export function createView(app) {
     product.replaceChildren(
       h("figure", {}, matrixOf(pose), h("figcaption", {}, `pose of the ${partName(part, pieces.length)}`)),
       h("span", { class: "sign" }, "×"),
-      h("figure", {}, matrixOf(TRANSFORMS[part % SHAPES.length][whole]), h("figcaption", {}, `from ${roleOf(part, whole)} to ${WHOLES[whole].name}`)),
+      h(
+        "figure",
+        {},
+        matrixOf(TRANSFORMS[part % SHAPES.length][whole]),
+        h("figcaption", {}, `from ${roleOf(part, whole)} to ${WHOLES[whole].name}`),
+      ),
       h("span", { class: "sign" }, "="),
-      h("figure", { class: `whole-${whole}` }, matrixOf(routed[toy().rule].votes[part][whole]), h("figcaption", {}, `its vote for the ${WHOLES[whole].name}`)),
+      h(
+        "figure",
+        { class: `whole-${whole}` },
+        matrixOf(routed[toy().rule].votes[part][whole]),
+        h("figcaption", {}, `its vote for the ${WHOLES[whole].name}`),
+      ),
     );
     where.textContent = `Two columns turn and scale, the third is the place. The middle matrix was set by hand and never changes: it says where a ${WHOLES[whole].name} is, seen from its ${roleOf(part, whole)}. All five algorithms get the same votes, each written as a direction of 36 numbers; parameters were set once by hand, the rest is computed here as you move.`;
   }
@@ -263,7 +304,13 @@ export function createView(app) {
     last = pieces;
     const step = shownStep();
     const now = { toy: toy(), routed: routed[rule], step };
-    stage.update({ toy: toy(), votes: routed[rule].votes, step: steps()[step], signed: rule === "discriminative", measure: RULES[rule].measure });
+    stage.update({
+      toy: toy(),
+      votes: routed[rule].votes,
+      step: steps()[step],
+      signed: rule === "discriminative",
+      measure: RULES[rule].measure,
+    });
     invites.textContent = invitation(now);
     says.textContent = caption(now);
     meaning.textContent = MEANING[rule];
@@ -273,16 +320,20 @@ export function createView(app) {
     count.textContent = `Iteration ${step + 1} of ${steps().length}`;
     for (const { name, element, bars, winner } of strip) {
       const { light } = routed[name].steps.at(-1);
-      const best = light.indexOf(Math.max(...light));
+      const most = Math.max(...light);
+      const first = WHOLES.map((_, j) => j).filter((j) => light[j] > 0.9 * most);
       bars.forEach((bar, j) => bar.style.setProperty("--share", light[j].toFixed(3)));
-      winner.textContent = `${WHOLES[best].name} ${number(light[best], 2)}`;
-      winner.className = `whole-${best}`;
+      winner.textContent = `${spoken(first.map((j) => WHOLES[j].name))} ${number(most, 2)}`;
+      winner.className = `whole-${first[0]}`;
       element.setAttribute("aria-pressed", String(name === rule));
-      element.setAttribute("aria-label", `${RULES[name].title}: ${WHOLES.map((w, j) => `${w.name} ${number(light[j], 2)}`).join(", ")}`);
+      element.setAttribute(
+        "aria-label",
+        `${RULES[name].title}: ${WHOLES.map((w, j) => `${w.name} ${number(light[j], 2)}`).join(", ")}`,
+      );
     }
     showControls();
     clearTimeout(speaking);
-    speaking = setTimeout(() => (spoken.textContent = says.textContent), 600); // not every frame of a drag
+    speaking = setTimeout(() => (status.textContent = says.textContent), 600); // not every frame of a drag
   }
   let speaking = 0;
 

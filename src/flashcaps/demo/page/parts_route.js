@@ -35,7 +35,7 @@ const each = (count, value) => Array.from({ length: count }, () => value);
 export const RULES = {
   dynamic: {
     title: "Dynamic",
-    measure: "length",
+    measure: "the length of its vector",
     length: 2.5, // of a vote: four that agree sum to 10, which squash maps to 0.99
     // Leaky, with a prior of e^-3.7 for every whole: a part belongs to nobody until votes agree, and agreement has
     // nine iterations to grow. Three votes grow as well, only later.
@@ -44,7 +44,7 @@ export const RULES = {
   },
   em: {
     title: "EM",
-    measure: "probability",
+    measure: "its probability",
     length: 1,
     // beta_u: votes scattered all over, with a variance of 1 / DIM, cost nothing. Each vote of a tight cluster, whose
     // variance is eps, then gains 40, and beta_a lies between three of them and four. lambda rises, as in the paper;
@@ -62,7 +62,7 @@ export const RULES = {
   },
   attention: {
     title: "Attention",
-    measure: "share of the parts",
+    measure: "its share of the parts",
     length: 1,
     // sqrt(DIM), the length LayerNorm gives a pose, so that 1 apart in agreement is decisive. Two steps, the even one
     // and one by agreement: LayerNorm makes a whole that gets hardly anything as long as one that gets all, and from
@@ -72,7 +72,7 @@ export const RULES = {
   },
   heinsen: {
     title: "Heinsen",
-    measure: "logistic of the score",
+    measure: "the logistic function of its score",
     length: 1,
     // A part used instead of ignored is worth 5, and the score is 0 at 3.2 parts used, however many there are. eps is
     // half the variance of scattered votes: with a narrower one a whole never lets go of the part that is off.
@@ -87,16 +87,21 @@ export const RULES = {
   },
   discriminative: {
     title: "Discriminative",
-    measure: "length",
+    measure: "the length of its vector",
     length: 1,
     // For each whole the direction in which the paper's objective (Eq. 10) is largest over the three arrangements:
     // long where it is there, short where it is not; times 0.7.
     options: (count) => ({
-      coefficients: each(count / 4, [[0.4, 0.42, 0.41], [0.31, 0.38, 0.33], [0.39, 0.27, 0.41], [0.28, 0.3, 0.22]]).flat(2),
+      coefficients: each(count / 4, [
+        [0.4, 0.42, 0.41],
+        [0.31, 0.38, 0.33],
+        [0.39, 0.27, 0.41],
+        [0.28, 0.3, 0.22],
+      ]).flat(2),
     }),
     light: ({ activation }) => [...activation],
   },
-}; // prettier-ignore
+};
 export const NAMES = /** @type {(keyof typeof RULES)[]} */ (Object.keys(RULES));
 
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
@@ -118,7 +123,12 @@ export function routeParts(name, pieces) {
     votes,
     steps: steps.map((step) => {
       const coupling = pieces.map((_, i) => [...step.coupling.slice(i * parents, (i + 1) * parents)]);
-      const pose = WHOLES.map((_, j) => average(votes.map((row) => row[j]), coupling.map((row) => Math.abs(row[j]))));
+      const pose = WHOLES.map((_, j) =>
+        average(
+          votes.map((row) => row[j]),
+          coupling.map((row) => Math.abs(row[j])),
+        ),
+      );
       return { coupling, pose, light: light(step) };
     }),
   };

@@ -18,22 +18,37 @@ export const WHOLES = [
   {
     name: "house",
     roles: ["roof", "wall", "attic window", "window"],
-    places: [[0, -60, 0, 125], [0, 55, 0, 100], [0, -45, 0, 40], [45, 55, 0, 50]],
+    places: [
+      [0, -60, 0, 125],
+      [0, 55, 0, 100],
+      [0, -45, 0, 40],
+      [45, 55, 0, 50],
+    ],
     extra: "M-.65 1.1V.42H-.2V1.1M.5-.77V-1.15H.8V-.45",
   },
   {
     name: "boat",
     roles: ["hull", "sail", "left porthole", "right porthole"],
-    places: [[0, 85, 180, 130], [10, -75, 90, 80], [-40, 45, 0, 28], [40, 45, 0, 28]],
+    places: [
+      [0, 85, 180, 130],
+      [10, -75, 90, 80],
+      [-40, 45, 0, 28],
+      [40, 45, 0, 28],
+    ],
     extra: "M-.34-1.75V.2M-.34-1.75L-.75-1.62L-.34-1.48M-1.7 1.25q.28-.22.56 0t.56 0M.58 1.25q.28-.22.56 0t.56 0",
   },
   {
     name: "face",
     roles: ["nose", "mouth", "left eye", "right eye"],
-    places: [[0, 10, 0, 40], [0, 85, 0, 50], [-55, -50, 0, 70], [55, -50, 0, 70]],
+    places: [
+      [0, 10, 0, 40],
+      [0, 85, 0, 50],
+      [-55, -50, 0, 70],
+      [55, -50, 0, 70],
+    ],
     extra: "M-1.4.1a1.4 1.5 0 1 0 2.8 0a1.4 1.5 0 1 0-2.8 0ZM-.95-1.02q.4-.22.8 0M.15-1.02q.4-.22.8 0",
   },
-]; // prettier-ignore
+];
 
 const moved = (whole, dx) => WHOLES[whole].places.map(([x, y, turn, size]) => [x + dx, y, turn, size]);
 
@@ -46,8 +61,12 @@ export const HOMES = {
 };
 
 /** What each slider may be set to: [lowest, highest]. */
-export const LIMITS = [[-420, 420], [-300, 300], [-180, 180], [20, 250]]; // prettier-ignore
-export const LARGEST = 8; // pieces in an arrangement
+export const LIMITS = [
+  [-360, 360],
+  [-220, 220],
+  [-180, 180],
+  [20, 250],
+];
 
 export const shapeOf = (part) => SHAPES[part % SHAPES.length];
 export const roleOf = (part, whole) => WHOLES[whole].roles[part % SHAPES.length];
@@ -121,11 +140,10 @@ export const atHome = (home) => ({
 
 export const isHome = ({ home, pieces }) => String(pieces) === String(HOMES[home].pieces);
 
-/** As text for a link; null where it is as the page begins. @param {Toy} toy */
+/** As text for a link. @param {Toy} toy */
 export function writeToy(toy) {
   const { home, rule, whole, part, step } = toy;
-  const text = [home, rule, whole, part, step, ...(isHome(toy) ? [] : toy.pieces.flat())].join(",");
-  return text === Object.values({ ...atHome("house"), pieces: [] }).slice(0, 5).join(",") ? null : text;
+  return [home, rule, whole, part, step, ...(isHome(toy) ? [] : toy.pieces.flat())].join(",");
 }
 
 /** A link's text; what it says wrongly is as at home. @returns {Toy | undefined} */

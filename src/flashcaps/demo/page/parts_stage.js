@@ -1,11 +1,21 @@
 /** The stage: parts that can be dragged, turned and scaled, the wholes they vote for, and the couplings between. */
 
-import { assign, h, number, percent, svg } from "./dom.js";
+import { assign, h, number, svg } from "./dom.js";
 import { inspectable } from "./inspect.js";
-import { HOMES, partName, poseOf, roleOf, shapeOf, SHAPES, tidy, WHOLES } from "./parts_scene.js";
+import { HOMES, isHome, partName, poseOf, roleOf, shapeOf, SHAPES, tidy, WHOLES } from "./parts_scene.js";
 
-const WIDE = { width: 1000, height: 480, stage: { x: 350, y: 240, unit: 76 }, panels: { x: 764, y: 12, width: 224, height: 144, dx: 0, dy: 156, unit: 25 } }; // prettier-ignore
-const TALL = { width: 400, height: 540, stage: { x: 200, y: 165, unit: 46 }, panels: { x: 6, y: 372, width: 124, height: 160, dx: 132, dy: 0, unit: 19 } }; // prettier-ignore
+const WIDE = {
+  width: 1000,
+  height: 444,
+  stage: { x: 350, y: 226, unit: 88 },
+  panels: { x: 764, y: 12, width: 224, height: 132, dx: 0, dy: 144, unit: 24 },
+};
+const TALL = {
+  width: 400,
+  height: 540,
+  stage: { x: 200, y: 165, unit: 46 },
+  panels: { x: 6, y: 372, width: 124, height: 160, dx: 132, dy: 0, unit: 19 },
+};
 const layoutFor = (width) => (!width || width > 560 ? WIDE : TALL);
 const THICKEST = 11; // a line whose coupling is 1
 const STALK = 30; // from the edge of a part to its handle, in pixels of the drawing
@@ -19,7 +29,12 @@ const matrix = (pose) => `matrix(${pose.map((value) => value.toFixed(5)).join(" 
 function drawing(whole, props) {
   const { places, extra } = WHOLES[whole];
   const parts = places.map((place, i) => svg("path", { d: SHAPES[i].path, transform: matrix(poseOf(place)) }));
-  return svg("g", { ...props, class: `${props.class} whole-${whole}` }, ...parts, svg("path", { class: "extra", d: extra }));
+  return svg(
+    "g",
+    { ...props, class: `${props.class} whole-${whole}` },
+    ...parts,
+    svg("path", { class: "extra", d: extra }),
+  );
 }
 
 /** Near its place at home a part falls into it: a hand is less exact than the transforms are. */
@@ -43,7 +58,15 @@ export function createStage({ choose, look, move, home }) {
   const handles = svg("g", { class: "handles", "aria-hidden": "true" });
   const panels = svg("g", { role: "group", "aria-label": "Wholes" });
   const floor = svg("g", {}, glows, ghosts);
-  const board = svg("svg", { role: "group", "aria-label": "Parts, wholes and the couplings between them" }, floor, lines, parts, handles, panels);
+  const board = svg(
+    "svg",
+    { role: "group", "aria-label": "Parts, wholes and the couplings between them" },
+    floor,
+    lines,
+    parts,
+    handles,
+    panels,
+  );
   const element = h("div", { class: "board" }, board);
 
   let layout = WIDE;
@@ -52,13 +75,20 @@ export function createStage({ choose, look, move, home }) {
   let grip = null; // what the pointer holds: {part, kind, from, start}
 
   const count = () => shown.toy.pieces.length;
-  const toPixels = ([x, y]) => [layout.stage.x + (x / 100) * layout.stage.unit, layout.stage.y + (y / 100) * layout.stage.unit];
-  const inMini = (pose) => `translate(${layout.panels.width / 2} ${layout.panels.height / 2 + 10}) scale(${layout.panels.unit}) ${matrix(pose)}`; // prettier-ignore
+  const toPixels = ([x, y]) => [
+    layout.stage.x + (x / 100) * layout.stage.unit,
+    layout.stage.y + (y / 100) * layout.stage.unit,
+  ];
+  const inMini = (pose) =>
+    `translate(${layout.panels.width / 2} ${layout.panels.height / 2 + 10}) scale(${layout.panels.unit}) ${matrix(pose)}`;
 
   /** Where the pointer is, in the units of pieces. */
   function at(event) {
     const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(board.getScreenCTM().inverse());
-    return [(100 * (point.x - layout.stage.x)) / layout.stage.unit, (100 * (point.y - layout.stage.y)) / layout.stage.unit];
+    return [
+      (100 * (point.x - layout.stage.x)) / layout.stage.unit,
+      (100 * (point.y - layout.stage.y)) / layout.stage.unit,
+    ];
   }
 
   function hold(event, part, kind) {
@@ -80,7 +110,8 @@ export function createStage({ choose, look, move, home }) {
     const [dx, dy] = [x - start[0], y - start[1]];
     if (kind === "move") [piece[0], piece[1]] = [start[0] + x - from[0], start[1] + y - from[1]];
     if (kind === "turn") piece[2] = (Math.atan2(dy, dx) * 180) / Math.PI + 90;
-    if (kind === "size") piece[3] = (start[3] * Math.hypot(dx, dy)) / Math.hypot(from[0] - start[0], from[1] - start[1]);
+    if (kind === "size")
+      piece[3] = (start[3] * Math.hypot(dx, dy)) / Math.hypot(from[0] - start[0], from[1] - start[1]);
     move(part, snapped(piece, HOMES[shown.toy.home].pieces[part]));
   });
   for (const name of ["pointerup", "pointercancel"]) {
@@ -108,7 +139,13 @@ export function createStage({ choose, look, move, home }) {
     const { path, reach } = shapeOf(part);
     const node = svg(
       "g",
-      { class: "piece", role: "button", tabindex: 0, "aria-describedby": "parts-keys", onpointerdown: (e) => hold(e, part, "move") },
+      {
+        class: "piece",
+        role: "button",
+        tabindex: 0,
+        "aria-describedby": "parts-keys",
+        onpointerdown: (e) => hold(e, part, "move"),
+      },
       svg("path", { class: "shape", d: path }),
       svg("path", { class: "up", d: `M0 0V${-0.55 * reach}` }),
       svg("circle", { class: "up", r: 0.04 }),
@@ -122,7 +159,12 @@ export function createStage({ choose, look, move, home }) {
     const { x, y, width, height, dx, dy } = layout.panels;
     const node = svg(
       "g",
-      { class: `panel whole-${whole}`, transform: `translate(${x + whole * dx} ${y + whole * dy})`, role: "button", tabindex: 0 },
+      {
+        class: `panel whole-${whole}`,
+        transform: `translate(${x + whole * dx} ${y + whole * dy})`,
+        role: "button",
+        tabindex: 0,
+      },
       svg("rect", { class: "pane", width, height, rx: 12 }),
       svg("svg", { width, height }, drawing(whole, { class: "light" }), svg("g", { class: "minis" })),
       svg("text", { x: 12, y: 22 }, WHOLES[whole].name),
@@ -140,18 +182,25 @@ export function createStage({ choose, look, move, home }) {
   }
 
   function lineFacts(i, j) {
-    const { toy, step, signed } = shown;
+    const { step, signed } = shown;
     const rows = [[signed ? "coefficient" : "coupling", number(step.coupling[i][j])]];
-    return { title: `${partName(i, count())} → ${WHOLES[j].name}`, rows, note: `As the ${roleOf(i, j)} of a ${WHOLES[j].name}.` };
+    return {
+      title: `${partName(i, count())} → ${WHOLES[j].name}`,
+      rows,
+      note: `As the ${roleOf(i, j)} of a ${WHOLES[j].name}.`,
+    };
   }
 
   function build() {
-    const { width, height, stage, panels: place } = layout;
+    const { width, height, stage } = layout;
     board.setAttribute("viewBox", `0 0 ${width} ${height}`);
     element.style.setProperty("--ratio", `${width} / ${height}`);
     floor.setAttribute("transform", `translate(${stage.x} ${stage.y}) scale(${stage.unit})`);
     glows.replaceChildren(...WHOLES.map((_, j) => drawing(j, { class: "light" })));
-    const pairs = Array.from({ length: count() * WHOLES.length }, (_, n) => [Math.floor(n / WHOLES.length), n % WHOLES.length]);
+    const pairs = Array.from({ length: count() * WHOLES.length }, (_, n) => [
+      Math.floor(n / WHOLES.length),
+      n % WHOLES.length,
+    ]);
     lines.replaceChildren(
       ...pairs.map(([i, j]) => {
         const path = svg("path", { class: `whole-${j}` });
@@ -162,14 +211,27 @@ export function createStage({ choose, look, move, home }) {
     parts.replaceChildren(...Array.from({ length: count() }, (_, i) => buildPart(i)));
     panels.replaceChildren(...WHOLES.map((_, j) => buildPanel(j)));
     for (const [j, panel] of [...panels.children].entries()) {
-      panel.querySelector(".minis").replaceChildren(...Array.from({ length: count() }, () => drawing(j, { class: "ghost" })));
+      panel
+        .querySelector(".minis")
+        .replaceChildren(...Array.from({ length: count() }, () => drawing(j, { class: "ghost" })));
     }
     handles.replaceChildren(
       svg("path", { class: "stalk" }),
-      svg("g", { class: "knob turn", onpointerdown: (e) => hold(e, shown.toy.part, "turn") }, svg("circle", { class: "hit", r: 20 }), svg("circle", { r: 9 }), svg("path", { d: "M-4-1A4.2 4.2 0 1 1-2 3.6M-5.4-4L-4-.4L-.6-2" })),
-      svg("g", { class: "knob size", onpointerdown: (e) => hold(e, shown.toy.part, "size") }, svg("circle", { class: "hit", r: 20 }), svg("rect", { x: -8, y: -8, width: 16, height: 16, rx: 4 }), svg("path", { d: "M-3.5 3.5L3.5-3.5M0-3.5H3.5V0M-3.5 0V3.5H0" })),
+      svg(
+        "g",
+        { class: "knob turn", onpointerdown: (e) => hold(e, shown.toy.part, "turn") },
+        svg("circle", { class: "hit", r: 20 }),
+        svg("circle", { r: 9 }),
+        svg("path", { d: "M-4-1A4.2 4.2 0 1 1-2 3.6M-5.4-4L-4-.4L-.6-2" }),
+      ),
+      svg(
+        "g",
+        { class: "knob size", onpointerdown: (e) => hold(e, shown.toy.part, "size") },
+        svg("circle", { class: "hit", r: 20 }),
+        svg("rect", { x: -8, y: -8, width: 16, height: 16, rx: 4 }),
+        svg("path", { d: "M-3.5 3.5L3.5-3.5M0-3.5H3.5V0M-3.5 0V3.5H0" }),
+      ),
     );
-    lines.dataset.wholes = String(place.dy ? "beside" : "below");
   }
 
   /** From the middle of a part to the edge of a whole's panel. */
@@ -201,10 +263,10 @@ export function createStage({ choose, look, move, home }) {
   return {
     element,
     stale: () => Boolean(shown) && layoutFor(element.clientWidth) !== layout,
-    /** @param {{toy: import("./parts_scene.js").Toy, votes: number[][][], step: any, signed: boolean, measure: string}} next */
+    /** @param {{toy: import("./parts_scene.js").Toy, votes: number[][][], step: any, signed: boolean}} next */
     update(next) {
       shown = next;
-      const { toy, votes, step, signed, measure } = shown;
+      const { toy, votes, step, signed } = shown;
       layout = layoutFor(element.clientWidth);
       const key = `${layout.width} ${count()}`;
       if (key !== built) build();
@@ -221,29 +283,44 @@ export function createStage({ choose, look, move, home }) {
       [...lines.children].forEach((path, n) => {
         const [i, j] = [Math.floor(n / WHOLES.length), n % WHOLES.length];
         const c = step.coupling[i][j];
-        assign(path, { d: curve(toy.pieces[i], j), "stroke-width": (THICKEST * Math.abs(c)).toFixed(2), "data-coupling": c.toFixed(4) });
+        assign(path, {
+          d: curve(toy.pieces[i], j),
+          "stroke-width": (THICKEST * Math.abs(c)).toFixed(2),
+          "data-coupling": c.toFixed(4),
+        });
         path.classList.toggle("negative", c < 0);
       });
-      [...glows.children].forEach((glow, j) => assign(glow, { transform: matrix(step.pose[j]), "--light": step.light[j].toFixed(3) }));
+      [...glows.children].forEach((glow, j) =>
+        assign(glow, { transform: matrix(step.pose[j]), "--light": step.light[j].toFixed(3) }),
+      );
       ghosts.replaceChildren(
-        ...votes.map((row, i) => drawing(toy.whole, { class: i === toy.part ? "ghost own" : "ghost", transform: matrix(row[toy.whole]), "--coupling": Math.abs(step.coupling[i][toy.whole]).toFixed(3) })),
+        ...votes.map((row, i) =>
+          drawing(toy.whole, {
+            class: i === toy.part ? "ghost own" : "ghost",
+            transform: matrix(row[toy.whole]),
+            "--coupling": Math.abs(step.coupling[i][toy.whole]).toFixed(3),
+          }),
+        ),
       );
       [...panels.children].forEach((panel, j) => {
         const light = step.light[j];
         assign(panel, {
           "aria-pressed": String(j === toy.whole),
-          "aria-label": `${WHOLES[j].name}: ${measure} ${number(light, 2)}. Show the votes for it`,
+          "aria-label": `${WHOLES[j].name}: brightness ${number(light, 2)}. Show the votes for it`,
           "data-light": light.toFixed(4),
           "--light": light.toFixed(3),
         });
         panel.querySelector(".light").setAttribute("transform", inMini(step.pose[j]));
         panel.querySelector(".value").textContent = number(light, 2);
-        panel.querySelector(".gauge").setAttribute("width", String((layout.panels.width - 24) * Math.max(0, Math.min(1, light))));
+        panel
+          .querySelector(".gauge")
+          .setAttribute("width", String((layout.panels.width - 24) * Math.max(0, Math.min(1, light))));
         [...panel.querySelectorAll(".ghost")].forEach((ghost, i) =>
           assign(ghost, { transform: inMini(votes[i][j]), "--coupling": Math.abs(step.coupling[i][j]).toFixed(3) }),
         );
       });
       showHandles();
+      element.classList.toggle("fresh", isHome(toy));
     },
   };
 }

@@ -38,13 +38,20 @@ export function invitation({ toy, routed }) {
     : `Put the ${role} back. Watch the ${name} light up.`;
 }
 
-/** "turned by 90°, 1.2 away, 1.5 times as large" */
+/** "turned by 90°, 1.5 times as large and 0.6 house widths away" */
 function difference({ distance, turn, size }) {
   const said = [];
   if (Math.abs(turn) >= 1) said.push(`turned by ${Math.round(Math.abs(turn))}°`);
   if (size > 1.02 || size < 0.98) said.push(`${number(size, 1)} times as large`);
-  if (distance >= 0.05) said.push(`${number(distance, 1)} away`);
+  if (distance >= 0.1) said.push(`${number(distance / 2, 1)} house widths away`);
   return spoken(said);
+}
+
+/** "the triangle", "circle 2"; at the head of a sentence "The triangle", "Circle 2". */
+function named(part, count, first = false) {
+  const name = partName(part, count);
+  const said = /\d/.test(name) ? name : `the ${name}`;
+  return first ? said[0].toUpperCase() + said.slice(1) : said;
 }
 
 /** What the votes for the whole looked at do. */
@@ -52,33 +59,42 @@ function agreement({ toy, routed }) {
   const { votes } = routed;
   const { name } = WHOLES[toy.whole];
   const group = agreeing(votes, toy.whole);
-  const needed = SHAPES.length;
   const outside = votes.map((_, i) => i).filter((i) => !group.includes(i));
   if (group.length === 1) return `No two votes for the ${name} agree.`;
-  const furthest = Math.max(...group.map((i) => gap(votes[group[0]][toy.whole], votes[i][toy.whole]).distance));
-  const meet = `${group.length} of ${votes.length} votes for the ${name} ${furthest < 0.05 ? "are the same pose" : "nearly agree"}`;
-  if (group.length >= needed || !outside.length) return `${meet}.`;
+  const off = group.map((i) => gap(votes[group[0]][toy.whole], votes[i][toy.whole]));
+  const same = off.every(
+    ({ distance, turn, size }) => distance < 0.01 && Math.abs(turn) < 1 && Math.abs(size - 1) < 0.01,
+  );
+  const many = outside.length ? `${group.length} of ${votes.length}` : `All ${votes.length}`;
+  const meet = `${many} votes for the ${name} ${same ? "are the same pose" : "nearly agree"}`;
+  if (group.length >= SHAPES.length) return `${meet}.`;
   const other = outside.includes(toy.part) ? toy.part : outside[0];
   const how = difference(gap(votes[group[0]][toy.whole], votes[other][toy.whole]));
-  return `${meet}; the ${partName(other, votes.length)} votes for another, ${how}.`;
+  return `${meet}; ${named(other, votes.length)} votes for another, ${how}.`;
+}
+
+/** Where the part in hand goes. */
+function sent({ toy, coupling }) {
+  const { name } = WHOLES[toy.whole];
+  const who = named(toy.part, toy.pieces.length, true);
+  const shares = coupling[toy.part];
+  if (toy.rule === "discriminative")
+    return `${who} counts ${number(shares[toy.whole], 2)} for the ${name}, wherever it lies.`;
+  const goes = [`${percent(shares[toy.whole], 0)} of itself to the ${name}`];
+  const best = shares.indexOf(Math.max(...shares));
+  const nobody = 1 - shares.reduce((a, b) => a + b, 0);
+  if (best !== toy.whole && shares[best] >= 0.05) goes.push(`${percent(shares[best], 0)} to the ${WHOLES[best].name}`);
+  if (nobody >= 0.005) goes.push(`${percent(nobody, 0)} to nobody`);
+  return `${who} sends ${spoken(goes)}.`;
 }
 
 /** The sentences under the stage. */
 export function caption({ toy, routed, step }) {
-  const { whole, part, rule, home } = toy;
-  const { name } = WHOLES[whole];
-  const now = routed.steps[step];
-  const who = partName(part, toy.pieces.length);
+  const { whole, rule, home } = toy;
+  const { light, coupling } = routed.steps[step];
+  const when = routed.steps.length > 1 ? ` after iteration ${step + 1} of ${routed.steps.length}` : "";
   const before = lightAtHome(rule, home, whole);
-  const after = routed.steps.length > 1 ? ` after iteration ${step + 1} of ${routed.steps.length}` : "";
-  const belongs = HOMES[home].wholes.includes(whole);
-  const compare = belongs && Math.abs(now.light[whole] - before) > 0.005 ? `; ${number(before, 2)} as it was put together` : "";
-  const shares = now.coupling[part];
-  const best = shares.indexOf(Math.max(...shares));
-  const rest = 1 - shares.reduce((a, b) => a + b, 0);
-  const sends =
-    rule === "discriminative"
-      ? `The ${who} counts ${number(shares[whole], 2)} for the ${name}, wherever it lies.`
-      : `The ${who} sends ${percent(shares[whole], 0)} of itself to the ${name}${best !== whole ? `, ${percent(shares[best], 0)} to the ${WHOLES[best].name}` : ""}${rest > 0.005 ? ` and ${percent(rest, 0)} to nobody` : ""}.`;
-  return `${agreement({ toy, routed })} The ${name}’s ${RULES[rule].measure} is ${number(now.light[whole], 2)}${after}${compare}. ${sends}`;
+  const was = HOMES[home].wholes.includes(whole) && number(light[whole], 2) !== number(before, 2);
+  const shines = `Brightness of the ${WHOLES[whole].name}: ${number(light[whole], 2)}${was ? `, put together ${number(before, 2)}` : ""} (${RULES[rule].measure}${when}).`;
+  return `${agreement({ toy, routed })} ${shines} ${sent({ toy, coupling })}`;
 }
