@@ -1,7 +1,7 @@
 /** Votes as the five algorithms read them, what each is told by hand, and the routing itself. No DOM. */
 
 import { logistic, route } from "./engine/routing.js";
-import { votesOf, WHOLES } from "./parts_scene.js";
+import { poseOf, votesOf, WHOLES } from "./parts_scene.js";
 
 const WAVES = 12;
 export const DIM = 3 * WAVES;
@@ -13,16 +13,38 @@ export const DIM = 3 * WAVES;
  * compare by dot products: far from the middle all votes point the same way and are long.
  * A hand is written as three numbers, 120 degrees apart, which sum to 0: LayerNorm leaves the direction as it is.
  */
-export function hands([a, b, , , x, y]) {
-  const [turn, growth] = [Math.atan2(b, a), Math.log(Math.hypot(a, b))];
-  const out = [];
-  for (let n = 0; n < WAVES; n++) {
-    const line = (Math.PI * (n + 0.5)) / WAVES;
-    const along = 1.5 * (Math.cos(line) * x + Math.sin(line) * y);
-    const angle = along + [1, -1, 2, -2][n % 4] * turn + (n % 4 < 2 ? 1.5 : -1.5) * growth;
-    for (let m = 0; m < 3; m++) out.push(Math.cos(angle + (2 * Math.PI * m) / 3) * Math.sqrt(2 / DIM));
+export function hands(pose) {
+  const at = settings(pose);
+  const angles = RATES.map((rate) => dot(rate, at));
+  return angles.flatMap((angle) => THIRDS.map((third) => Math.cos(angle + third) * Math.sqrt(2 / DIM)));
+}
+
+/** How fast each hand turns with x, y, turn and growth (the logarithm of size). */
+const RATES = Array.from({ length: WAVES }, (_, n) => {
+  const line = (Math.PI * (n + 0.5)) / WAVES;
+  return [1.5 * Math.cos(line), 1.5 * Math.sin(line), [1, -1, 2, -2][n % 4], n % 4 < 2 ? 1.5 : -1.5];
+});
+const THIRDS = [0, (2 * Math.PI) / 3, (4 * Math.PI) / 3];
+const dot = (a, b) => a.reduce((sum, value, n) => sum + value * b[n], 0);
+const settings = ([a, b, , , x, y]) => [x, y, Math.atan2(b, a), Math.log(Math.hypot(a, b))];
+
+/**
+ * The pose that a vector of DIM numbers stands for: the one whose hands are nearest to it, found by climbing from the
+ * vote that is nearest. Exact where votes agree.
+ */
+export function poseFrom(vector, votes) {
+  const phases = RATES.map((_, n) => {
+    const part = (wave) => THIRDS.reduce((sum, third, m) => sum + vector[3 * n + m] * wave(third), 0);
+    return [Math.hypot(part(Math.cos), part(Math.sin)), Math.atan2(-part(Math.sin), part(Math.cos))];
+  });
+  const near = votes.map((vote) => dot(hands(vote), vector));
+  let at = settings(votes[near.indexOf(Math.max(...near))]);
+  const pace = 0.3 / phases.reduce((sum, [weight]) => sum + weight, 1e-12);
+  for (let n = 0; n < 40; n++) {
+    const pulls = phases.map(([weight, phase], k) => weight * Math.sin(phase - dot(RATES[k], at)));
+    at = at.map((value, d) => value + pace * RATES.reduce((sum, rate, k) => sum + rate[d] * pulls[k], 0));
   }
-  return out;
+  return poseOf([100 * at[0], 100 * at[1], (at[2] * 180) / Math.PI, 100 * Math.exp(at[3])]);
 }
 
 const all = (value) => WHOLES.map(() => value);
@@ -110,9 +132,9 @@ const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
  * Routes the parts to the wholes.
  * @param {keyof typeof RULES} name
  * @param {number[][]} pieces
- * @returns {{votes: number[][][], steps: {coupling: number[][], light: number[], pose: number[][]}[]}} votes
- *   (parts x wholes) and, of every iteration, couplings (parts x wholes), the brightness of each whole, and where it is
- *   drawn: at the mean of its votes, each counting by its coupling
+ * @returns {{votes: number[][][], steps: {coupling: number[][], light: number[], pose: ArrayLike<number>[]}[]}} votes
+ *   (parts x wholes) and, of every iteration, couplings (parts x wholes), the brightness of each whole and its pose, as
+ *   the algorithm has it: DIM numbers
  */
 export function routeParts(name, pieces) {
   const { length, options, light } = RULES[name];
@@ -121,22 +143,12 @@ export function routeParts(name, pieces) {
   const { steps } = route(name, numbers, { children: pieces.length, parents, dim: DIM }, options(pieces.length));
   return {
     votes,
-    steps: steps.map((step) => {
-      const coupling = pieces.map((_, i) => [...step.coupling.slice(i * parents, (i + 1) * parents)]);
-      const pose = WHOLES.map((_, j) =>
-        average(
-          votes.map((row) => row[j]),
-          coupling.map((row) => Math.abs(row[j])),
-        ),
-      );
-      return { coupling, pose, light: light(step) };
-    }),
+    steps: steps.map((step) => ({
+      coupling: pieces.map((_, i) => [...step.coupling.slice(i * parents, (i + 1) * parents)]),
+      pose: WHOLES.map((_, j) => step.pose.slice(j * DIM, (j + 1) * DIM)),
+      light: light(step),
+    })),
   };
-}
-
-function average(poses, weights) {
-  const total = weights.reduce((a, b) => a + b, 0);
-  return poses[0].map((_, k) => poses.reduce((sum, pose, i) => sum + (weights[i] / total) * pose[k], 0));
 }
 
 /** The most parts whose votes for a whole are nearly the same pose as that of one of them: their indices. */
@@ -145,5 +157,3 @@ export function agreeing(votes, whole) {
   const near = codes.map((one) => codes.flatMap((other, i) => (dot(one, other) > 0.7 ? [i] : [])));
   return near.reduce((best, group) => (group.length > best.length ? group : best));
 }
-
-const dot = (a, b) => a.reduce((sum, value, n) => sum + value * b[n], 0);

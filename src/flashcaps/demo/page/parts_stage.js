@@ -2,6 +2,7 @@
 
 import { assign, h, number, svg } from "./dom.js";
 import { inspectable } from "./inspect.js";
+import { poseFrom } from "./parts_route.js";
 import { HOMES, isHome, partName, poseOf, roleOf, shapeOf, SHAPES, tidy, WHOLES } from "./parts_scene.js";
 
 const WIDE = {
@@ -267,6 +268,12 @@ export function createStage({ choose, look, move, home }) {
     update(next) {
       shown = next;
       const { toy, votes, step, signed } = shown;
+      const poses = step.pose.map((vector, j) =>
+        poseFrom(
+          vector,
+          votes.map((row) => row[j]),
+        ),
+      );
       layout = layoutFor(element.clientWidth);
       const key = `${layout.width} ${count()}`;
       if (key !== built) build();
@@ -291,7 +298,7 @@ export function createStage({ choose, look, move, home }) {
         path.classList.toggle("negative", c < 0);
       });
       [...glows.children].forEach((glow, j) =>
-        assign(glow, { transform: matrix(step.pose[j]), "--light": step.light[j].toFixed(3) }),
+        assign(glow, { transform: matrix(poses[j]), "--light": step.light[j].toFixed(3) }),
       );
       ghosts.replaceChildren(
         ...votes.map((row, i) =>
@@ -310,7 +317,7 @@ export function createStage({ choose, look, move, home }) {
           "data-light": light.toFixed(4),
           "--light": light.toFixed(3),
         });
-        panel.querySelector(".light").setAttribute("transform", inMini(step.pose[j]));
+        panel.querySelector(".light").setAttribute("transform", inMini(poses[j]));
         panel.querySelector(".value").textContent = number(light, 2);
         panel
           .querySelector(".gauge")

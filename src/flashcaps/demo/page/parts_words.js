@@ -26,16 +26,21 @@ export function lightAtHome(rule, home, whole) {
   return full.get(key)[whole];
 }
 
-/** What to do next. */
+/** What to do next, and what will come of it: the turned part is routed before anything is promised. */
 export function invitation({ toy, routed }) {
-  const { home, whole, part } = toy;
-  const name = WHOLES[whole].name;
+  const { home, whole, part, pieces, rule } = toy;
+  const { name } = WHOLES[whole];
   const light = routed.steps.at(-1).light[whole];
-  const role = roleOf(part, whole);
+  const away = pieces.map((_, i) => i).filter((i) => String(pieces[i]) !== String(HOMES[home].pieces[i]));
   if (!HOMES[home].wholes.includes(whole)) return `Move the parts until their votes for a ${name} meet.`;
-  return light > 0.7 * lightAtHome(toy.rule, home, whole)
-    ? `Turn the ${role}. Watch the ${name} go dark.`
-    : `Put the ${role} back. Watch the ${name} light up.`;
+  if (away.length && light < 0.9 * lightAtHome(rule, home, whole)) {
+    return `Put the ${away.length > 1 ? "parts" : roleOf(away[0], whole)} back. Watch the ${name} light up.`;
+  }
+  const [x, y, turn, size] = pieces[part];
+  const turned = pieces.map((piece, i) => (i === part ? [x, y, turn + 90, size] : piece));
+  const then = routeParts(rule, turned).steps.at(-1).light[whole];
+  const comes = then < 0.5 * light ? "go dark" : then < 0.95 * light ? "lose some light" : "stay as it is";
+  return `Turn the ${roleOf(part, whole)}. Watch the ${name} ${comes}.`;
 }
 
 /** "turned by 90°, 1.5 times as large and 0.6 house widths away" */
