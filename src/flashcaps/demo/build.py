@@ -23,10 +23,10 @@ from ..training.checkpoint import find_weights, load
 from .facts import card_of, facts_of
 from .network import Description
 from .samples import describe_samples, read_samples
-from .wording import title_of
 
 PAGE = Path(__file__).with_name("page")
 MAGIC = b"flashcap"
+Json = dict[str, Any]
 DEMO = (*(f"demo_{name}" for name in ROUTING), "demo_pairs")
 
 
@@ -43,11 +43,15 @@ def build(folder: Path, checkpoints: Iterable[str] = (), tell: Callable[[str], N
     if not given and not there:
         raise FileNotFoundError("checkpoint: no models come with this copy of flashcaps; give a run folder, as in "
                                 "flashcaps demo runs/tiny-0")  # fmt: skip
-    digits, files = read_samples()[0], dict[str, tuple[dict[str, Any], bytes]]()
+    digits, files = read_samples()[0], dict[str, tuple[Json, bytes]]()
     for checkpoint in [*given, *there]:
         tell(checkpoint)
-        name = unique(checkpoint if checkpoint in shipped_files() else Path(checkpoint).name, files)
-        files[name] = network_file(name, checkpoint, digits)
+        path, model = find_weights(checkpoint), load(checkpoint)
+        shipped = checkpoint in shipped_files()
+        name = unique(checkpoint if shipped else Path(checkpoint).name, files)
+        beside = path.with_name("result.json")
+        model.config.setdefault("result", json.loads(beside.read_text()) if beside.is_file() else None)
+        files[name] = network_file(name, model, digits, card=card_of(name, model, path.parent), own=not shipped)
     shutil.rmtree(models, ignore_errors=True)
     models.mkdir(parents=True)
     for name, (_, content) in files.items():
@@ -67,19 +71,14 @@ def unique(name: str, taken: Iterable[str]) -> str:
     return name
 
 
-def network_file(name: str, checkpoint: str, digits: Tensor) -> tuple[dict[str, Any], bytes]:
-    """The entry in the list of models, and the file of a checkpoint."""
-    path, model = find_weights(checkpoint), load(checkpoint)
-    beside = path.with_name("result.json")
-    model.config.setdefault("result", json.loads(beside.read_text()) if beside.is_file() else None)
-    own = "" if checkpoint in shipped_files() else f": {name}"
+def network_file(name: str, model: Any, digits: Tensor, card: str = "", own: bool = False) -> tuple[Json, bytes]:
+    """The entry of a model in the list, and its file. own: its title has its name. digits: see `facts_of`."""
     described = Description(name, model)
-    title = own and title_of(described.layers["stack"]["layers"][-1]["routing"]) + own
-    facts = facts_of(name, model, digits, card=card_of(name, model, path.parent), title=title)
+    facts = facts_of(name, model, digits, card=card, own=own)
     return facts["info"], pack(facts | described.layers, described.tensors)
 
 
-def pack(header: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
+def pack(header: Json, tensors: dict[str, Tensor]) -> bytes:
     """A network's file."""
     offset, places, numbers = 0, dict[str, Any](), list[bytes]()
     for name, x in tensors.items():

@@ -37,10 +37,10 @@ def batch_of(model: Any, digits: Tensor) -> Batch:
 
 
 @torch.no_grad()
-def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", title: str = "") -> dict[str, Any]:
+def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool = False) -> dict[str, Any]:
     """The header of a model's file, less its layers. digits: uint8 (N, 28, 28), to measure its drawings on.
 
-    `info` is the model's entry in the list of models.
+    `info` is the model's entry in the list of models. own: a user's model, whose title has its name.
     """
     batch = batch_of(model, digits)
     run = Run(model.eval(), batch, name=name)
@@ -62,7 +62,7 @@ def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", title: st
         "info": {
             "name": name,
             "algorithm": layer.name,
-            "title": title or title_of(layer.name) + (", two digits" if pairs else ""),
+            "title": title_of(layer.name) + (f": {name}" if own else ", two digits" if pairs else ""),
             "classes": list(class_names(model)),
             "image": list(model.image),
             "pairs": pairs,

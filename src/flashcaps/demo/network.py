@@ -164,9 +164,8 @@ class Description:
 
 
 def conv(to: Description, path: str, module: Any) -> Layer | None:
-    sides = {module.kernel_size[0]: module.kernel_size, module.stride[0]: module.stride}
-    square = all(len(set(pair)) == 1 for pair in (module.kernel_size, module.stride, module.dilation, module.padding))
-    if not square or module.groups != 1 or module.dilation[0] != 1 or module.padding_mode != "zeros" or not sides:
+    square = all(len(set(pair)) == 1 for pair in (module.kernel_size, module.stride, module.padding))
+    if not square or module.groups != 1 or module.dilation != (1, 1) or module.padding_mode != "zeros":
         return None
     return {
         "type": "conv",

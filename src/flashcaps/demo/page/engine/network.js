@@ -53,9 +53,9 @@ export function readFile(buffer, file) {
   const tensors = new Map();
   const count = Math.floor((buffer.byteLength - start) / 2);
   for (const [name, { shape, offset }] of Object.entries(header.tensors ?? {})) {
-    const length = shape.reduce((a, b) => a * b, 1);
-    const whole = [...shape, offset].every((n) => Number.isInteger(n) && n >= 0);
-    if (!whole || offset + length > count) throw wrong(`${name} lies outside the file`);
+    const whole = Array.isArray(shape) && [...shape, offset].every((n) => Number.isInteger(n) && n >= 0);
+    const length = whole ? shape.reduce((a, b) => a * b, 1) : NaN;
+    if (!(offset + length <= count)) throw wrong(`${name} lies outside the file`);
     const bits = new Uint16Array(buffer, start + 2 * offset, length);
     const numbers = new Float32Array(length);
     for (let n = 0; n < length; n++) numbers[n] = HALF[bits[n]];
