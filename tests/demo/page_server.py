@@ -14,7 +14,7 @@ import pytest
 from tests.demo.served import ASK
 
 DESKTOP, PHONE = (1360, 860), (390, 844)
-VIEWS = ("draw", "overlap", "tweak", "routing", "compare", "learn")
+VIEWS = ("draw", "routing", "tweak", "overlap", "compare")
 PIXELS = "canvas => canvas.toDataURL()"
 
 

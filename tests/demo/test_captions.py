@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
 
 from .page_server import Visit
+from .served import Asked
 
 pytestmark = pytest.mark.browser
-ASK = """async (name) => {
-  const base = new URL('page/', location.href);
-  const load = (file) => import(new URL(file, base));
+TELL = """async (name) => {
+  const load = (file) => import(`./page/${file}`);
   const [{ api }, codec, captions, measures] =
     await Promise.all(['api.js', 'codec.js', 'captions.js', 'measures.js'].map(load));
   const { models, samples } = await api.models();
@@ -35,20 +34,13 @@ ASK = """async (name) => {
   }
   return found;
 }"""
-NAMES = "async () => (await (await import(new URL('page/api.js', location.href))).api.models()).models"
-CHANGE = re.compile(r"(rises|falls) from (−?[\d.]+)(\u202f%)? to (−?[\d.]+)(\u202f%)?")
+CHANGE = re.compile(r"(rises|falls) from (−?\d+\.\d+)(\u202f%)? to (−?\d+\.\d+)(\u202f%)?")
 
 
-@pytest.fixture
-def told(visit: Callable[..., Visit]) -> Callable[[], dict[str, list[dict[str, Any]]]]:
+@pytest.fixture(scope="module")
+def told(ask: Asked) -> dict[str, list[dict[str, Any]]]:
     """By network of single digits: what was measured and said of each sample."""
-    return lambda: gather(visit())
-
-
-@cache
-def gather(one: Visit) -> dict[str, list[dict[str, Any]]]:
-    page = one.open()
-    return {m["name"]: page.evaluate(ASK, m["name"]) for m in page.evaluate(NAMES) if not m["pairs"]}
+    return {m["name"]: ask.page.evaluate(TELL, m["name"]) for m in ask("models")["models"] if not m["pairs"]}
 
 
 def leader(step: dict[str, Any]) -> int:
@@ -69,9 +61,9 @@ def said(name: str, before: float, now: float, digits: int, unit: str = "") -> s
     return f"{name} stays at {b}" if a == b else f"{name} {'rises' if now > before else 'falls'} from {a} to {b}"
 
 
-def test_no_caption_claims_what_the_numbers_do_not_have(told: Callable[[], Any]) -> None:
+def test_no_caption_claims_what_the_numbers_do_not_have(told: Any) -> None:
     gains = 0
-    for name, samples in told().items():
+    for name, samples in told.items():
         for sample in samples:
             for way, a, _, b, _ in CHANGE.findall(" ".join([sample["lead"], sample["verdict"], *sample["stories"]])):
                 low, high = (float(v.replace("−", "-")) for v in (a, b))
@@ -92,8 +84,8 @@ def test_no_caption_claims_what_the_numbers_do_not_have(told: Callable[[], Any])
     assert gains > 300  # and there was something to check
 
 
-def test_the_first_sentence_says_what_happened(told: Callable[[], Any]) -> None:
-    for samples in told().values():
+def test_the_first_sentence_says_what_happened(told: Any) -> None:
+    for samples in told.values():
         for sample in samples:
             leaders = [leader(step) for step in sample["steps"]]
             changed = [(k, t + 1) for t, k in enumerate(leaders) if t == 0 or k != leaders[t - 1]]
@@ -105,8 +97,8 @@ def test_the_first_sentence_says_what_happened(told: Callable[[], Any]) -> None:
                     assert re.search(rf"iteration {t} (the answer|it) is {k}\b", sample["lead"]), sample["lead"]
 
 
-def test_blank_paper_is_explained_where_lines_leave_it(told: Callable[[], Any]) -> None:
-    em = told()["demo_em"]
+def test_blank_paper_is_explained_where_lines_leave_it(told: Any) -> None:
+    em = told["demo_em"]
     explained = [s["blank"][-1] for s in em if s["blank"][-1]]
     assert len(explained) > len(em) / 2
     for text in explained:
@@ -114,22 +106,22 @@ def test_blank_paper_is_explained_where_lines_leave_it(told: Callable[[], Any]) 
         assert "no ink" in text
 
 
-def test_samples_are_digits(told: Callable[[], Any]) -> None:
-    standing = [s["standing"]["digit"] for samples in told().values() for s in samples]
+def test_samples_are_digits(told: Any) -> None:
+    standing = [s["standing"]["digit"] for samples in told.values() for s in samples]
     assert standing.count("no") <= 0.05 * len(standing)
 
 
-def test_the_page_opens_where_routing_changes_its_mind(told: Callable[[], Any], visit: Callable[..., Visit]) -> None:
+def test_the_page_opens_where_routing_changes_its_mind(told: Any, visit: Callable[..., Visit]) -> None:
     """Of all networks and samples whose first iteration is wrong and whose last is right: the one that passes through
     most answers, and of these the one that is surest of a wrong one on the way."""
     best: tuple[Any, ...] = (0,)
-    for name, samples in told().items():
+    for name, samples in told.items():
         for n, sample in enumerate(samples):
             leaders = [leader(step) for step in sample["steps"]]
             wrong = [max(step["activation"]) for step, k in zip(sample["steps"], leaders, strict=True) if k != sample["label"]]
             if leaders[0] != sample["label"] == leaders[-1]:
                 best = max(best, (len(set(leaders)), max(wrong), name, n))
     page = visit().open()
-    opening = page.evaluate("async () => (await import(new URL('page/opening.js', location.href))).OPENING")
+    opening = page.evaluate("async () => (await import('./page/opening.js')).OPENING")
     assert opening == {"model": best[2], "sample": best[3]}, f"page/opening.js: expected {best[2:]}"
     page.wait_for_function("() => document.querySelector('[data-testid=lead]')?.textContent.includes('change its mind')")

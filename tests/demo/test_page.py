@@ -28,29 +28,16 @@ BLANK = """() => {
   [blank.width, blank.height] = [28, 28];
   return blank.toDataURL();
 }"""
-API = "(await import(new URL('page/api.js', location.href))).api"
-ROUTE = f"""async ([name, id, options]) => {{
-  const codec = await import(new URL('page/codec.js', location.href));
-  const {{ models, samples }} = await {API}.models();
-  const [, height, width] = models.find((m) => m.name === name).image;
-  const pixels = codec.place(codec.fromBase64(samples[id].image), height, width);
-  const picture = codec.asPicture(pixels, height, width);
-  const route = await {API}.route(name, picture, undefined, options.parent === undefined ? options : {{}});
-  return options.parent === undefined ? route : [route, await {API}.explain(name, picture, options)];
-}}"""
 
 
-def catalog(one: Visit) -> dict[str, Any]:
-    return one.page.evaluate(f"async () => {API}.models()")
-
-
-def answer(one: Visit, model: str, sample: int, **options: Any) -> Any:
+def answer(one: Visit, model: str, sample: int, method: str = "route", **options: Any) -> Any:
     """The engine's own answer on a sample, beside the page."""
-    return one.page.evaluate(ROUTE, [model, sample, options])
+    picture = {"width": 28, "height": 28, "pixels": one.ask("models")["samples"][sample]["image"]}
+    return one.ask(method, model, picture, *([options] if method == "explain" else [None, options]))
 
 
 def iterative(one: Visit) -> list[dict[str, Any]]:
-    return [m for m in catalog(one)["models"] if not m["pairs"] and m["algorithm"] != "discriminative"]
+    return [m for m in one.ask("models")["models"] if not m["pairs"] and m["algorithm"] != "discriminative"]
 
 
 @pytest.mark.parametrize("digit", sorted(STROKES))
@@ -86,7 +73,7 @@ def test_corners_of_straight_strokes_survive(visit: Visits) -> None:
     one = visit()
     page = one.open("#v=draw")
     found = page.evaluate("""async () => {
-      const load = (file) => import(new URL(`page/${file}`, location.href));
+      const load = (file) => import(`./page/${file}`);
       const [{ packLine }, { raster, RASTER }] = [await load('codec.js'), await load('strokes.js')];
       const shapes = { 7: [[0.25, 0.2], [0.75, 0.2], [0.45, 0.85]], Z: [[0.2, 0.2], [0.8, 0.2], [0.2, 0.8], [0.8, 0.8]],
         4: [[0.4, 0.15], [0.25, 0.55], [0.8, 0.55]], L: [[0.3, 0.15], [0.3, 0.85], [0.6, 0.7]] };
@@ -117,7 +104,7 @@ def test_undo_brings_back_what_was_there(visit: Visits, tmp_path: Path) -> None:
 
     one = visit()
     page = one.open("#v=draw")
-    samples = catalog(one)["samples"]
+    samples = one.ask("models")["samples"]
     undo = page.get_by_role("button", name="Undo")
     for sample in samples[::7]:
         page.locator(f".sample[data-id='{sample['id']}']").click()
@@ -201,7 +188,7 @@ def test_a_heart_is_no_digit(visit: Visits, monkeypatch: pytest.MonkeyPatch) -> 
     one.settle()
     expect(page.get_by_test_id("verdict")).to_contain_text("Not a digit")
     expect(winner(page)).to_have_text("?")
-    for model in catalog(one)["models"]:
+    for model in one.ask("models")["models"]:
         if not model["pairs"]:
             page.locator("#model").select_option(model["name"])
             one.settle()
@@ -216,7 +203,7 @@ def pick(page: Any, which: str, sample: int) -> None:
 def test_overlap_names_the_digits_that_are_there(visit: Visits) -> None:
     one = visit()
     page = one.open("#v=overlap")
-    samples = {s["label"]: s["id"] for s in catalog(one)["samples"]}
+    samples = {s["label"]: s["id"] for s in one.ask("models")["samples"]}
     both, right = page.get_by_test_id("both"), 0
     for first, second in [(5, 0), (1, 6), (7, 2), (3, 8), (4, 0)]:
         pick(page, "First", samples[first])
@@ -294,7 +281,7 @@ def test_a_slider_changes_the_drawing_and_reset_takes_it_back(visit: Visits) -> 
     one.settle()
     before = drawn.evaluate(PIXELS)
     assert before != page.evaluate(BLANK)
-    model = next(m for m in catalog(one)["models"] if m["name"] == "demo_dynamic")
+    model = next(m for m in one.ask("models")["models"] if m["name"] == "demo_dynamic")
     assert panel.locator(".stands").all_inner_texts() == [name or "" for name in model["dimensions"]]
     slider = panel.locator("input[type=range]").first
     slider.focus()
@@ -405,7 +392,7 @@ def test_arrows_add_up_in_one_plane(visit: Visits) -> None:
             scales.add(round(math.hypot(*moved) / math.hypot(*total), 1))
     assert len(scales) == 1  # and one scale
     assert page.evaluate("""async () => {
-      const { project } = await import(new URL('page/projection.js', location.href));
+      const { project } = await import('./page/projection.js');
       const random = (n) => Float64Array.from({ length: n }, (_, k) => Math.sin(7 * k * k + 1));
       const sizes = { children: 6, parents: 3, dim: 5, cells: 2 };
       const [votes, coupling, pose] = [random(90), random(18), random(15)];
@@ -434,7 +421,7 @@ def test_down_to_one_multiplication_and_back(visit: Visits, name: str) -> None:
     for _ in range(3):
         zoom.get_by_role("button", name="Next").click()
     _, kind, k = page.evaluate("() => location.hash.match(/z=([\\d,]+)/)?.[1].split(',').map(Number)") or (0, 0, 7)
-    steps = [answer(one, name, 21, child=36 * kind + 14, parent=k, iteration=t)[1] for t in (1, 2)]
+    steps = [answer(one, name, 21, "explain", child=36 * kind + 14, parent=k, iteration=t) for t in (1, 2)]
     n = page.evaluate("() => [...document.querySelectorAll('.falk button')].indexOf(document.querySelector('.falk button:last-child'))")
     zoom.locator(".falk button").last.focus()
     line = zoom.locator(".sum-line").inner_text()
@@ -467,7 +454,7 @@ def test_discriminative_is_signed_and_has_no_iterations(visit: Visits) -> None:
 def test_compare_five_algorithms_and_any_two(visit: Visits) -> None:
     one = visit()
     page = one.open("#v=compare")
-    names = [m["name"] for m in catalog(one)["models"] if not m["pairs"]]
+    names = [m["name"] for m in one.ask("models")["models"] if not m["pairs"]]
     panel = page.locator("#view-compare")
     expect(panel.locator("[data-results='5']")).to_be_visible()
     assert panel.locator(".compare-card").count() == 5
