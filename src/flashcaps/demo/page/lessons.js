@@ -30,10 +30,21 @@ function reach(answer) {
 }
 
 /**
- * @type {{title: string, view: string, target: string, set?: object | ((answer: any) => object),
+ * own: it speaks of the person's digit, and needs an answer to it.
+ * @type {{title: string, view: string, target: string, own?: boolean, set?: object | ((answer: any) => object),
  *   words: (answer: any) => string[]}[]}
  */
 export const LESSONS = [
+  {
+    title: "Parts and wholes",
+    view: "parts",
+    target: ".parts-card",
+    own: false,
+    words: () => [
+      "Each part says where it expects the whole to be: that is its [vote]. Where the votes meet, the whole lights up.",
+      "Turn the triangle and watch: the parts are still there, but they no longer agree. Next comes a network that learned its parts from handwritten digits.",
+    ],
+  },
   {
     title: "Your picture",
     view: "draw",

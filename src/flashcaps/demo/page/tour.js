@@ -97,7 +97,8 @@ export function mountTour(app) {
       if (i === n) dot.setAttribute("aria-current", "step");
       else dot.removeAttribute("aria-current");
     });
-    const lines = answer?.route ? lesson.words(answer) : ["Draw a digit, or pick one: the tour explains what happens to it."];
+    const told = answer?.route || lesson.own === false;
+    const lines = told ? lesson.words(answer) : ["Draw a digit, or pick one: the tour explains what happens to it."];
     const key = `${n}|${lines.join("|")}`;
     if (key !== written) text.replaceChildren(...lines.map((line) => h("p", {}, ...prose(line))));
     written = key;
