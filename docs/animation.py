@@ -110,13 +110,15 @@ def picture(found: Scene) -> str:
     for row, column in found.digit.nonzero().tolist():
         at = f'x="{LEFT + column * scale:.1f}" y="{TOP + row * scale:.1f}"'
         ink = 0.85 * int(found.digit[row, column]) / 255
-        parts.append(f'<rect class="ink" {at} width="{scale + 0.2:.1f}" height="{scale + 0.2:.1f}" opacity="{ink:.2f}"/>')
+        side = f"{scale + 0.2:.1f}"
+        parts.append(f'<rect class="ink" {at} width="{side}" height="{side}" opacity="{ink:.2f}"/>')
     middle = lambda n: (offset + stride * n + size / 2) * scale  # noqa: E731
     points = [(LEFT + middle(c), TOP + middle(r)) for r in range(found.grid[1]) for c in range(found.grid[2])]
     for cell, (x, y) in enumerate(points):
         for k in range(classes):
             share = (found.gains[:, cell, k].clamp(min=0) / top).tolist()
-            widths = [f"--w{t}:{HAIR + THICK * s:.2f};--o{t}:{0.14 + 0.74 * min(1, 2 * s):.2f}" for t, s in enumerate(share)]
+            widths = [f"--w{t}:{HAIR + THICK * s:.2f};--o{t}:{0.14 + 0.74 * min(1, 2 * s):.2f}"
+                      for t, s in enumerate(share)]  # fmt: skip
             bend = f"{x + 0.35 * (x1 - x):.0f} {y + 0.2 * (ys[k] - y):.0f} {x + 0.6 * (x1 - x):.0f} {ys[k]:.0f}"
             way = f"M{x:.0f} {y:.0f}C{bend} {x1 - 20:.0f} {ys[k]:.0f}"
             parts.append(f'<path class="l c{k}" style="{";".join(widths)}" d="{way}"/>')
@@ -133,7 +135,8 @@ def picture(found: Scene) -> str:
     label = "A digit being routed: lines from places of the picture to class capsules, iteration by iteration"
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">'
             f'<style>{style(found.iterations)}</style><rect class="card" width="{WIDTH}" height="{HEIGHT}" rx="16"/>'
-            f'<rect class="paper" x="{LEFT}" y="{TOP}" width="{SIDE}" height="{SIDE}" rx="10"/>{"".join(parts)}</svg>\n')
+            f'<rect class="paper" x="{LEFT}" y="{TOP}" width="{SIDE}" height="{SIDE}" rx="10"/>'
+            f'{"".join(parts)}</svg>\n')  # fmt: skip
 
 
 if __name__ == "__main__":

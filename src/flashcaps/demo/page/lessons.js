@@ -12,7 +12,8 @@ const name = ({ route, model }) => model.classes[route.predicted[0]];
 function course(answer) {
   const { steps, signed } = answer.route.routing;
   const k = recognised(answer)[0];
-  if (signed) return "This network learned its couplings once and does not iterate. Choose another above to watch one that does.";
+  if (signed)
+    return "This network learned its couplings once and does not iterate. Choose another above to watch one that does.";
   if (steps.length < 2) return "There is only one iteration now. Take more of them above, and watch the lines grow.";
   const [first, last] = [steps[0], steps.at(-1)];
   const share = change("its share of all votes", shares(first)[k], shares(last)[k], percent);
