@@ -154,7 +154,8 @@ def test_a_wrong_command_is_found(line: str) -> None:
 
 def test_the_reference_names_what_there_is() -> None:
     """mkdocstrings leaves out in silence what a module does not have."""
-    for path, members in re.findall(r"^::: (\S+)\n(?:    options:\n      members: \[(.*?)\])?", text_of(MADE), re.S | re.M):
+    entry = re.compile(r"^::: (\S+)\n(?:    options:\n      members: \[(.*?)\])?", re.S | re.M)
+    for path, members in entry.findall(text_of(MADE)):
         module = importlib.import_module(path)
         missing = [name for name in re.findall(r"\w+", members) if not hasattr(module, name)]
         assert not missing, f"{path}: no {missing}"
