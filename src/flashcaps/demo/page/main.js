@@ -11,6 +11,7 @@ import { closeInspector, mountInspector, refreshInspector } from "./inspect.js";
 import { OPENING } from "./opening.js";
 import { createView as createOverlap } from "./overlap.js";
 import { createPanel } from "./panel.js";
+import { createView as createParts } from "./parts.js";
 import { createView as createRouting } from "./routing.js";
 import { createStore, fromHash, initialState, mirror, VIEWS } from "./state.js";
 import { mountTheme } from "./theme.js";
@@ -18,6 +19,7 @@ import { mountTour } from "./tour.js";
 import { createView as createTweak } from "./tweak.js";
 
 const TABS = {
+  parts: { title: "Parts", path: "M4 11L12 4l8 7M6 11v9h12v-9M10 20v-5h4v5", make: createParts },
   draw: { title: "Draw", path: "M4 20l1-4L16.5 4.5a2 2 0 0 1 3 3L8 19l-4 1Z", make: createDraw },
   routing: { title: "Routing", path: "M5 5c8 0 6 7 14 7M5 12h14M5 19c8 0 6-7 14-7", make: createRouting },
   tweak: { title: "Tweak", path: "M4 7h9m5 0h2M4 17h3m5 0h8M15.5 4.5v5M9.5 14.5v5", make: createTweak },
@@ -49,7 +51,8 @@ function complete(found, { models, samples }) {
   state.model ||= (single.find((m) => m.name === OPENING.model) ?? single[0] ?? models[0])?.name ?? "";
   state.pair ||= models.find((m) => m.pairs)?.name ?? "";
   if (!found.drawing && samples.length) state.drawing = { kind: "sample", id: OPENING.sample };
-  if (!found.second && samples.length) state.second = { kind: "sample", id: samples.find((s) => s.label === 2)?.id ?? 0 };
+  if (!found.second && samples.length)
+    state.second = { kind: "sample", id: samples.find((s) => s.label === 2)?.id ?? 0 };
   return state;
 }
 
@@ -91,7 +94,11 @@ function mountTabs(store) {
 function mountModels(store, catalog) {
   const select = /** @type {HTMLSelectElement} */ (byId("model"));
   select.addEventListener("change", () =>
-    store.set(store.get().view === "overlap" ? { pair: select.value } : { model: select.value, step: -1, tweak: [], zoom: null }),
+    store.set(
+      store.get().view === "overlap"
+        ? { pair: select.value }
+        : { model: select.value, step: -1, tweak: [], zoom: null },
+    ),
   );
   const show = (state) => {
     const pairs = state.view === "overlap";

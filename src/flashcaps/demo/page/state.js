@@ -1,12 +1,15 @@
 /** What the page shows, in one place, and its mirror in the address bar. */
 
 import { decodeDrawing, encodeDrawing } from "./codec.js";
+import { NAMES } from "./parts_route.js";
+import { atHome, readToy, writeToy } from "./parts_scene.js";
 
-export const VIEWS = ["draw", "routing", "tweak", "overlap", "compare"];
+export const VIEWS = ["parts", "draw", "routing", "tweak", "overlap", "compare"];
 
 /**
  * @typedef {object} State
  * @property {string} view
+ * @property {import("./parts_scene.js").Toy} toy  the parts, where they lie and how they are looked at
  * @property {string} model       the model of single digits
  * @property {string} pair        the model of overlapping digits
  * @property {import("./codec.js").Drawing} drawing
@@ -24,7 +27,8 @@ export const VIEWS = ["draw", "routing", "tweak", "overlap", "compare"];
 /** @returns {State} */
 export function initialState() {
   return {
-    view: "draw",
+    view: VIEWS[0],
+    toy: atHome("house"),
     model: "",
     pair: "",
     drawing: { kind: "strokes", strokes: [] },
@@ -52,6 +56,7 @@ const list = (text, limit) => text.split(",").map((part) => whole(part, -limit, 
 /** Each field that travels: its key, how it is written (null: leave out) and read (undefined: ignore). */
 const FIELDS = {
   view: { key: "v", write: (v) => v, read: (t) => (VIEWS.includes(t) ? t : undefined) },
+  toy: { key: "p", write: (v, s) => (s.view === "parts" ? writeToy(v) : null), read: (t) => readToy(t, NAMES) },
   model: { key: "m", write: (v) => v || null, read: (t) => t },
   pair: { key: "mp", write: (v) => v || null, read: (t) => t },
   drawing: { key: "d", write: encodeDrawing, read: (t) => decodeDrawing(t) ?? undefined },
