@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..analysis.inside import layers_of
 from ..kernels.common.stem import ImageConv2d
 from ..models.network import CapsuleNetwork
 from ..models.specs import GatedLinear
@@ -42,7 +41,7 @@ class Description:
         if not isinstance(model, CapsuleNetwork):
             raise ValueError(f"{name}: expected a capsule network; {model.name} has no capsules to watch")
         stack, decoder = model.capsules, cast(Any, model.decoder)
-        layers = layers_of(stack)
+        layers = cast(list[CapsuleLayer], list(stack.layers))
         if not isinstance(layers[-1], DenseCapsules):
             raise ValueError(f"{name}: expected a dense class layer; that of {model.name} is convolutional")
         self.layers: Layer = {
@@ -96,7 +95,8 @@ class Description:
         if module.activation is not None:
             parts["activation"] = self.plain(f"{path}.activation", module.activation)
         norm = {} if module.norm is None else {"norm": self.norm(f"{path}.norm", module.norm)}
-        own = {key: getattr(module, key) for key in ("types", "dim", "form", "original")}
+        shares = getattr(module, "shares", 32 * getattr(module, "original", False))
+        own = {"types": module.types, "dim": module.dim, "form": module.form, "shares": shares}
         return {"type": "primary"} | own | parts | norm
 
     def head(self, path: str, module: nn.Module) -> Layer:
