@@ -121,7 +121,7 @@ export function createView(app) {
   }
 
   const controls = createControls(toy, { arrange, choose, move, glide });
-  const stage = createStage({
+  const stage = createStage(toy, {
     choose,
     move,
     look: (whole) => set({ whole }),
@@ -140,7 +140,6 @@ export function createView(app) {
   const element = h(
     "div",
     { class: "view parts-view" },
-    controls.element,
     h(
       "section",
       { class: "card parts-card", "aria-label": "Parts and wholes" },
@@ -151,6 +150,7 @@ export function createView(app) {
       strip.element,
       meaning,
     ),
+    controls.element,
     product.element,
   );
   new ResizeObserver(() => stage.stale() && show()).observe(stage.element);
