@@ -313,7 +313,7 @@ def test_steps_sum_to_one_and_axes_are_whole(visit: Visits) -> None:
             expect(panel.locator(".count")).to_have_text(f"Iteration {step + 1} of {model['iterations']}")
             expect(panel.get_by_test_id("sums")).to_have_text("The couplings of each small capsule sum to 1.000.")
             panel.get_by_role("button", name="Next iteration").click()
-        axis = panel.locator(".chart").first.locator("text").all_inner_texts()[:3]
+        axis = panel.locator(".chart").first.locator("text").all_text_contents()[:3]
         assert axis == ["0.00", f"{math.log(10) / 2:.2f}", f"{math.log(10):.2f}"]
         one.shoot(f"routing-{model['algorithm']}")
 

@@ -1,19 +1,20 @@
 /** The article below the page: lay words first, symbols second, and a button that shows what each paragraph says. */
 
-import { h } from "./dom.js";
+import { byId, h } from "./dom.js";
 import { OPENING } from "./opening.js";
+import { VIEWS } from "./state.js";
 import { prose } from "./words.js";
 
 const opening = { model: OPENING.model, drawing: { kind: "sample", id: OPENING.sample }, iterations: 0, step: -1 };
 
-/** Each paragraph: its words, and the view it speaks of. A first text in capitals of a section is its heading. */
+/** Each paragraph: its words, and the view it speaks of. */
 const SECTIONS = [
   {
     title: "Parts and wholes",
     paragraphs: [
       [
         "Draw a triangle on top of a square and anyone sees a house. Slide the triangle under the square and the house is gone, although both parts are still there. Seeing, it seems, is not only a matter of which parts are present. It matters how they lie to each other. Most networks that read pictures are good at the first and careless about the second: they collect evidence for each part, and add it up, wherever it was found.",
-        { view: "parts" },
+        { view: VIEWS[0] },
       ],
       [
         "Capsule networks begin at this point. A [capsule] is a small group of neurons that looks for one thing, a stroke, a loop, a whole digit. It does not answer with one number but with several. Together they say two things: whether the thing is there, and what it looks like here, in this picture. Where it is, how it leans, how thick it was drawn. These numbers are called its [pose]. No one decides beforehand what each of them means. The network finds that out while it learns.",
@@ -130,7 +131,7 @@ function show(store, { spot = null, ...patch }) {
   store.set(patch);
   setTimeout(() => {
     const target = spot && [...document.querySelectorAll(`.stage ${spot}`)].find((e) => e.getClientRects().length);
-    (target ?? document.getElementById("main")).scrollIntoView({ block: target ? "center" : "start" });
+    (target ?? byId("main")).scrollIntoView({ block: target ? "center" : "start" });
   }, 60); // views are drawn once a frame
 }
 
@@ -156,7 +157,5 @@ export function mountArticle(store) {
       ),
     ),
   ]);
-  document
-    .getElementById("main")
-    .after(h("article", { class: "article", id: "article" }, h("h2", {}, "How parts agree on a whole"), sections.flat(2)));
+  byId("main").append(h("article", { class: "article" }, h("h2", {}, "How parts agree on a whole"), sections.flat(2)));
 }

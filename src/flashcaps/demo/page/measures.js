@@ -89,11 +89,14 @@ const CLEAR = 0.6; // by how much the winner leads where a digit is drawn
 
 /**
  * Is it a digit? Where the winner's own drawing is not like the picture, no class stands out, however long its capsule.
+ * A network stopped early, or kept at it longer than it learned, cannot tell.
  * @returns {{likeness: number | null, lead: number, digit: "yes" | "perhaps" | "no"}}
  */
-export function standing({ route, pixels }) {
+export function standing({ route, model, pixels }) {
   const [first, next] = [...route.activation].sort((a, b) => b - a);
   const lead = first - next;
+  const { steps, signed } = route.routing;
+  if (!signed && steps.length !== model.iterations) return { likeness: null, lead, digit: lead < 0.3 ? "perhaps" : "yes" };
   const made = route.reconstructions[0];
   const likeness = made ? alike(fromBase64(made.image), pixels) : null;
   if (likeness === null) return { likeness, lead, digit: lead < 0.2 ? "no" : lead < CLEAR ? "perhaps" : "yes" };
