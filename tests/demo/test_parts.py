@@ -142,7 +142,17 @@ def shown(page: Any) -> list[float]:
 
 
 def width(page: Any, part: int, whole: int) -> float:
-    return float(page.locator(".couplings path").nth(3 * part + whole).get_attribute("stroke-width"))
+    """Of a line; all are as wide as their coupling says, on one scale."""
+    lines = [[float(path.get_attribute(name)) for name in ("stroke-width", "data-coupling")]
+             for path in page.locator(".couplings path").all()]  # fmt: skip
+    assert all(wide == pytest.approx(11 * abs(coupling), abs=0.006) for wide, coupling in lines)
+    return lines[3 * part + whole][0]
+
+
+def drawn(page: Any, whole: int) -> list[float]:
+    """The pose of a whole, as drawn."""
+    text = page.locator(".glows .light").nth(whole).get_attribute("transform")
+    return [float(x) for x in re.findall(r"-?[\d.]+", text)]
 
 
 def test_the_page_opens_on_parts_and_a_hand_turns_the_roof(visit: Visits) -> None:
@@ -151,6 +161,7 @@ def test_the_page_opens_on_parts_and_a_hand_turns_the_roof(visit: Visits) -> Non
     expect(page.locator("#view-parts")).to_be_visible()
     expect(page.locator(".invitation")).to_have_text("Turn the roof. Watch the house go dark.")
     before, thick = shown(page), width(page, 0, 0)
+    assert drawn(page, 0) == pytest.approx([1, 0, 0, 1, 0, 0], abs=1e-4)
     knob, piece = page.locator(".knob.turn").bounding_box(), page.locator(".piece .shape").first.bounding_box()
     x, y = (knob["x"] + knob["width"] / 2, knob["y"] + knob["height"] / 2)
     page.mouse.move(x, y)
@@ -161,6 +172,7 @@ def test_the_page_opens_on_parts_and_a_hand_turns_the_roof(visit: Visits) -> Non
     expect(page.locator(".invitation")).to_have_text("Put the roof back. Watch the house light up.")
     assert shown(page)[0] < before[0] / 2
     assert width(page, 0, 0) < thick / 2
+    assert drawn(page, 0) == pytest.approx([1, 0, 0, 1, 0, 0], abs=0.1)  # where the other three still vote
     page.get_by_role("button", name="Put all back").click()
     expect(page.locator(".invitation")).to_have_text("Turn the roof. Watch the house go dark.")
     assert shown(page) == before
@@ -187,8 +199,10 @@ def test_keyboard_alone_and_sliders(visit: Visits) -> None:
     assert shown(page)[0] < before[0] / 2
     page.get_by_role("button", name="Boat", exact=True).press("Enter")
     expect(page.locator(".invitation")).to_have_text("Turn the sail. Watch the boat go dark.")
-    page.get_by_role("button", name=re.compile("^face: brightness")).press("Enter")
+    panel = page.get_by_role("button", name=re.compile("^face: brightness"))
+    panel.press("Enter")
     expect(page.locator(".invitation")).to_contain_text("votes for a face")
+    expect(panel).to_be_focused()
 
 
 def test_iterations_can_be_stepped_and_all_five_are_seen(visit: Visits) -> None:
@@ -253,7 +267,7 @@ def test_axe_finds_nothing_and_nothing_scrolls_to_the_side(visit: Visits, device
     one = visit(reduced_motion="reduce", **DEVICES[device])
     page = one.open("#v=parts&p=both,dynamic,0,0,-1")
     one.shoot(f"{device}-parts")
-    found = Axe().run(page, context="main")
+    found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
     for size in (320, 390, 600, 901, 1024, 1180, 1280, 1920) if device == "light" else ():
         page.set_viewport_size({"width": size, "height": 800})

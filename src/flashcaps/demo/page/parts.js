@@ -35,8 +35,9 @@ function createStrip(choose) {
         const first = WHOLES.map((_, j) => j).filter((j) => light[j] > 0.9 * most);
         const all = WHOLES.map((whole, j) => `${whole.name} ${number(light[j], 2)}`);
         bars.forEach((bar, j) => bar.style.setProperty("--share", light[j].toFixed(3)));
-        winner.textContent = `${first.map((j) => WHOLES[j].name).join(", ")} ${number(most, 2)}`;
-        winner.className = `whole-${first[0]}`;
+        const dark = number(most, 2) === number(0, 2);
+        winner.textContent = dark ? "nothing" : `${first.map((j) => WHOLES[j].name).join(", ")} ${number(most, 2)}`;
+        winner.className = dark ? "" : `whole-${first[0]}`;
         element.setAttribute("aria-pressed", String(name === rule));
         element.setAttribute("aria-label", `${RULES[name].title}: ${all.join(", ")}`);
       }

@@ -305,15 +305,14 @@ export function createStage(toyNow, { choose, look, move, home }) {
       [...glows.children].forEach((glow, j) =>
         assign(glow, { transform: matrix(poses[j]), "--light": step.light[j].toFixed(3) }),
       );
-      ghosts.replaceChildren(
-        ...votes.map((row, i) =>
-          drawing(toy.whole, {
-            class: i === toy.part ? "ghost own" : "ghost",
-            transform: matrix(row[toy.whole]),
-            "--coupling": Math.abs(step.coupling[i][toy.whole]).toFixed(3),
-          }),
-        ),
-      );
+      if (ghosts.dataset.of !== `${count()} ${toy.whole}`) {
+        ghosts.dataset.of = `${count()} ${toy.whole}`;
+        ghosts.replaceChildren(...votes.map(() => drawing(toy.whole, { class: "ghost" })));
+      }
+      [...ghosts.children].forEach((ghost, i) => {
+        assign(ghost, { transform: matrix(votes[i][toy.whole]) });
+        ghost.classList.toggle("own", i === toy.part);
+      });
       [...panels.children].forEach((panel, j) => {
         const light = step.light[j];
         assign(panel, {
