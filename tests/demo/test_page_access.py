@@ -252,7 +252,8 @@ def test_an_edited_address_is_followed_as_far_as_it_goes(visit: Visits) -> None:
     page.evaluate("location.hash = '#v=routing&m=nobody&mp=nobody&t=2&d=n0'")
     expect(page.locator("#view-routing")).to_be_visible()
     expect(page.locator("#view-routing .count")).to_contain_text("Iteration 2")
-    assert page.locator("#model").input_value() == "demo_em"  # what it opens on
+    opening = page.evaluate("async () => (await import('./page/opening.js')).OPENING")
+    assert page.locator("#model").input_value() == opening["model"]
     page.evaluate("location.hash = '#'")
     expect(page.locator(f"#view-{VIEWS[0]}")).to_be_visible()
 

@@ -38,7 +38,7 @@ export function lead(answer) {
 
 /** How sure the network is, and whether it is a digit at all. */
 export function verdict(answer) {
-  const { route, model } = answer;
+  const { model } = answer;
   const name = spoken(recognised(answer).map((k) => model.classes[k]));
   const { likeness, lead: ahead, digit } = standing(answer);
   if (digit === "no") {

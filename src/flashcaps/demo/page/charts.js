@@ -55,11 +55,11 @@ const PAD = { left: 40, right: 14, top: 12, bottom: 26 };
 
 /**
  * Curves over routing iterations.
- * @param {{label: string, facts: (series: number, step: number) => import("./inspect.js").Facts}} options
+ * @param {{label: string, title?: any[], facts: (series: number, step: number) => import("./inspect.js").Facts}} options
  */
-export function curveChart({ label, facts }) {
+export function curveChart({ label, title = [label], facts }) {
   const plot = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "curves", role: "group", "aria-label": label });
-  const element = h("div", { class: "chart" }, h("h3", {}, label), plot);
+  const element = h("div", { class: "chart" }, h("h3", {}, ...title), plot);
 
   function axes(count, low, high, x, y) {
     const marks = [low, (low + high) / 2, high].map((v) =>

@@ -46,7 +46,7 @@ export const placeName = (routing, cell) =>
   `row ${Math.floor(cell / routing.grid[1]) + 1}, column ${(cell % routing.grid[1]) + 1}`;
 
 /** The places in whose middle, one stride wide, there is no ink. @returns {boolean[]} */
-export function blankPlaces({ route, pixels }) {
+function blankPlaces({ route, pixels }) {
   const { routing, shape } = route;
   const { stride } = routing.field;
   return routing.steps[0].flow.map((_, cell) => {

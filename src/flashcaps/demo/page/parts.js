@@ -35,8 +35,9 @@ function createStrip(choose) {
         const first = WHOLES.map((_, j) => j).filter((j) => light[j] > 0.9 * most);
         const all = WHOLES.map((whole, j) => `${whole.name} ${number(light[j], 2)}`);
         bars.forEach((bar, j) => bar.style.setProperty("--share", light[j].toFixed(3)));
-        winner.textContent = `${first.map((j) => WHOLES[j].name).join(", ")} ${number(most, 2)}`;
-        winner.className = `whole-${first[0]}`;
+        const dark = number(most, 2) === number(0, 2);
+        winner.textContent = dark ? "nothing" : `${first.map((j) => WHOLES[j].name).join(", ")} ${number(most, 2)}`;
+        winner.className = dark ? "" : `whole-${first[0]}`;
         element.setAttribute("aria-pressed", String(name === rule));
         element.setAttribute("aria-label", `${RULES[name].title}: ${all.join(", ")}`);
       }
@@ -121,7 +122,7 @@ export function createView(app) {
   }
 
   const controls = createControls(toy, { arrange, choose, move, glide });
-  const stage = createStage({
+  const stage = createStage(toy, {
     choose,
     move,
     look: (whole) => set({ whole }),
@@ -140,7 +141,6 @@ export function createView(app) {
   const element = h(
     "div",
     { class: "view parts-view" },
-    controls.element,
     h(
       "section",
       { class: "card parts-card", "aria-label": "Parts and wholes" },
@@ -151,6 +151,7 @@ export function createView(app) {
       strip.element,
       meaning,
     ),
+    controls.element,
     product.element,
   );
   new ResizeObserver(() => stage.stale() && show()).observe(stage.element);

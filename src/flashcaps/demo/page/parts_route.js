@@ -69,8 +69,8 @@ export const RULES = {
     measure: "its probability",
     length: 1,
     // beta_u: votes scattered all over, with a variance of 1 / DIM, cost nothing. Each vote of a tight cluster, whose
-    // variance is eps, then gains 40, and beta_a lies between three of them and four. lambda rises, as in the paper;
-    // a third of the log density is enough to choose by, or the second iteration would be final.
+    // variance is eps, then gains 40, and beta_a lies between three of them and four. lambda rises, as in the paper.
+    // sharpness: a log density sums over DIM numbers that are four settings only, so a third of it is decisive.
     options: (count) => ({
       iterations: 3,
       activation: each(count, 1),

@@ -14,7 +14,7 @@ const WIDE = {
 const TALL = {
   width: 400,
   height: 540,
-  stage: { x: 200, y: 165, unit: 46 },
+  stage: { x: 200, y: 170, unit: 50 },
   panels: { x: 6, y: 372, width: 124, height: 160, dx: 132, dy: 0, unit: 19 },
 };
 const layoutFor = (width) => (!width || width > 560 ? WIDE : TALL);
@@ -48,10 +48,11 @@ function snapped(piece, home) {
 }
 
 /**
+ * @param {() => import("./parts_scene.js").Toy} toyNow  which may be ahead of what is drawn
  * @param {{choose: (part: number) => void, look: (whole: number) => void, move: (part: number, piece: number[]) => void,
  *   home: (part: number) => void}} options
  */
-export function createStage({ choose, look, move, home }) {
+export function createStage(toyNow, { choose, look, move, home }) {
   const glows = svg("g", { class: "glows", "aria-hidden": "true" });
   const ghosts = svg("g", { class: "ghosts", "aria-hidden": "true" });
   const lines = svg("g", { class: "couplings", "aria-hidden": "true" });
@@ -99,7 +100,7 @@ export function createStage({ choose, look, move, home }) {
       choose(part);
       /** @type {SVGElement} */ (parts.children[part]).focus({ preventScroll: true, focusVisible: false });
     }
-    grip = { part, kind, from: at(event), start: shown.toy.pieces[part] };
+    grip = { part, kind, from: at(event), start: toyNow().pieces[part] };
     board.setPointerCapture(event.pointerId);
     element.classList.add("held");
   }
@@ -113,7 +114,11 @@ export function createStage({ choose, look, move, home }) {
     if (kind === "turn") piece[2] = (Math.atan2(dy, dx) * 180) / Math.PI + 90;
     if (kind === "size")
       piece[3] = (start[3] * Math.hypot(dx, dy)) / Math.hypot(from[0] - start[0], from[1] - start[1]);
-    move(part, snapped(piece, HOMES[shown.toy.home].pieces[part]));
+    move(part, snapped(piece, HOMES[toyNow().home].pieces[part]));
+  });
+  // A finger on a part moves the part, elsewhere the page. Chromium ignores `touch-action` inside a drawing.
+  board.addEventListener("touchstart", (e) => e.target.closest(".piece, .knob") && e.preventDefault(), {
+    passive: false,
   });
   for (const name of ["pointerup", "pointercancel"]) {
     board.addEventListener(name, () => {
@@ -127,7 +132,7 @@ export function createStage({ choose, look, move, home }) {
     if (event.key === "Home") home(part);
     else if (event.key === "Enter" || event.key === " ") choose(part);
     else if (key && !event.ctrlKey && !event.metaKey && !event.altKey) {
-      const piece = [...shown.toy.pieces[part]];
+      const piece = [...toyNow().pieces[part]];
       piece[key[0]] += event.shiftKey && event.key in MOVES ? key[1] / 10 : key[1];
       choose(part);
       move(part, tidy(piece));
@@ -220,14 +225,14 @@ export function createStage({ choose, look, move, home }) {
       svg("path", { class: "stalk" }),
       svg(
         "g",
-        { class: "knob turn", onpointerdown: (e) => hold(e, shown.toy.part, "turn") },
+        { class: "knob turn", onpointerdown: (e) => hold(e, toyNow().part, "turn") },
         svg("circle", { class: "hit", r: 20 }),
         svg("circle", { r: 9 }),
         svg("path", { d: "M-4-1A4.2 4.2 0 1 1-2 3.6M-5.4-4L-4-.4L-.6-2" }),
       ),
       svg(
         "g",
-        { class: "knob size", onpointerdown: (e) => hold(e, shown.toy.part, "size") },
+        { class: "knob size", onpointerdown: (e) => hold(e, toyNow().part, "size") },
         svg("circle", { class: "hit", r: 20 }),
         svg("rect", { x: -8, y: -8, width: 16, height: 16, rx: 4 }),
         svg("path", { d: "M-3.5 3.5L3.5-3.5M0-3.5H3.5V0M-3.5 0V3.5H0" }),
@@ -300,15 +305,14 @@ export function createStage({ choose, look, move, home }) {
       [...glows.children].forEach((glow, j) =>
         assign(glow, { transform: matrix(poses[j]), "--light": step.light[j].toFixed(3) }),
       );
-      ghosts.replaceChildren(
-        ...votes.map((row, i) =>
-          drawing(toy.whole, {
-            class: i === toy.part ? "ghost own" : "ghost",
-            transform: matrix(row[toy.whole]),
-            "--coupling": Math.abs(step.coupling[i][toy.whole]).toFixed(3),
-          }),
-        ),
-      );
+      if (ghosts.dataset.of !== `${count()} ${toy.whole}`) {
+        ghosts.dataset.of = `${count()} ${toy.whole}`;
+        ghosts.replaceChildren(...votes.map(() => drawing(toy.whole, { class: "ghost" })));
+      }
+      [...ghosts.children].forEach((ghost, i) => {
+        assign(ghost, { transform: matrix(votes[i][toy.whole]) });
+        ghost.classList.toggle("own", i === toy.part);
+      });
       [...panels.children].forEach((panel, j) => {
         const light = step.light[j];
         assign(panel, {

@@ -2,7 +2,7 @@
 
 import { number, percent, spoken } from "./dom.js";
 import { agreeing, routeParts, RULES } from "./parts_route.js";
-import { gap, HOMES, partName, roleOf, SHAPES, WHOLES } from "./parts_scene.js";
+import { gap, HOMES, isHome, partName, roleOf, SHAPES, WHOLES } from "./parts_scene.js";
 
 /** What brightness and lines mean under each algorithm. */
 export const MEANING = {
@@ -99,7 +99,7 @@ export function caption({ toy, routed, step }) {
   const { light, coupling } = routed.steps[step];
   const when = routed.steps.length > 1 ? ` after iteration ${step + 1} of ${routed.steps.length}` : "";
   const before = lightAtHome(rule, home, whole);
-  const was = HOMES[home].wholes.includes(whole) && number(light[whole], 2) !== number(before, 2);
+  const was = HOMES[home].wholes.includes(whole) && !isHome(toy);
   const shines = `Brightness of the ${WHOLES[whole].name}: ${number(light[whole], 2)}${was ? `, put together ${number(before, 2)}` : ""} (${RULES[rule].measure}${when}).`;
   return `${agreement({ toy, routed })} ${shines} ${sent({ toy, coupling })}`;
 }

@@ -35,7 +35,11 @@ export function createView(app) {
   const tree = createTree({ facts, choose, open });
   const plane = createPlane({ choose, open });
   const zoom = createZoom(app);
-  const entropy = curveChart({ label: "Entropy of the couplings", facts: facts.entropy });
+  const entropy = curveChart({
+    label: "Entropy of the couplings",
+    title: prose("[entropy|Entropy] of the [coupling|couplings]"),
+    facts: facts.entropy,
+  });
   const activation = curveChart({ label: "Each class capsule", facts: facts.activation });
   const agreed = barChart({
     label: "Agreement with each class",
