@@ -16,13 +16,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..training import loop as training
-from ..training.checkpoint import load
+from ..training.batches import Held
+from ..training.checkpoint import load, write_atomic
 from ..training.distributed import find_device
-from ..training.evaluate import Evaluation, confusion_text, evaluate_as, open_ensemble
+from ..training.evaluate import Evaluation, confusion_text, evaluate_as, open_ensemble, score_threshold
 from ..training.loader import open_sources
 from ..training.recipe import Recipe, make_recipe, read_recipe
-from ..training.results import duration, ensemble_result
+from ..training.results import duration, ensemble_result, hardware, make_result
 from ..training.results import keep as keep_result
+from ..training.routing_measure import RoutingMeasure, measure_routing
 from .console import console
 from .names import Algorithm, DataRoot, Device, RecipeName, RunName, Weights
 from .own import own_fields
@@ -170,7 +172,8 @@ def evaluate(
     weights: Weights = None,
     split: Annotated[str, typer.Option(help="test or validation")] = "test",
     ensemble: Annotated[bool, typer.Option("--ensemble", help="several runs as one: the mean of their scores")] = False,
-    keep: Annotated[Path | None, typer.Option(help="for --ensemble: folder of measured results to add it to")] = None,
+    routing: Annotated[bool, typer.Option("--routing", help="also measure what routing does, layer by layer")] = False,
+    keep: Annotated[Path | None, typer.Option(help="with --ensemble or --routing: folder of results to add to")] = None,
     device: Device = "auto",
     data: DataRoot = None,
     batch: Annotated[int, typer.Option(min=1, help="images at once")] = 500,
@@ -182,24 +185,55 @@ def evaluate(
     flashcaps evaluate runs/tiny-0
     flashcaps evaluate runs/capsnet_affnist-0 data.name=translated_mnist
     flashcaps evaluate runs/tiny-0/last.safetensors --json
+    flashcaps evaluate demo_dynamic --routing
     flashcaps evaluate runs/tiny-0 runs/tiny-1 runs/tiny-2 --ensemble --keep results
     """
     more, changes = runs_and_overrides(overrides or [])
-    if not ensemble and (more or keep):
+    if not ensemble and (more or (keep and not routing)):
         word = more[0] if more else "--keep"
         raise ValueError(f"{word}: expected key=value; several runs and --keep go with --ensemble")
-    if ensemble and keep is not None and (changes or split != "test"):
+    if ensemble and routing:
+        raise ValueError("--routing: expected one run, got --ensemble, whose members each route in their own way")
+    if keep is not None and (changes or split != "test"):
         raise ValueError("--keep: expected the recipe's own test data, got overrides or --split; leave them out")
+    measured = None
     if ensemble:
         evaluation, names = evaluate_together([run, *more], changes, weights, split, device, data, batch, keep)
     else:
-        evaluation, names = evaluate_run(run, changes, weights, split, device, data, batch)
+        model, recipe = open_run(run, changes, weights, device)
+        held, names = open_held(model, recipe, split, data)
+        evaluation = evaluate_as(recipe, model, held, batch)
+        if routing:
+            measured = measure_routing(model, held, threshold=score_threshold(recipe.loss.kind))
+            if not (changes or weights or split != "test"):
+                keep_routing(run, model, recipe, evaluation, measured, keep)
     if as_json:
-        typer.echo(json.dumps(evaluation.to_dict()))
+        typer.echo(json.dumps(evaluation.to_dict() | ({"routing": measured.to_dict()} if measured else {})))
         return
     console.print(describe(evaluation), markup=False, soft_wrap=True)
     if evaluation.confusion:
         console.print(confusion_text(evaluation, names), markup=False, soft_wrap=True)
+    if measured is not None:
+        print_routing(measured)
+
+
+def print_routing(measured: RoutingMeasure) -> None:
+    """A table for each capsule layer, a column for each iteration; then how the answers changed."""
+    for k, layer in enumerate(measured.layers, 1):
+        table = Table(box=None, pad_edge=False)
+        table.add_column(f"capsule layer {k}: {layer.routing}, {layer.parents} parents")
+        for t in range(len(layer.largest)):
+            table.add_column(f"iteration {t + 1}", justify="right")
+        table.add_row("largest coupling, times the number of parents", *(f"{x:.3f}" for x in layer.largest))
+        table.add_row("entropy of couplings, 1 where uniform", *(f"{x:.4f}" for x in layer.entropy))
+        if k == len(measured.layers):
+            table.add_row("error %", *(f"{100 * n / measured.examples:.2f}" for n in measured.wrong))
+        console.print(table)
+    text = (f"the answer changes between iterations in {measured.changed:,} of {measured.examples:,}: first wrong and "
+            f"last right in {measured.righted:,}, first right and last wrong in {measured.spoiled:,}")
+    if measured.fixed:
+        text = "couplings are the layer's own coefficients, the same for every image: shares are of their sizes"
+    console.print(text, markup=False, soft_wrap=True)
 
 
 def runs_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
@@ -208,16 +242,38 @@ def runs_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
     return [word for word in words if word not in changes], changes
 
 
-def evaluate_run(
-    run: str, overrides: list[str], weights: str | None, split: str, device: str, data: str | None, batch: int
-) -> tuple[Evaluation, tuple[str, ...]]:
-    """Evaluates a checkpoint on the data of its recipe or of the overrides; and the names of its classes."""
+def open_run(run: str, overrides: list[str], weights: str | None, device: str) -> tuple[Any, Recipe]:
+    """A checkpoint, and its recipe with the overrides."""
     model: Any = load(run, weights=weights, device=find_device(device))
     content = model.config["recipe"]
     elsewhere = any(word.startswith(("data.path=", "data.options.path=")) for word in overrides)
     if elsewhere and "examples" in content["data"].get("options", {}):
         overrides = ["data.examples=0", *overrides]  # all of them: none was trained on
-    return evaluate_model(model, make_recipe(content, overrides), split, data, batch)
+    return model, make_recipe(content, overrides)
+
+
+def open_held(model: Any, recipe: Recipe, split: str, data: str | None) -> tuple[Held, tuple[str, ...]]:
+    """The examples of a recipe to evaluate a model on, and the names of their classes."""
+    sources = open_sources(recipe, data, next(model.parameters()).device, None)
+    held = {"test": sources.test, "validation": sources.validation}.get(split)
+    if held is None:
+        raise ValueError(f"--split: expected test, or validation where the recipe holds some out, got {split!r}")
+    return held, sources.dataset.class_names
+
+
+def keep_routing(
+    run: str, model: Any, recipe: Recipe, evaluation: Evaluation, measured: RoutingMeasure, keep: Path | None
+) -> None:
+    """Adds the measure to the result.json of a finished run; with `keep`, writes a result to KEEP/routing/RUN.json."""
+    path, routing = Path(run) / "result.json", {"routing": measured.to_dict()}
+    if path.is_file():
+        write_atomic(path, json.dumps(json.loads(path.read_text()) | routing, indent=2) + "\n")
+    if keep is not None:
+        where = hardware(next(model.parameters()).device)
+        command = shlex.join(["flashcaps", "evaluate", run, "--routing"])
+        parameters = sum(p.numel() for p in model.parameters())
+        result = make_result(recipe, evaluation, where, parameters=parameters, command=command, **routing)
+        write_atomic(keep / "routing" / f"{Path(run).name}.json", json.dumps(result, indent=2) + "\n")
 
 
 def evaluate_together(
@@ -228,20 +284,10 @@ def evaluate_together(
     chosen = find_device(device)
     model, members = open_ensemble(runs, weights=weights, device=chosen)
     recipe = make_recipe(members[0].recipe.to_dict(), overrides)
-    evaluation, names = evaluate_model(model, recipe, split, data, batch)
+    held, names = open_held(model, recipe, split, data)
+    evaluation = evaluate_as(recipe, model, held, batch)
     if keep is not None:
         command = shlex.join(["flashcaps", "evaluate", *(f"runs/{Path(run).name}" for run in runs), "--ensemble"])
         path = keep_result(ensemble_result(members, evaluation, command, chosen), keep / "runs")
         console.print(str(path), markup=False, soft_wrap=True)
     return evaluation, names
-
-
-def evaluate_model(
-    model: Any, recipe: Recipe, split: str, data: str | None, batch: int
-) -> tuple[Evaluation, tuple[str, ...]]:
-    """Evaluates a model on the data of a recipe; and the names of its classes."""
-    sources = open_sources(recipe, data, next(model.parameters()).device, None)
-    held = {"test": sources.test, "validation": sources.validation}.get(split)
-    if held is None:
-        raise ValueError(f"--split: expected test, or validation where the recipe holds some out, got {split!r}")
-    return evaluate_as(recipe, model, held, batch), sources.dataset.class_names
