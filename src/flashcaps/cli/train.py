@@ -16,7 +16,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..training import loop as training
-from ..training.batches import Held
 from ..training.checkpoint import load, write_atomic
 from ..training.distributed import find_device
 from ..training.evaluate import Evaluation, confusion_text, evaluate_as, open_ensemble, score_threshold
@@ -196,25 +195,18 @@ def evaluate(
         raise ValueError("--routing: expected one run, got --ensemble, whose members each route in their own way")
     if keep is not None and (changes or split != "test"):
         raise ValueError("--keep: expected the recipe's own test data, got overrides or --split; leave them out")
-    measured = None
     if ensemble:
         evaluation, names = evaluate_together([run, *more], changes, weights, split, device, data, batch, keep)
     else:
-        model, recipe = open_run(run, changes, weights, device)
-        held, names = open_held(model, recipe, split, data)
-        evaluation = evaluate_as(recipe, model, held, batch)
-        if routing:
-            measured = measure_routing(model, held, threshold=score_threshold(recipe.loss.kind))
-            if not (changes or weights or split != "test"):
-                keep_routing(run, model, recipe, evaluation, measured, keep)
+        evaluation, names = evaluate_run(run, changes, weights, split, device, data, batch, routing, keep)
     if as_json:
-        typer.echo(json.dumps(evaluation.to_dict() | ({"routing": measured.to_dict()} if measured else {})))
+        typer.echo(json.dumps(evaluation.to_dict()))
         return
     console.print(describe(evaluation), markup=False, soft_wrap=True)
     if evaluation.confusion:
         console.print(confusion_text(evaluation, names), markup=False, soft_wrap=True)
-    if measured is not None:
-        print_routing(measured)
+    if evaluation.routing is not None:
+        print_routing(evaluation.routing)
 
 
 def print_routing(measured: RoutingMeasure) -> None:
@@ -242,30 +234,26 @@ def runs_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
     return [word for word in words if word not in changes], changes
 
 
-def open_run(run: str, overrides: list[str], weights: str | None, device: str) -> tuple[Any, Recipe]:
-    """A checkpoint, and its recipe with the overrides."""
+def evaluate_run(
+    run: str, overrides: list[str], weights: str | None, split: str, device: str, data: str | None, batch: int,
+    routing: bool = False, keep: Path | None = None,
+) -> tuple[Evaluation, tuple[str, ...]]:  # fmt: skip
+    """Evaluates a checkpoint on the data of its recipe or of the overrides; and the names of its classes."""
     model: Any = load(run, weights=weights, device=find_device(device))
-    content = model.config["recipe"]
+    content, own = model.config["recipe"], not (overrides or weights or split != "test")
     elsewhere = any(word.startswith(("data.path=", "data.options.path=")) for word in overrides)
     if elsewhere and "examples" in content["data"].get("options", {}):
         overrides = ["data.examples=0", *overrides]  # all of them: none was trained on
-    return model, make_recipe(content, overrides)
+    recipe = make_recipe(content, overrides)
+    evaluation, names = evaluate_model(model, recipe, split, data, batch, routing)
+    if routing and own:
+        keep_routing(run, model, recipe, evaluation, keep)
+    return evaluation, names
 
 
-def open_held(model: Any, recipe: Recipe, split: str, data: str | None) -> tuple[Held, tuple[str, ...]]:
-    """The examples of a recipe to evaluate a model on, and the names of their classes."""
-    sources = open_sources(recipe, data, next(model.parameters()).device, None)
-    held = {"test": sources.test, "validation": sources.validation}.get(split)
-    if held is None:
-        raise ValueError(f"--split: expected test, or validation where the recipe holds some out, got {split!r}")
-    return held, sources.dataset.class_names
-
-
-def keep_routing(
-    run: str, model: Any, recipe: Recipe, evaluation: Evaluation, measured: RoutingMeasure, keep: Path | None
-) -> None:
-    """Adds the measure to the result.json of a finished run; with `keep`, writes a result to KEEP/routing/RUN.json."""
-    path, routing = Path(run) / "result.json", {"routing": measured.to_dict()}
+def keep_routing(run: str, model: Any, recipe: Recipe, evaluation: Evaluation, keep: Path | None) -> None:
+    """Adds what routing did to the result.json of a finished run; with `keep`, a result to KEEP/routing/RUN.json."""
+    path, routing = Path(run) / "result.json", {"routing": evaluation.to_dict()["routing"]}
     if path.is_file():
         write_atomic(path, json.dumps(json.loads(path.read_text()) | routing, indent=2) + "\n")
     if keep is not None:
@@ -284,10 +272,24 @@ def evaluate_together(
     chosen = find_device(device)
     model, members = open_ensemble(runs, weights=weights, device=chosen)
     recipe = make_recipe(members[0].recipe.to_dict(), overrides)
-    held, names = open_held(model, recipe, split, data)
-    evaluation = evaluate_as(recipe, model, held, batch)
+    evaluation, names = evaluate_model(model, recipe, split, data, batch)
     if keep is not None:
         command = shlex.join(["flashcaps", "evaluate", *(f"runs/{Path(run).name}" for run in runs), "--ensemble"])
         path = keep_result(ensemble_result(members, evaluation, command, chosen), keep / "runs")
         console.print(str(path), markup=False, soft_wrap=True)
     return evaluation, names
+
+
+def evaluate_model(
+    model: Any, recipe: Recipe, split: str, data: str | None, batch: int, routing: bool = False
+) -> tuple[Evaluation, tuple[str, ...]]:
+    """Evaluates a model on the data of a recipe; and the names of its classes."""
+    sources = open_sources(recipe, data, next(model.parameters()).device, None)
+    held = {"test": sources.test, "validation": sources.validation}.get(split)
+    if held is None:
+        raise ValueError(f"--split: expected test, or validation where the recipe holds some out, got {split!r}")
+    evaluation = evaluate_as(recipe, model, held, batch)
+    if routing:
+        measured = measure_routing(model, held, threshold=score_threshold(recipe.loss.kind))
+        evaluation = replace(evaluation, routing=measured)
+    return evaluation, sources.dataset.class_names
