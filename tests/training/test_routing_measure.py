@@ -111,7 +111,8 @@ def test_every_algorithm_layer_by_layer_and_iteration_by_iteration(routing: str)
     assert (found.righted, found.spoiled) == (int((~first & last).sum()), int((first & ~last).sum()))
     assert found.fixed is not iterated
     assert (found.changed > 0) is iterated  # or the network decides nothing, and the test nothing
-    assert [(x.routing, x.parents, len(x.largest)) for x in found.layers] == [(routing, j, len(answers)) for j in (5, 4)]
+    sizes = [(x.routing, x.parents, len(x.largest)) for x in found.layers]
+    assert sizes == [(routing, parents, len(answers)) for parents in (5, 4)]
 
     model.eval()
     u = model.primary(model.backbone(images))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..kernels.votes import covered
 from ..routing import Routed, Routing, Sizes, Step
+from ..routing.math import length
 from .capsules import CapsuleLayer, ConvCapsules
 from .stack import CapsuleStack
 
@@ -116,7 +117,7 @@ def presence(trace: LayerTrace) -> Tensor:
         scores = trace.layer.routing.input_activation == "score"
         return trace.activation.sigmoid() if scores else trace.activation
     if trace.layer.routing.output_activation == "length":
-        return trace.u.norm(dim=-1)
+        return length(trace.u)
     return torch.ones_like(trace.u[..., 0])
 
 

@@ -70,17 +70,18 @@ def measure_routing(model: Any, held: Held, *, batch: int = IMAGES, threshold: f
             steps = [model.head(Routed(step.pose, step.activation)) for step in traces[-1].steps]
             given = torch.stack([answers(scores, held.rule, threshold) for scores in steps])  # (T, B, K)
             right = torch.stack([is_right(scores, b.targets, held.rule, threshold) for scores in steps])  # (T, B)
-            changed = (given != given[0]).any(2).any(0)
+            other = (given != given[0]).any(2).any(0)  # (B,)
             wrong = wrong + (~right).sum(1).cpu()
-            counts += torch.stack([changed, ~right[0] & right[-1], right[0] & ~right[-1]]).sum(1).cpu()
+            counts += torch.stack([other, ~right[0] & right[-1], right[0] & ~right[-1]]).sum(1).cpu()
     finally:
         model.train(training)
     layers = []
     for x, total in zip(traces, totals, strict=True):
         largest, entropy = (total[:, :2] / total[:, 2:]).T.tolist()
         layers.append(LayerRouting(x.layer.name, x.steps[0].coupling.shape[2], tuple(largest), tuple(entropy)))
+    changed, righted, spoiled = counts.tolist()
     fixed = keeps_couplings(traces[-1].layer.routing)
-    return RoutingMeasure(len(held), tuple(layers), tuple(wrong.tolist()), *counts.tolist(), fixed=fixed)
+    return RoutingMeasure(len(held), tuple(layers), tuple(wrong.tolist()), changed, righted, spoiled, fixed)
 
 
 def weighted(largest: Tensor, entropy: Tensor, presence: Tensor) -> Tensor:
