@@ -17,6 +17,7 @@ MODULES: dict[str, tuple[str, ...] | None] = {  # module -> names, None for all 
     "flashcaps.training.recipe": ("Recipe", "read_recipe", "make_recipe", "list_recipes"),
     "flashcaps.training.loop": ("train", "RunOptions", "Outcome", "Progress"),
     "flashcaps.training.evaluate": ("evaluate", "Evaluation", "wilson"),
+    "flashcaps.training.routing_measure": ("measure_routing", "RoutingMeasure", "LayerRouting"),
     "flashcaps.training.checkpoint": ("load", "save_weights", "read_weights"),
     "flashcaps.deploy.predict": ("predict", "predict_batches", "find_pictures", "prepare", "Prediction", "Score",
                                  "predict_texts", "find_texts", "open_transformer"),
