@@ -11,7 +11,7 @@ from typing import Any
 from flashcaps.training.recipe import list_recipes, read_recipe
 from flashcaps.training.results import read_results
 from tools.results import RESULTS, make_summary, paper_order
-from tools.runs import mean, value_in_words
+from tools.runs import changes, mean, value_in_words
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -167,7 +167,7 @@ def pairs(recipe: str) -> str:
     """Error of a small network on pairs of digits by its iterations, and whether several beat one, seed by seed."""
     errors: dict[int, dict[int, dict[str, Any]]] = {}
     for run in read_results(RESULTS):
-        if run["recipe"] == recipe:
+        if run["recipe"] == recipe and not changes(run, "model.iterations"):
             iterations = read_recipe(recipe, run["overrides"]).model.overrides["iterations"]
             errors.setdefault(iterations, {})[run["seed"]] = run
     if len(errors) < 2 or 1 not in errors:

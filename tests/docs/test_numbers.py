@@ -13,12 +13,12 @@ from docs import numbers
 ONE = {0: 10.0, 1: 11.0, 2: 12.0}
 
 
-def write(folder: Path, iterations: int, errors: dict[int, float]) -> None:
+def write(folder: Path, iterations: int, errors: dict[int, float], *more: str) -> None:
     for seed, value in errors.items():
-        run: dict[str, Any] = {"recipe": "pairs_em", "overrides": [f"model.iterations={iterations}"], "seed": seed,
-                               "value": value, "split": "test"}
+        run: dict[str, Any] = {"recipe": "pairs_em", "overrides": [f"model.iterations={iterations}", *more],
+                               "seed": seed, "value": value, "split": "test"}
         run["routing"] = {"examples": 200, "righted": 4 * seed, "spoiled": 1}
-        path = folder / "runs" / "pairs_em" / f"{iterations}-{seed}.json"
+        path = folder / "runs" / "pairs_em" / f"{iterations}{''.join(more)}-{seed}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(run))
 
@@ -29,6 +29,7 @@ def test_iterations_are_compared_seed_by_seed(tmp_path: Path, monkeypatch: pytes
     write(tmp_path, 1, ONE)
     write(tmp_path, 2, {0: 9.0, 1: 10.5, 2: 12.5})  # less by 1, 0.5 and -0.5
     write(tmp_path, 3, {0: 8.0, 1: 9.0, 2: 9.9})  # by 2, 2 and 2.1
+    write(tmp_path, 3, ONE, "lr=1")  # another network
     first, _, one, two, three, _, verdict = numbers.pairs("pairs_em").splitlines()
     assert first.count("|") == one.count("|") == 7
     assert "| 0.33 (-1.56 to 2.23) |" in two  # 4.303 x 0.7638 / sqrt(3) either side
