@@ -144,11 +144,15 @@ def em_iterations() -> str:
     return "\n".join(rows)
 
 
+EVEN = 1.5  # times 1 / J: below it couplings are called even
+
+
 def routing() -> str:
     """What routing does in networks that come along, after the last iteration of the class layer."""
     rows = ["| network | images | largest coupling, times J | entropy, of ln J | error after the first iteration "
             "| after the last | the answer changes in | first wrong, last right | first right, last wrong |",
             "|" + " --- |" * 9]  # fmt: skip
+    even = []
     for path in sorted((RESULTS / "routing").glob("*.json")):
         found = json.loads(path.read_text())["routing"]
         top, images = found["layers"][-1], found["examples"]
@@ -157,6 +161,28 @@ def routing() -> str:
         cells = ["", errors[1], "", "", ""] if found["fixed"] else [*errors, *counts]
         rows.append(f"| `{path.stem}` | {images:,} | {top['largest'][-1]:.2f} | {top['entropy'][-1]:.3f} "
                     f"| {' | '.join(cells)} |")
+        if top["largest"][-1] < EVEN and not found["fixed"]:
+            even.append(f"`{path.stem}`")
+    said = f"Couplings hardly leave uniform, the largest below {EVEN} / J on average, in {', '.join(even) or 'none'}."
+    return "\n".join(rows) + f"\n\n{said}"
+
+
+def children() -> str:
+    """Pilots with one and with three iterations, by algorithm and number of children."""
+    pilots = json.loads((RESULTS / "trials" / "pairs_pilots.json").read_text())["rows"]
+    rows = ["| routing | children | error with one iteration | with three | largest coupling, times J "
+            "| of 2,000, first wrong, last right | first right, last wrong |", "|" + " --- |" * 7]  # fmt: skip
+    errors = {(x["routing"], x["children"], x["iterations"]): x["validation_error_percent"] for x in pilots}
+    for x in pilots:
+        if x["iterations"] == 3:
+            measured = x.get("measured")
+            cells = ["", "", ""]
+            if measured is not None:
+                largest = measured["layers"][-1]["largest"][-1]
+                cells = [f"{largest:.2f}", str(measured["righted"]), str(measured["spoiled"])]
+            one = errors[x["routing"], x["children"], 1]
+            rows.append(f"| {x['routing']} | {x['children']} | {one:.1f} % | {x['validation_error_percent']:.1f} % "
+                        f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
@@ -198,7 +224,7 @@ def _share(runs: list[dict[str, Any]], name: str) -> str:
 SECTIONS: dict[str, dict[str, Callable[[], str]]] = {  # page -> marker -> what makes the text between
     "README.md": {"headline": headline, "bench": short, "results": lambda: make_summary(RESULTS)},
     "docs/reproduce.md": {"claims": claims, "table 1": table_1, "attacks": attacks},
-    "docs/capsules.md": {"routing": routing},
+    "docs/capsules.md": {"routing": routing, "children": children},
     "docs/algorithms/dynamic.md": {"pairs": lambda: pairs("pairs_dynamic")},
     "docs/algorithms/em.md": {"em iterations": em_iterations, "pairs": lambda: pairs("pairs_em")},
     "docs/algorithms/attention.md": {"pairs": lambda: pairs("pairs_attention")},
