@@ -19,7 +19,7 @@ import flashcaps
 from flashcaps.cli import main
 from flashcaps.demo import build as building
 from flashcaps.demo.build import DEMO, MAGIC, network_file, pack
-from flashcaps.demo.facts import effects_on, facts_of, names_of
+from flashcaps.demo.facts import MEASURED, effects_on, facts_of, names_of
 from flashcaps.demo.network import OPTIONS, Description
 from flashcaps.training.checkpoint import save_weights
 from tests.demo.served import IMAGES
@@ -165,7 +165,7 @@ def test_a_dimension_is_named_after_what_it_moves() -> None:
             for row in range(4, 24):
                 column = 14 + round((n - 5) / 5 * slope * (14 - row))
                 bars[d, n, row, column - 1 : column + 2] = 1
-    deviations = dict.fromkeys(("thickness", "width", "height", "area"), torch.tensor(10.0)) | {"skew": torch.tensor(0.2)}
+    deviations = {name: torch.tensor(0.2 if name == "skew" else 10.0) for name in MEASURED}
     assert names_of(effects_on(bars, deviations)) == ["slant", None, None]
 
 

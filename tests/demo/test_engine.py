@@ -90,26 +90,26 @@ def small(route: Route, layers: Any = (Dense(dim=4),), backbone: Any = None, ima
 
 
 TYPE = (ConvCaps(4, 4, kernel=3, stride=2, padding=1), Dense(dim=4, children="type"))
+DEEP = (ConvCaps(4, 4, kernel=3), Dense(6, 4), Dense(dim=4))
+RELATIVE = Route("em", options={"relative": True, "norm_activation": True, "beta_u": -1.0})
+GATED = Route("attention", iterations=2, options={"activation": True, "initial": "learned", "norm": False})
 SMALL = {
     "dynamic": small(Route("dynamic", options={"prior": True, "bias": True, "leaky": True}), TYPE, padding=1),
     "dynamic original": replace(small(Route("dynamic")), start="original"),
     "dynamic over positions": small(Route("dynamic", options={"over": "positions"}), TYPE, conv(pool="max"), kernel=1),
     "dynamic hidden": small(Route("dynamic"), (Dense(6, 4), Dense(dim=3)), conv(standardise=True, norm="before")),
     "em": small(Route("em"), TYPE, conv(activation="leaky_relu", norm="after")),
-    "em relative": small(Route("em", options={"relative": True, "norm_activation": True, "beta_u": -1.0}), TYPE,
-                         ResNet(((6, 1, 1), (8, 1, 2))), batch_norm=True),  # fmt: skip
+    "em relative": small(RELATIVE, TYPE, ResNet(((6, 1, 1), (8, 1, 2))), batch_norm=True),
     "em vectors": small(Route("em", pose="vector", options={"sharpness": (0.5, 1.0, 1.0), "vote_bias": True}), TYPE),
-    "attention": small(Route("attention", iterations=3), (ConvCaps(4, 4, kernel=3), Dense(6, 4), Dense(dim=4)),
-                       image=(3, 24, 24)),  # fmt: skip
-    "attention with activation": small(
-        Route("attention", iterations=2, options={"activation": True, "initial": "learned", "norm": False}), TYPE),
+    "attention": small(Route("attention", iterations=3), DEEP, image=(3, 24, 24)),
+    "attention with activation": small(GATED, TYPE),
     "attention sequential": small(Route("attention", iterations=3, concurrent=False, options={"scale": 0.3}), TYPE),
     "heinsen": small(Route("heinsen"), (Dense(6, 4, "any"), Dense(dim=4)), CoordinateConvs(8, (1, 2)), kernel=1),
     "heinsen one to one": small(Route("heinsen", options={"one_to_one": 2.0}), (Dense(12, 4), Dense(12, 4)),
-                                conv(pool="global"), types=12, kernel=1),  # fmt: skip
+                                conv(pool="global"), types=12, kernel=1),
     "heinsen tied": small(Route("heinsen", options={"tied": True}), TYPE, conv(activation="swish", pool="average")),
     "discriminative": small(Route("discriminative"), TYPE, Chain((conv(), Conv(6, kernel=1)))),
-}  # fmt: skip
+}
 
 
 def shaken(model: Any) -> Any:

@@ -116,7 +116,8 @@ def test_children_seen_from_several_places(run: Callable[..., Any], relative: bo
     softmax = OverPositions(child, 16)
     expected = EM(relative=relative).run(F.em_routing, votes, a, learned, record=True, softmax=softmax)
     rows = (16 * torch.arange(types)[None, :, None] + child[:, None]).flatten().tolist()  # (P, T * K)
-    compare(run("em", votes, {"activation": a, "relative": relative, **learned}, child=rows, total=16 * types), expected)
+    options = {"activation": a, "relative": relative, **learned}
+    compare(run("em", votes, options, child=rows, total=16 * types), expected)
 
 
 def test_normalised_activation(run: Callable[..., Any]) -> None:

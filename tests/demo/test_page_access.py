@@ -203,7 +203,7 @@ def test_a_link_restores_a_drawing(visit: Visits) -> None:
 
 def test_a_link_restores_every_view(visit: Visits) -> None:
     one = visit(reduced_motion="reduce")
-    page = one.open()
+    page = one.open("#v=draw")
     names = [m["name"] for m in one.ask("models")["models"] if not m["pairs"]]
     one.draw("2")
     page.locator("#model").select_option(names[2])
@@ -227,7 +227,7 @@ def test_a_link_restores_every_view(visit: Visits) -> None:
     page.locator(".cells circle").nth(9).click(force=True)
     links["zoom"] = state_of(one)
     page.get_by_role("button", name="Tour", exact=True).click()
-    page.get_by_role("button", name="Step 5: Routing").click()
+    page.get_by_role("button", name="Step 6: Routing").click()
     links["tour"] = state_of(one)
     for state in links.values():
         other = visit(reduced_motion="reduce")

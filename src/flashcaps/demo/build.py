@@ -1,7 +1,7 @@
 """Writes the page: its own files, and a file for each network, into a folder that any static host serves.
 
-A network's file is 16 bytes (magic, length of the header, CRC-32 of all that follows), a header in JSON, and its tensors
-in half precision, one after the other: offsets of the header count numbers.
+A network's file is 16 bytes (magic, length of the header, CRC-32 of all that follows), a header in JSON, and its
+tensors in half precision, one after the other: offsets of the header count numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ def build(folder: Path, checkpoints: Iterable[str] = (), tell: Callable[[str], N
     """
     models = folder / "models"
     if folder.exists() and any(folder.iterdir()) and not (models / "index.json").is_file():
-        raise FileExistsError(f"--build: expected a new or empty folder, or an earlier page; {folder} holds other files")
+        raise FileExistsError(f"--build: expected an empty folder or an earlier page; {folder} holds other files")
     given = list(dict.fromkeys(str(c) for c in checkpoints))
     there = [name for name in DEMO if name in shipped_files() and name not in given]
     if not given and not there:
@@ -46,7 +46,7 @@ def build(folder: Path, checkpoints: Iterable[str] = (), tell: Callable[[str], N
     digits, files = read_samples()[0], dict[str, tuple[Json, bytes]]()
     for checkpoint in [*given, *there]:
         tell(checkpoint)
-        path, model = find_weights(checkpoint), load(checkpoint)
+        path, model = find_weights(checkpoint), cast(Any, load(checkpoint))
         shipped = checkpoint in shipped_files()
         name = unique(checkpoint if shipped else Path(checkpoint).name, files)
         beside = path.with_name("result.json")

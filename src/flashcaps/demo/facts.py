@@ -11,15 +11,21 @@ from torch import Tensor
 
 from ..analysis.drawings import OFFSETS
 from ..analysis.figure import Run
-from ..analysis.inside import class_votes, children, iterations_of, keeps_couplings, layers_of, receptive_fields
-from ..analysis.measures import MEASURES, measure
+from ..analysis.inside import children, class_votes, iterations_of, keeps_couplings, layers_of, receptive_fields
+from ..analysis.measures import measure
 from ..data import to_float
 from ..deploy.hub import model_card
 from ..deploy.predict import answer_rule, class_names
 from ..nn.capsules import ConvCapsules
 from ..training.batches import Batch
-from .wording import MEASURED, formulas_of, title_of
 
+MEASURED = {
+    "thickness": "stroke thickness",
+    "skew": "slant",
+    "width": "width",
+    "height": "height",
+    "area": "amount of ink",
+}
 NAMEABLE = 1.0  # standard deviations by which a dimension must move a measure to be named after it
 
 
@@ -52,7 +58,6 @@ def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool
     poses = run.poses[torch.arange(len(labels)), labels]  # of the capsules that win, (N, D)
     reach = reach_of(poses, routing.output_activation)
     offsets = [round(x / OFFSETS[-1] * reach, 5) for x in OFFSETS]
-    formulas = formulas_of(layer.name)
     result: dict[str, Any] | None = getattr(model, "config", {}).get("result")
     if routing.output_activation in ("length", "probability") and not routing.stepwise:
         shown = "length" if routing.output_activation == "length" else "activation"
@@ -62,7 +67,7 @@ def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool
         "info": {
             "name": name,
             "algorithm": layer.name,
-            "title": title_of(layer.name) + (f": {name}" if own else ", two digits" if pairs else ""),
+            "title": routing.title + (f": {name}" if own else ", two digits" if pairs else ""),
             "classes": list(class_names(model)),
             "image": list(model.image),
             "pairs": pairs,
@@ -83,8 +88,6 @@ def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool
         "measure": shown,
         "field": field,
         "offsets": offsets,
-        "formula": formulas.update,
-        "agreement_formula": formulas.agreement,
     }
 
 
@@ -122,16 +125,16 @@ def dimension_names(run: Run, poses: Tensor, labels: Tensor, offsets: list[float
 def effects_on(pictures: Tensor, deviations: dict[str, Tensor]) -> Tensor:
     """How far each measure is moved from the first to the last picture of a row (D, N, H, W), in deviations: (D, M)."""
     values = measure(crisp(pictures))
-    return torch.stack([((values[m][:, -1] - values[m][:, 0]) / deviations[m]).abs() for m in MEASURES], 1)
+    return torch.stack([((values[m][:, -1] - values[m][:, 0]) / deviations[m]).abs() for m in MEASURED], 1)
 
 
 def names_of(effects: Tensor) -> list[str | None]:
     """Each measure names the dimension that moves it most, if that is what this dimension moves most. (D, M)"""
     names: list[str | None] = [None] * len(effects)
-    for m, name in enumerate(MEASURES):
+    for m, name in enumerate(MEASURED.values()):
         d = int(effects[:, m].argmax())
         if effects[d, m] >= NAMEABLE and int(effects[d].argmax()) == m:
-            names[d] = MEASURED[name]
+            names[d] = name
     return names
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ class Description:
             raise ValueError(f"{name}: expected a model of images; this one reads text")
         if not isinstance(model, CapsuleNetwork):
             raise ValueError(f"{name}: expected a capsule network; {model.name} has no capsules to watch")
-        stack = model.capsules
+        stack, decoder = model.capsules, cast(Any, model.decoder)
         layers = layers_of(stack)
         if not isinstance(layers[-1], DenseCapsules):
             raise ValueError(f"{name}: expected a dense class layer; that of {model.name} is convolutional")
@@ -54,7 +54,7 @@ class Description:
                 "layers": [self.capsules(f"capsules.layers.{k}", layer) for k, layer in enumerate(layers)],
             },
             "head": self.head("head", model.head),
-            "decoder": None if model.decoder is None else self.plain("decoder.layers", model.decoder.layers),
+            "decoder": None if decoder is None else self.plain("decoder.layers", decoder.layers),
         }
 
     def refuse(self, where: str, what: object) -> ValueError:
@@ -125,10 +125,10 @@ class Description:
             "per_child": per_child,
         }
         if layer.output_norm is not None:
-            norm, after = layer.output_norm  # type: ignore[misc]
-            if type(norm) is not nn.BatchNorm1d or type(after) is not nn.Sigmoid:
+            norm = list(layer.output_norm.children())
+            if [type(part) for part in norm] != [nn.BatchNorm1d, nn.Sigmoid]:
                 raise self.refuse(f"{path}.output_norm", layer.output_norm)
-            found["output_norm"] = self.norm(f"{path}.output_norm.0", norm)
+            found["output_norm"] = self.norm(f"{path}.output_norm.0", norm[0])
         if isinstance(layer, ConvCapsules):
             own = {key: getattr(layer, key) for key in ("kernel", "stride", "padding", "over")}
             return found | {"type": "conv"} | own
@@ -159,7 +159,7 @@ class Description:
             one_to_one = getattr(routing, "one_to_one", None)
             if one_to_one is not None:
                 options["start"] = (one_to_one * torch.eye(layer.parents or 1)).flatten().tolist()
-        per_child = [name for name in learned if specs.get(name, specs[next(iter(specs))]).per_child]
+        per_child = [name for name, stored in learned.items() if specs[stored.rpartition(".")[2]].per_child]
         return options, learned, per_child
 
 

@@ -30,7 +30,9 @@ export function lead(answer) {
     const own = change(`its ${measureOf(answer)}`, steps[0].activation[k], steps.at(-1).activation[k], short);
     return `Look at ${names[0]}: it leads after each of the ${steps.length} iterations, and ${own}.`;
   }
-  const said = turns.map(([name, t], n) => `${n ? "after" : "After"} iteration ${t} ${n ? "it is" : "the answer is"} ${name}`);
+  const said = turns.map(
+    ([name, t], n) => `${n ? "after" : "After"} iteration ${t} ${n ? "it is" : "the answer is"} ${name}`,
+  );
   return `Watch it change its mind. ${said.join(", ")}.`;
 }
 

@@ -111,16 +111,14 @@ export function curveChart({ label, facts }) {
 
 /**
  * A small grid of how much goes where: { element, update(values, rows, columns) }.
- * Palest where there is least; signed values take two colours.
+ * From nothing at zero to full colour at the largest; signed values take two colours.
  */
 export function heatGrid(label) {
   const plot = svg("svg", { class: "heat", role: "img", "aria-label": label });
   return {
     element: plot,
     update(values, rows, columns) {
-      const least = Math.min(...values);
-      const low = least > 0 && least < Math.max(...values) ? 0.95 * least : 0;
-      const top = Math.max(...values.map(Math.abs), low + 1e-9);
+      const top = Math.max(...values.map(Math.abs), 1e-9);
       assign(plot, { viewBox: `0 0 ${columns} ${rows}` });
       plot.replaceChildren(
         ...values.map((v, i) =>
@@ -131,7 +129,7 @@ export function heatGrid(label) {
             height: 0.92,
             rx: 0.12,
             class: v < 0 ? "negative" : "positive",
-            "fill-opacity": (0.06 + 0.94 * Math.max(0, (Math.abs(v) - low) / (top - low))).toFixed(3),
+            "fill-opacity": (0.04 + (0.96 * Math.abs(v)) / top).toFixed(3),
           }),
         ),
       );

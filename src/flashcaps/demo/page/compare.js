@@ -31,7 +31,7 @@ function createCard(model) {
     "figure",
     { class: "picture", tabindex: 0 },
     h("div", { class: "paper heat-paper" }, heat.element),
-    h("figcaption", {}, "was sent from here"),
+    h("figcaption", {}, "sent from here"),
   );
   const facts = h("p", { class: "faint" });
   const words = wordsFor(model.algorithm);

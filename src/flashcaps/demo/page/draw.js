@@ -134,7 +134,11 @@ export function createView(app) {
     const known = !final || standing(answer).digit !== "no";
     digit.textContent = known ? (final ? route.predicted : [leader]).map((k) => model.classes[k]).join(" ") : "?";
     digit.classList.toggle("long", digit.textContent.length > 2);
-    most.textContent = !known ? "No class stands out" : final ? "The strongest class capsule" : `Ahead after iteration ${at + 1}`;
+    most.textContent = !known
+      ? "No class stands out"
+      : final
+        ? "The strongest class capsule"
+        : `Ahead after iteration ${at + 1}`;
     heading.textContent = `Class capsules: ${measureOf(answer)}${final ? "" : ` after iteration ${at + 1}`}`;
     bars.update({
       names: model.classes,
@@ -150,7 +154,9 @@ export function createView(app) {
     update(state, answers) {
       answer = answers.one;
       if (!answer?.route)
-        return empty(answer?.failed ? "No answer to this drawing." : "Draw a digit, pick one, or drop a picture on the pad.");
+        return empty(
+          answer?.failed ? "No answer to this drawing." : "Draw a digit, pick one, or drop a picture on the pad.",
+        );
       const { route, model } = answer;
       const [height, width] = route.shape;
       seen.show(answer.pixels, height, width);

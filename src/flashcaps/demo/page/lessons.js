@@ -12,7 +12,8 @@ const name = ({ route, model }) => model.classes[route.predicted[0]];
 function course(answer) {
   const { steps, signed } = answer.route.routing;
   const k = recognised(answer)[0];
-  if (signed) return "This network learned its couplings once and does not iterate. Choose another above to watch one that does.";
+  if (signed)
+    return "This network learned its couplings once and does not iterate. Choose another above to watch one that does.";
   if (steps.length < 2) return "There is only one iteration now. Take more of them above, and watch the lines grow.";
   const [first, last] = [steps[0], steps.at(-1)];
   const share = change("its share of all votes", shares(first)[k], shares(last)[k], percent);
@@ -30,10 +31,21 @@ function reach(answer) {
 }
 
 /**
- * @type {{title: string, view: string, target: string, set?: object | ((answer: any) => object),
+ * own: it speaks of the person's digit, and needs an answer to it.
+ * @type {{title: string, view: string, target: string, own?: boolean, set?: object | ((answer: any) => object),
  *   words: (answer: any) => string[]}[]}
  */
 export const LESSONS = [
+  {
+    title: "Parts and wholes",
+    view: "parts",
+    target: ".parts-card",
+    own: false,
+    words: () => [
+      "Each part says where it expects the whole to be: that is its [vote]. Where the votes meet, the whole lights up.",
+      "Turn the triangle and watch: the parts are still there, but they no longer agree. Next comes a network that learned its parts from handwritten digits.",
+    ],
+  },
   {
     title: "Your picture",
     view: "draw",

@@ -51,7 +51,8 @@ function complete(found, { models, samples }) {
   state.model ||= (single.find((m) => m.name === OPENING.model) ?? single[0] ?? models[0])?.name ?? "";
   state.pair ||= models.find((m) => m.pairs)?.name ?? "";
   if (!found.drawing && samples.length) state.drawing = { kind: "sample", id: OPENING.sample };
-  if (!found.second && samples.length) state.second = { kind: "sample", id: samples.find((s) => s.label === 2)?.id ?? 0 };
+  if (!found.second && samples.length)
+    state.second = { kind: "sample", id: samples.find((s) => s.label === 2)?.id ?? 0 };
   return state;
 }
 
@@ -93,7 +94,11 @@ function mountTabs(store) {
 function mountModels(store, catalog) {
   const select = /** @type {HTMLSelectElement} */ (byId("model"));
   select.addEventListener("change", () =>
-    store.set(store.get().view === "overlap" ? { pair: select.value } : { model: select.value, step: -1, tweak: [], zoom: null }),
+    store.set(
+      store.get().view === "overlap"
+        ? { pair: select.value }
+        : { model: select.value, step: -1, tweak: [], zoom: null },
+    ),
   );
   const show = (state) => {
     const pairs = state.view === "overlap";

@@ -32,6 +32,9 @@ export function gains(routing, step) {
 export const largestGain = (routing) =>
   Math.max(1e-3, ...routing.steps.flatMap((_, t) => gains(routing, t).flat().map(Math.abs)));
 
+/** What an even split gives a class, from the place that has most to give. */
+export const evenSplit = ({ steps }) => Math.max(...steps[0].flow.map((row) => sum(row) / row.length));
+
 /** Where a place looks, in pixels: x, y, side. */
 export function fieldOf(routing, cell) {
   const { size, stride, offset } = routing.field;
@@ -56,7 +59,7 @@ export function blankPlaces({ route, pixels }) {
   });
 }
 
-/** Of what class k gains over an even split: the share that blank places send; and how active they and the others are. */
+/** Of what class k gains over an even split, the share that blank places send; and how active they and others are. */
 export function blankShare(answer, step, k) {
   const { routing } = answer.route;
   const blank = blankPlaces(answer);
@@ -96,7 +99,8 @@ export function standing({ route, model, pixels }) {
   const [first, next] = [...route.activation].sort((a, b) => b - a);
   const lead = first - next;
   const { steps, signed } = route.routing;
-  if (!signed && steps.length !== model.iterations) return { likeness: null, lead, digit: lead < 0.3 ? "perhaps" : "yes" };
+  if (!signed && steps.length !== model.iterations)
+    return { likeness: null, lead, digit: lead < 0.3 ? "perhaps" : "yes" };
   const made = route.reconstructions[0];
   const likeness = made ? alike(fromBase64(made.image), pixels) : null;
   if (likeness === null) return { likeness, lead, digit: lead < 0.2 ? "no" : lead < CLEAR ? "perhaps" : "yes" };

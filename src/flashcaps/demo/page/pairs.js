@@ -3,7 +3,7 @@
 import { fromBase64 } from "./codec.js";
 import { alike } from "./measures.js";
 
-const THERE = { activation: 0.5, likeness: 0.65 }; // of the second of two digits; one that is not there stays below either
+const THERE = { activation: 0.5, likeness: 0.65 }; // of a second digit: one that is not there stays below either
 
 /** The network's two drawings in the order of the two digits: the assignment that is more alike. */
 function match(made, placed) {

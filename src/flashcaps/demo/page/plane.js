@@ -40,7 +40,8 @@ function head([x, y], [dx, dy], size) {
   const length = Math.hypot(dx, dy);
   if (length < 1e-6) return "";
   const [ux, uy] = [dx / length, dy / length];
-  const wing = (side) => `${(x - size * (ux - side * 0.5 * uy)).toFixed(1)} ${(y - size * (uy + side * 0.5 * ux)).toFixed(1)}`;
+  const wing = (side) =>
+    `${(x - size * (ux - side * 0.5 * uy)).toFixed(1)} ${(y - size * (uy + side * 0.5 * ux)).toFixed(1)}`;
   return `M${wing(1)}L${x.toFixed(1)} ${y.toFixed(1)}L${wing(-1)}`;
 }
 
@@ -48,7 +49,12 @@ function head([x, y], [dx, dy], size) {
 export function createPlane({ choose, open }) {
   const chains = svg("g", { class: "chains" });
   const origin = svg("circle", { class: "origin", r: 7 });
-  const plot = svg("svg", { class: "plane", role: "group", "aria-label": "Votes of every class as arrows" }, chains, origin);
+  const plot = svg(
+    "svg",
+    { class: "plane", role: "group", "aria-label": "Votes of every class as arrows" },
+    chains,
+    origin,
+  );
   const scaleBar = h("p", { class: "faint", "data-testid": "plane-says" });
   const element = h("div", {}, plot, scaleBar);
   roving(element, () => /** @type {any} */ (nodes.map(({ badge }) => badge)));
@@ -103,7 +109,10 @@ export function createPlane({ choose, open }) {
       const { chain: line, pose, badge } = nodes[k];
       line.setAttribute("d", path + heads);
       const whole = [x - start[0], y - start[1]];
-      pose.setAttribute("d", `M${start[0].toFixed(1)} ${start[1].toFixed(1)}L${x.toFixed(1)} ${y.toFixed(1)}${head([x, y], whole, 16)}`);
+      pose.setAttribute(
+        "d",
+        `M${start[0].toFixed(1)} ${start[1].toFixed(1)}L${x.toFixed(1)} ${y.toFixed(1)}${head([x, y], whole, 16)}`,
+      );
       const length = Math.hypot(...whole) || 1;
       badge.setAttribute("transform", `translate(${x + (24 * whole[0]) / length} ${y + (24 * whole[1]) / length})`);
     });
@@ -141,7 +150,10 @@ export function createPlane({ choose, open }) {
       const t = reducedMotion() || from === target ? 1 : Math.min(1, (now - started) / TWEEN);
       const ease = t * t * (3 - 2 * t);
       shown = target.map((chain, k) =>
-        chain.map(([x, y], i) => [from[k][i][0] + ease * (x - from[k][i][0]), from[k][i][1] + ease * (y - from[k][i][1])]),
+        chain.map(([x, y], i) => [
+          from[k][i][0] + ease * (x - from[k][i][0]),
+          from[k][i][1] + ease * (y - from[k][i][1]),
+        ]),
       );
       draw(shown);
       if (t < 1) timer = requestAnimationFrame(tick);

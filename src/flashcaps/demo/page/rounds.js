@@ -71,7 +71,13 @@ export function createRounds(app) {
     oninput: () => take(Number(many.value) === answer?.model.iterations ? 0 : Number(many.value)),
   });
   const howMany = h("output", { class: "faint" });
-  const amount = h("div", { class: "amount", role: "group", "aria-label": "Amount of routing" }, without, many, howMany);
+  const amount = h(
+    "div",
+    { class: "amount", role: "group", "aria-label": "Amount of routing" },
+    without,
+    many,
+    howMany,
+  );
   const strip = h("div", { class: "rounds", role: "group", "aria-label": "The answer after each iteration" });
   roving(strip, () => buttons);
   const element = h("div", { class: "rounds-block" }, h("div", { class: "card-head" }, transport, amount), strip);
@@ -107,8 +113,8 @@ export function createRounds(app) {
         },
         h("span", { class: "faint" }, `${t + 1}`),
         h("b", {}, model.classes[ahead[t]]),
-        columns(activation, ahead[t]),
         h("span", { class: "value" }, number(activation[ahead[t]], 2)),
+        columns(activation, ahead[t]),
       ),
     );
     strip.replaceChildren(...buttons);

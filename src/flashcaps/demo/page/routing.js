@@ -6,7 +6,7 @@ import { h, number } from "./dom.js";
 import { wordsFor } from "./explain.js";
 import { createFacts } from "./facts.js";
 import { typeset } from "./formula.js";
-import { largestGain, leaders } from "./measures.js";
+import { evenSplit, largestGain, leaders } from "./measures.js";
 import { recognised } from "./pairs.js";
 import { createPlane } from "./plane.js";
 import { createRounds } from "./rounds.js";
@@ -37,7 +37,11 @@ export function createView(app) {
   const zoom = createZoom(app);
   const entropy = curveChart({ label: "Entropy of the couplings", facts: facts.entropy });
   const activation = curveChart({ label: "Each class capsule", facts: facts.activation });
-  const agreed = barChart({ label: "Agreement with each class", compact: true, facts: (k) => facts.agreement(k, step) });
+  const agreed = barChart({
+    label: "Agreement with each class",
+    compact: true,
+    facts: (k) => facts.agreement(k, step),
+  });
   const first = h("p", { class: "lead" });
   const says = h("div", { class: "story", "aria-live": "polite" });
   const legend = h("p", { class: "faint", "data-testid": "legend" });
@@ -49,7 +53,13 @@ export function createView(app) {
     "section",
     { class: "card tree-card", "aria-label": "Routing" },
     h("h2", {}, "Who sends what to whom"),
-    h("p", { class: "faint" }, ...prose("Each dot is a place with several [small capsule|small capsules], each ring a [class capsule]. Click a dot or a line to see its numbers; click a ring to follow one class.")),
+    h(
+      "p",
+      { class: "faint" },
+      ...prose(
+        "Each dot is a place with several [small capsule|small capsules], each ring a [class capsule]. Click a dot or a line to see its numbers; click a ring to follow one class.",
+      ),
+    ),
     tree.element,
     legend,
     says,
@@ -61,7 +71,9 @@ export function createView(app) {
     h(
       "p",
       { class: "faint" },
-      ...prose("Each small arrow is what one place [vote|votes] for a class, times its [coupling]; each class has its colour. Laid end to end from one origin they add up to the thick arrow, the class capsule's [pose] before it is normalised. All are seen in the plane of two poses, on one scale."),
+      ...prose(
+        "Each small arrow is what one place [vote|votes] for a class, times its [coupling]; each class has its colour. Laid end to end from one origin they add up to the thick arrow, the class capsule's [pose] before it is normalised. All are seen in the plane of two poses, on one scale.",
+      ),
     ),
     look,
     plane.element,
@@ -113,7 +125,9 @@ export function createView(app) {
     const parent = state.parent !== null && state.parent < names.length ? state.parent : null;
     tree.update({ names, routing, step, winners, parent, pixels: answer.pixels, height, width });
     overview.classList.toggle("signed", routing.signed);
-    const focus = [...new Set([...(parent === null ? [] : [parent]), ...winners, ...leaders(answer), ...routing.plane.classes])];
+    const focus = [
+      ...new Set([...(parent === null ? [] : [parent]), ...winners, ...leaders(answer), ...routing.plane.classes]),
+    ];
     plane.update({ names, routing, step, focus: focus.slice(0, 3), parent });
     look.textContent = wordsFor(model.algorithm).look;
     curves(routing, names, parent);
@@ -123,7 +137,7 @@ export function createView(app) {
     const top = number(largestGain(routing), 2);
     legend.textContent = routing.signed
       ? `Line width: what a place sends, solid for a class, dashed against it. The thickest: ${top}.`
-      : `Line width: what a place sends above an even split, in small capsules. One scale for all classes and iterations; the thickest line here would be ${top}. A hairline gains nothing.`;
+      : `Line width: what a place sends above an even split, in small capsules. One scale for all classes and iterations: the thickest line would be ${top} above the ${number(evenSplit(routing), 2)} of an even split. A hairline gains nothing.`;
     const [low, high] = routing.steps[step].coupling_sum ?? [];
     sums.textContent = routing.signed
       ? `Signed and no distribution: the coefficients of a small capsule sum to ${number(low)} to ${number(high)}.`
@@ -145,7 +159,9 @@ export function createView(app) {
       const ready = Boolean(answer?.route);
       blank.hidden = ready;
       all.hidden = !ready;
-      blank.textContent = answer?.failed ? "No answer to this drawing." : "Draw a digit, or pick one, to watch it being routed.";
+      blank.textContent = answer?.failed
+        ? "No answer to this drawing."
+        : "Draw a digit, or pick one, to watch it being routed.";
       if (ready) show(state);
       else rounds.pause();
     },

@@ -28,7 +28,12 @@ function trace(context, points, side) {
   const handles = points.map((point, i) => handle(points[i - 1], point, points[i + 1]));
   for (let i = 1; i < points.length; i++) {
     const [x, y] = points[i];
-    context.bezierCurveTo(...at(points[i - 1], handles[i - 1], 1), ...at(points[i], handles[i], -1), x * side, y * side);
+    context.bezierCurveTo(
+      ...at(points[i - 1], handles[i - 1], 1),
+      ...at(points[i], handles[i], -1),
+      x * side,
+      y * side,
+    );
   }
   context.stroke();
 }

@@ -17,7 +17,11 @@ export function mountTour(app) {
     h("button", { type: "button", "aria-label": `Step ${n + 1}: ${lesson.title}`, onclick: () => go(n) }),
   );
   const back = h("button", { type: "button", class: "tool", onclick: () => go(store.get().lesson - 1) }, "Back");
-  const next = h("button", { type: "button", class: "tool primary", onclick: () => go(store.get().lesson + 1) }, "Next");
+  const next = h(
+    "button",
+    { type: "button", class: "tool primary", onclick: () => go(store.get().lesson + 1) },
+    "Next",
+  );
   const end = h("button", { type: "button", class: "tool", onclick: () => go(null) }, "End tour");
   const card = h(
     "section",
@@ -35,6 +39,8 @@ export function mountTour(app) {
   let shown = null; // the lesson whose view has been set
   let brought = null; // the lesson whose target has been scrolled to
   let written = "";
+  let watched = null; // what is lit up, whose size may change
+  const grown = new ResizeObserver(() => place());
 
   function go(n) {
     const lesson = n === null || n >= LESSONS.length ? null : Math.max(0, n);
@@ -50,6 +56,11 @@ export function mountTour(app) {
   function place() {
     const lit = shown === null ? null : target();
     spot.hidden = !lit;
+    if (lit !== watched) {
+      grown.disconnect();
+      if (lit) grown.observe(lit);
+      watched = lit;
+    }
     if (!lit) return;
     if (brought !== shown) {
       brought = shown;
@@ -97,7 +108,8 @@ export function mountTour(app) {
       if (i === n) dot.setAttribute("aria-current", "step");
       else dot.removeAttribute("aria-current");
     });
-    const lines = answer?.route ? lesson.words(answer) : ["Draw a digit, or pick one: the tour explains what happens to it."];
+    const told = answer?.route || lesson.own === false;
+    const lines = told ? lesson.words(answer) : ["Draw a digit, or pick one: the tour explains what happens to it."];
     const key = `${n}|${lines.join("|")}`;
     if (key !== written) text.replaceChildren(...lines.map((line) => h("p", {}, ...prose(line))));
     written = key;

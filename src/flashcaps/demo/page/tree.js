@@ -154,7 +154,10 @@ export function createTree({ facts, choose, open }) {
   function style({ path, cell, k }, gain) {
     const { signed } = view.routing;
     const share = (signed ? Math.abs(gain) : Math.max(0, gain)) / view.top;
-    path.setAttribute("class", `${signed && gain < 0 ? "negative" : "positive"}${path.classList.contains("hot") ? " hot" : ""}`);
+    path.setAttribute(
+      "class",
+      `${signed && gain < 0 ? "negative" : "positive"}${path.classList.contains("hot") ? " hot" : ""}`,
+    );
     path.setAttribute("stroke-width", (HAIR + THICK * share).toFixed(2));
     path.style.setProperty("--strength", (0.16 + 0.74 * Math.min(1, 2 * share)).toFixed(3));
     path.dataset.at = `${cell},${k}`;

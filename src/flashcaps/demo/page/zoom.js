@@ -67,11 +67,19 @@ function multiplication({ vector: u, matrix, rows, vote, bias }, sums) {
     ),
   );
   result.append(...buttons);
-  roving(result, () => buttons, () => columns);
+  roving(
+    result,
+    () => buttons,
+    () => columns,
+  );
   show(vote.reduce((best, v, n) => (Math.abs(v) > Math.abs(vote[best]) ? n : best), 0));
   sums.replaceChildren(says);
   const named = (name, part) => h("div", {}, h("h4", {}, name), part);
-  const [top, own, made] = [named("W, learned", above), named(rows === 1 ? "u" : "u, this capsule", left), named("its vote", result)];
+  const [top, own, made] = [
+    named("W, learned", above),
+    named(rows === 1 ? "u" : "u, this capsule", left),
+    named("its vote", result),
+  ];
   return h(
     "div",
     { class: "falk", role: "group", "aria-label": "The multiplication", tabindex: 0 },
@@ -125,7 +133,16 @@ function softmaxTable({ names, rest, agreements, sharpness, logits, couplings, p
     h(
       "table",
       { class: "softmax" },
-      h("thead", {}, h("tr", {}, h("td", {}), names.map((n, k) => h("th", { scope: "col", class: k === parent ? "here" : "" }, n)))),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          h("td", {}),
+          names.map((n, k) => h("th", { scope: "col", class: k === parent ? "here" : "" }, n)),
+        ),
+      ),
       h(
         "tbody",
         {},
@@ -210,7 +227,9 @@ export function createZoom(app) {
     const steps = [
       item(
         "Its numbers, times W, are its vote",
-        told(`This [small capsule] says what it sees in ${found.vector.length} numbers. A learned matrix W turns them into its [vote]: the [pose] it expects of a whole ${name}, if it is part of one.`),
+        told(
+          `This [small capsule] says what it sees in ${found.vector.length} numbers. A learned matrix W turns them into its [vote]: the [pose] it expects of a whole ${name}, if it is part of one.`,
+        ),
         multiplication(found, sums),
         sums,
       ),
@@ -219,21 +238,27 @@ export function createZoom(app) {
       steps.push(
         item(
           "Its coupling was learned",
-          told(`This network does not compare. The [coupling] of this capsule to ${name} was learned once: ${number(found.couplings[parent], 3)}, whatever the picture.`),
+          told(
+            `This network does not compare. The [coupling] of this capsule to ${name} was learned once: ${number(found.couplings[parent], 3)}, whatever the picture.`,
+          ),
         ),
       );
     } else if (step === 0) {
       steps.push(
         item(
           "No pose yet to agree with",
-          told("In the first [iteration] nothing has been added up. The logits are what the network starts from, and [softmax] makes the first [coupling|couplings] of them."),
+          told(
+            "In the first [iteration] nothing has been added up. The logits are what the network starts from, and [softmax] makes the first [coupling|couplings] of them.",
+          ),
           softmaxTable({ ...found, names: model.classes, parent }),
         ),
       );
     } else {
       steps.push(
         item(
-          found.variance ? "How near the vote lies to the pose is their agreement" : "Vote times pose is their agreement",
+          found.variance
+            ? "How near the vote lies to the pose is their agreement"
+            : "Vote times pose is their agreement",
           told(`All votes for ${name} together made a [pose] in the iteration before. Does this [vote] fit it?`),
           ...comparison(before, step),
         ),
@@ -242,7 +267,9 @@ export function createZoom(app) {
           h(
             "p",
             {},
-            ...prose(`The same was done for all ${model.classes.length} classes. [softmax|Softmax] turns the numbers into shares of one whole. What this capsule gives ${name} is its [coupling], `),
+            ...prose(
+              `The same was done for all ${model.classes.length} classes. [softmax|Softmax] turns the numbers into shares of one whole. What this capsule gives ${name} is its [coupling], `,
+            ),
             share,
             ".",
           ),
@@ -261,7 +288,9 @@ export function createZoom(app) {
     steps.push(
       item(
         "Coupling times vote goes into the sum",
-        told(`Of this [vote] the class capsule ${name} adds up ${number(found.couplings[parent], 3)} times its numbers, and the same of all other small capsules. That makes the next [pose].`),
+        told(
+          `Of this [vote] the class capsule ${name} adds up ${number(found.couplings[parent], 3)} times its numbers, and the same of all other small capsules. That makes the next [pose].`,
+        ),
       ),
     );
     body.replaceChildren(...steps);
@@ -276,7 +305,8 @@ export function createZoom(app) {
       const { routing } = answer.route;
       const [count, ...size] = answer.model.grid;
       const cells = size[0] * size[1];
-      const fits = state.zoom && state.zoom[0] < cells && state.zoom[1] < count && state.zoom[2] < answer.model.classes.length;
+      const fits =
+        state.zoom && state.zoom[0] < cells && state.zoom[1] < count && state.zoom[2] < answer.model.classes.length;
       const opened = element.hidden && Boolean(fits);
       element.hidden = !fits;
       if (!fits) {

@@ -2,6 +2,7 @@
 
 import { fromBase64, toBase64 } from "../codec.js";
 import { project } from "../projection.js";
+import { formulasOf } from "./formulas.js";
 import { lengths, logistic } from "./routing.js";
 
 const KEPT = 12; // images whose class layers are kept, for the next question on them
@@ -132,6 +133,7 @@ function presence(network, { layer, below, children }) {
 /** order: the classes from the best to the worst. */
 function routingOf(network, top, order) {
   const there = presence(network, top);
+  const formulas = formulasOf(top.layer);
   const [, high, wide] = network.info.grid;
   const seen = { ...top, there, cells: high * wide };
   const activations = top.steps.map((step) => network.shown(network.scores(step)));
@@ -146,8 +148,8 @@ function routingOf(network, top, order) {
     presence: byCell(there, 1, seen.cells).flat(),
     plane: project(top.votes, { ...top.sizes, cells: seen.cells }, top.steps, there, [order[0], rival]),
     measure: network.measure,
-    formula: network.formula,
-    agreement_formula: network.agreement_formula,
+    formula: formulas.update.join("\n"),
+    agreement_formula: formulas.agreement,
   };
 }
 
@@ -169,7 +171,7 @@ function speakers(flow, parents, cells) {
   return table(most, parents);
 }
 
-function stepOf(seen, { coupling, pose, agreement: own }) {
+function stepOf(seen, { coupling, pose }) {
   const { parents, dim } = seen.sizes;
   const flow = coupling.map((c, n) => c * seen.there[Math.floor(n / parents)]);
   const sums = table(coupling, parents).map((row) => row.reduce((a, b) => a + b, 0));
