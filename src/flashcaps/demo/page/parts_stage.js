@@ -166,7 +166,7 @@ export function createStage(toyNow, { choose, look, move, home }) {
     const node = svg(
       "g",
       {
-        class: `panel whole-${whole}`,
+        class: `whole whole-${whole}`,
         transform: `translate(${x + whole * dx} ${y + whole * dy})`,
         role: "button",
         tabindex: 0,
