@@ -208,10 +208,10 @@ def test_keyboard_alone_and_sliders(visit: Visits) -> None:
 def test_iterations_can_be_stepped_and_all_five_are_seen(visit: Visits) -> None:
     one = visit(reduced_motion="reduce")
     page = one.open()
-    expect(page.locator(".rule")).to_have_count(len(ALGORITHMS))
+    expect(page.locator(".algorithm")).to_have_count(len(ALGORITHMS))
     for name in ALGORITHMS:
-        page.locator(f".rule[data-rule={name}]").click()
-        expect(page.locator(f".rule[data-rule={name}][aria-pressed=true] b")).to_contain_text("house")
+        page.locator(f".algorithm[data-rule={name}]").click()
+        expect(page.locator(f".algorithm[data-rule={name}][aria-pressed=true] b")).to_contain_text("house")
         last = shown(page)[0]
         if name == "discriminative":
             expect(page.get_by_role("button", name="Previous iteration")).to_be_hidden()

@@ -18,8 +18,8 @@ function createStrip(choose) {
     const winner = h("b", {});
     const element = h(
       "button",
-      { type: "button", class: "rule", "data-rule": name, onclick: () => choose(name) },
-      h("span", { class: "rule-name" }, RULES[name].title),
+      { type: "button", class: "algorithm", "data-rule": name, onclick: () => choose(name) },
+      h("span", { class: "algorithm-name" }, RULES[name].title),
       winner,
       h("span", { class: "mini-bars", "aria-hidden": "true" }, bars),
     );
@@ -27,7 +27,7 @@ function createStrip(choose) {
   });
   const buttons = entries.map(({ element }) => element);
   return {
-    element: h("div", { class: "rules", role: "group", "aria-label": "Algorithm" }, buttons),
+    element: h("div", { class: "algorithms", role: "group", "aria-label": "Algorithm" }, buttons),
     update(routed, rule) {
       for (const { name, element, bars, winner } of entries) {
         const { light } = routed[name].steps.at(-1);
