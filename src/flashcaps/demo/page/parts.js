@@ -74,7 +74,7 @@ function createProduct() {
         sign("="),
         figure(votes[part][whole], `its vote for the ${name}`, { class: `whole-${whole}` }),
       );
-      says.textContent = `Two columns turn and scale, the third is the place. The middle matrix was set by hand and never changes: it says where a ${name} is, seen from its ${role}. All five algorithms get the same votes, each written as a direction of ${DIM} numbers. What a network would learn was set once by hand; the rest is computed as you move.`;
+      says.textContent = `Two columns turn and scale, the third is the place. The middle matrix was set by hand and never changes: it says where a ${name} is, seen from its ${role}. All five algorithms get the same votes, each written as a direction of ${DIM} numbers. What a network would learn was chosen once, so that four votes light a whole and three do not, where the algorithm can; the rest is computed as you move.`;
     },
   };
 }
