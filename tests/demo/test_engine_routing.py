@@ -1,4 +1,4 @@
-"""engine/routing.js in Chromium against `flashcaps.functional`, on random votes."""
+"""engine/routing.js in Chromium against `flashcaps.functional`, on random votes; layers are in test_engine.py."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from torch import Tensor
 
 from flashcaps import functional as F
 from flashcaps.routing import ROUTING, Routed
-from flashcaps.routing.em import EM
-from flashcaps.routing.math import OverPositions
 from tests.conftest import assert_near
 from tests.demo.served import Asked
 
@@ -22,7 +20,6 @@ pytestmark = pytest.mark.browser
 I, J, D, T = 7, 4, 6, 3
 RUN = """async ([name, votes, sizes, options]) => {
   const { route } = await import("./page/engine/routing.js");
-  if (sizes.child) sizes.child = Int32Array.from(sizes.child);
   const plain = (step) => Object.fromEntries(
     Object.entries(step).filter(([k, v]) => k !== "steps" && v).map(([k, v]) => [k, Array.from(v)]));
   const { steps, ...last } = route(name, Float32Array.from(votes), sizes, options);
@@ -32,8 +29,8 @@ RUN = """async ([name, votes, sizes, options]) => {
 
 @pytest.fixture
 def run(ask: Asked) -> Callable[..., Any]:
-    def inner(name: str, votes: Tensor, options: dict[str, Any], **more: Any) -> Any:
-        sizes = dict(zip(("places", "children", "parents", "dim"), votes.shape, strict=True)) | more
+    def inner(name: str, votes: Tensor, options: dict[str, Any]) -> Any:
+        sizes = dict(zip(("places", "children", "parents", "dim"), votes.shape, strict=True))
         options = {k: v.flatten().tolist() if isinstance(v, Tensor) else v for k, v in options.items()}
         return ask.page.evaluate(RUN, [name, votes.flatten().tolist(), sizes, options])
 
@@ -91,41 +88,11 @@ def test_route(run: Callable[..., Any], case: int) -> None:
     compare(run(name, votes, options), getattr(F, f"{name}_routing")(votes, record=True, **options))
 
 
-@pytest.mark.parametrize("options", [{}, {"relative": True}, {"relative": True, "sharpness": 0.5, "iterations": 5}])
-def test_defaults_of_em(run: Callable[..., Any], options: dict[str, Any]) -> None:
-    votes, a, learned = double(1, I, J, D), torch.rand(1, I).double(), {"beta_u": double(J), "beta_a": double(J)}
-    expected = EM(**options).run(F.em_routing, votes, a, learned, record=True)
-    compare(run("em", votes, {"activation": a, **learned, **options}), expected)
-
-
 def test_agreement_and_logits_make_the_next_coupling(run: Callable[..., Any]) -> None:
     steps = run("dynamic", double(1, I, J, D), {"iterations": 10})["steps"]
     for step, after in pairwise(steps):
         logit = torch.tensor(step["logit"]) + torch.tensor(step["agreement"])
         assert_near(torch.tensor(after["coupling"]).view(I, J), logit.view(I, J).softmax(-1).double())
-
-
-@pytest.mark.parametrize("relative", [False, True])
-def test_children_seen_from_several_places(run: Callable[..., Any], relative: bool) -> None:
-    """em in a convolutional layer: 2 types on 4 x 4, kernel 3, where a child's softmax runs over places too."""
-    places, kernel, types = 4, 9, 2
-    child = torch.tensor([[4 * (y + dy) + x + dx for dy in range(3) for dx in range(3)]
-                          for y in range(2) for x in range(2)])  # fmt: skip
-    votes, a = double(places, types * kernel, J, D), torch.rand(places, types * kernel).double()
-    learned = {"beta_u": double(J), "beta_a": double(J)}
-    softmax = OverPositions(child, 16)
-    expected = EM(relative=relative).run(F.em_routing, votes, a, learned, record=True, softmax=softmax)
-    rows = (16 * torch.arange(types)[None, :, None] + child[:, None]).flatten().tolist()  # (P, T * K)
-    options = {"activation": a, "relative": relative, **learned}
-    compare(run("em", votes, options, child=rows, total=16 * types), expected)
-
-
-def test_normalised_activation(run: Callable[..., Any]) -> None:
-    votes, a, scale, shift = double(1, I, J, D), torch.rand(1, I).double(), double(J), double(J)
-    learned = {"beta_u": double(J), "beta_a": double(J)}
-    logits = EM(norm_activation=True).run(F.em_routing, votes, a, learned, record=True)
-    found = run("em", votes, {"activation": a, "activation_scale": scale, "activation_shift": shift, **learned})
-    compare(found, logits._replace(activation=(scale * logits.activation + shift).sigmoid()))
 
 
 def test_unknown_names_and_wrong_sizes_are_told(run: Callable[..., Any]) -> None:

@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..analysis.inside import layers_of
 from ..kernels.common.stem import ImageConv2d
 from ..models.network import CapsuleNetwork
 from ..models.specs import GatedLinear
@@ -42,7 +41,7 @@ class Description:
         if not isinstance(model, CapsuleNetwork):
             raise ValueError(f"{name}: expected a capsule network; {model.name} has no capsules to watch")
         stack, decoder = model.capsules, cast(Any, model.decoder)
-        layers = layers_of(stack)
+        layers = cast(list[CapsuleLayer], list(stack.layers))
         if not isinstance(layers[-1], DenseCapsules):
             raise ValueError(f"{name}: expected a dense class layer; that of {model.name} is convolutional")
         self.layers: Layer = {
@@ -64,6 +63,12 @@ class Description:
         self.tensors[name] = x.detach().to("cpu", torch.float32)
         return name
 
+    def matrix(self, path: str, module: Any) -> Layer:
+        """The weight of a convolution or a linear layer, and its bias."""
+        bias = None if module.bias is None else self.keep(f"{path}.bias", module.bias)
+        weight = self.keep(f"{path}.weight", module.weight)
+        return {"shape": list(module.weight.shape[:2]), "weight": weight, "bias": bias}
+
     def norm(self, path: str, module: Any) -> Layer:
         """The tensors of a batch normalisation in evaluation, or of a LayerNorm."""
         names = {"weight": "weight", "bias": "bias", "mean": "running_mean", "variance": "running_var"}
@@ -78,9 +83,7 @@ class Description:
             return [layer for key, part in module.named_children() for layer in self.plain(f"{path}.{key}", part)]
         if type(module) is nn.Identity:
             return []
-        if type(module) not in PLAIN:
-            raise self.refuse(path, module)
-        made = PLAIN[type(module)](self, path, module)
+        made = PLAIN[type(module)](self, path, module) if type(module) in PLAIN else None
         if made is None:
             raise self.refuse(path, module)
         return [made]
@@ -92,7 +95,8 @@ class Description:
         if module.activation is not None:
             parts["activation"] = self.plain(f"{path}.activation", module.activation)
         norm = {} if module.norm is None else {"norm": self.norm(f"{path}.norm", module.norm)}
-        own = {key: getattr(module, key) for key in ("types", "dim", "form", "original")}
+        shares = getattr(module, "shares", 32 * getattr(module, "original", False))
+        own = {"types": module.types, "dim": module.dim, "form": module.form, "shares": shares}
         return {"type": "primary"} | own | parts | norm
 
     def head(self, path: str, module: nn.Module) -> Layer:
@@ -167,56 +171,38 @@ def conv(to: Description, path: str, module: Any) -> Layer | None:
     square = all(len(set(pair)) == 1 for pair in (module.kernel_size, module.stride, module.padding))
     if not square or module.groups != 1 or module.dilation != (1, 1) or module.padding_mode != "zeros":
         return None
-    return {
-        "type": "conv",
-        "shape": list(module.weight.shape[:2]),
-        "kernel": module.kernel_size[0],
-        "stride": module.stride[0],
-        "padding": module.padding[0],
-        "weight": to.keep(f"{path}.weight", module.weight),
-        "bias": None if module.bias is None else to.keep(f"{path}.bias", module.bias),
-    }
-
-
-def linear(to: Description, path: str, module: Any) -> Layer:
-    bias = None if module.bias is None else to.keep(f"{path}.bias", module.bias)
-    return {"type": "linear", "shape": list(module.weight.shape), "weight": to.keep(f"{path}.weight", module.weight),
-            "bias": bias}  # fmt: skip
+    window = {"kernel": module.kernel_size[0], "stride": module.stride[0], "padding": module.padding[0]}
+    return {"type": "conv"} | window | to.matrix(path, module)
 
 
 def pool(to: Description, path: str, module: Any) -> Layer | None:
     """Over windows side by side, or over all places."""
-    most = isinstance(module, nn.MaxPool2d)
     if isinstance(module, nn.AdaptiveAvgPool2d):
-        return {"type": "pool", "max": False, "kernel": None} if module.output_size in (1, (1, 1)) else None
+        return {"type": "pool", "max": False, "kernel": None} if module.output_size == 1 else None
     if module.kernel_size != module.stride or module.padding != 0 or module.ceil_mode:
         return None
+    most = isinstance(module, nn.MaxPool2d)
     return {"type": "pool", "max": most, "kernel": module.kernel_size, "stride": module.stride}
 
 
 def residual(to: Description, path: str, module: Any) -> Layer:
-    return {"type": "residual", "body": to.plain(f"{path}.body", module.body),
-            "shortcut": to.plain(f"{path}.shortcut", module.shortcut)}  # fmt: skip
-
-
-def named(kind: str, **options: str) -> Callable[[Description, str, Any], Layer]:
-    """A layer without tensors. options: by their name in the file, the module's attribute."""
-    return lambda to, path, module: {"type": kind} | {key: getattr(module, own) for key, own in options.items()}
+    parts = {key: to.plain(f"{path}.{key}", getattr(module, key)) for key in ("body", "shortcut")}
+    return {"type": "residual"} | parts
 
 
 PLAIN: dict[type, Callable[[Description, str, Any], Layer | None]] = {
     nn.Conv2d: conv,
     ImageConv2d: conv,
+    nn.Linear: lambda to, path, module: {"type": "linear"} | to.matrix(path, module),
     nn.BatchNorm2d: lambda to, path, module: {"type": "batch_norm"} | to.norm(path, module),
-    nn.ReLU: named("relu"),
-    nn.LeakyReLU: named("leaky_relu", slope="negative_slope"),
-    nn.SiLU: named("swish"),
-    nn.Sigmoid: named("sigmoid"),
+    nn.ReLU: lambda to, path, module: {"type": "relu"},
+    nn.LeakyReLU: lambda to, path, module: {"type": "leaky_relu", "slope": module.negative_slope},
+    nn.SiLU: lambda to, path, module: {"type": "swish"},
+    nn.Sigmoid: lambda to, path, module: {"type": "sigmoid"},
     nn.MaxPool2d: pool,
     nn.AvgPool2d: pool,
     nn.AdaptiveAvgPool2d: pool,
-    nn.Linear: linear,
-    Standardise: named("standardise"),
-    Coordinates: named("coordinates"),
+    Standardise: lambda to, path, module: {"type": "standardise"},
+    Coordinates: lambda to, path, module: {"type": "coordinates"},
     ResidualBlock: residual,
 }

@@ -9,7 +9,7 @@ import { createStore, usesTwo } from "./state.js";
  * @typedef {object} Answer
  * @property {Uint8Array | null} digit   28 x 28, null where nothing is drawn
  * @property {Uint8Array | null} pixels  what the network sees: one digit or two, of the model's size
- * @property {any} route                 what /api/route said
+ * @property {any} route                 what `api.route` said
  * @property {any} model                 who said it
  */
 

@@ -29,7 +29,7 @@ const FORMULAS = {
   },
   attention: ({ options, dim }) => ({
     update: [
-      `a_ij = p_j · v_ij${options.scale === dim ** -0.5 ? " / √D" : options.scale === 1 ? "" : ` · ${options.scale}`}`,
+      `a_ij = p_j · v_ij${options.scale === dim ** -0.5 ? " / √D" : ` · ${options.scale}`}`,
       "r_ij = softmax_j(a_ij)",
       options.norm === false ? "p_j = Σ_i r_ij v_ij" : "p_j = LayerNorm(Σ_i r_ij v_ij)",
     ],

@@ -25,12 +25,14 @@ export function product(a, b, rows, columns, inner, bias = null) {
         s20 += x2 * y0; s21 += x2 * y1; s22 += x2 * y2; s23 += x2 * y3;
         s30 += x3 * y0; s31 += x3 * y1; s32 += x3 * y2; s33 += x3 * y3;
       }
-      const to = r * columns + c;
+      let to = r * columns + c;
       out[to] = s00; out[to + 1] = s01; out[to + 2] = s02; out[to + 3] = s03;
-      out[to + columns] = s10; out[to + columns + 1] = s11; out[to + columns + 2] = s12; out[to + columns + 3] = s13;
-      const low = to + 2 * columns;
-      out[low] = s20; out[low + 1] = s21; out[low + 2] = s22; out[low + 3] = s23;
-      out[low + columns] = s30; out[low + columns + 1] = s31; out[low + columns + 2] = s32; out[low + columns + 3] = s33;
+      to += columns;
+      out[to] = s10; out[to + 1] = s11; out[to + 2] = s12; out[to + 3] = s13;
+      to += columns;
+      out[to] = s20; out[to + 1] = s21; out[to + 2] = s22; out[to + 3] = s23;
+      to += columns;
+      out[to] = s30; out[to + 1] = s31; out[to + 2] = s32; out[to + 3] = s33;
     }
   }
   for (let r = 0; r < rows; r++) {

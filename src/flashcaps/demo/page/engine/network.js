@@ -123,9 +123,10 @@ export class Network {
   /** Classes of the answer, best first; and all classes from the best to the worst. */
   answer(scores) {
     const order = scores.map((_, k) => k).sort((a, b) => scores[b] - scores[a]);
-    const { rule, threshold } = this;
-    const given = rule === "threshold" ? order.filter((k) => scores[k] > threshold) : order.slice(0, rule === "top2" ? 2 : 1);
-    return { predicted: given.length ? given : order.slice(0, 1), order };
+    let predicted = order.slice(0, this.rule === "top2" ? 2 : 1);
+    const present = order.filter((k) => scores[k] > this.threshold);
+    if (this.rule === "threshold" && present.length) predicted = present;
+    return { predicted, order };
   }
 
   /** Drawings of poses (N, D) of one class capsule: N arrays of grey bytes, channels averaged. */
