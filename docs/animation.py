@@ -12,10 +12,11 @@ from torch import Tensor
 
 import flashcaps
 from flashcaps.analysis.figure import Run
-from flashcaps.analysis.inside import class_votes, presence
+from flashcaps.analysis.inside import class_votes
 from flashcaps.demo.build import PAGE
 from flashcaps.demo.facts import batch_of, grid_and_field, place
 from flashcaps.demo.samples import read_samples
+from flashcaps.nn.trace import presence
 
 FILE = Path(__file__).parent / "images" / "explainer.svg"
 WIDTH, HEIGHT, SIDE, LEFT, TOP = 900, 508, 400, 24, 68  # of the picture of the digit: its side and where it lies

@@ -13,9 +13,10 @@ from torch import Tensor
 
 import flashcaps
 from flashcaps.analysis.figure import Run
-from flashcaps.analysis.inside import class_votes, presence
+from flashcaps.analysis.inside import class_votes
 from flashcaps.data import load_data
 from flashcaps.demo.facts import batch_of, place
+from flashcaps.nn.trace import presence
 from flashcaps.routing.math import length
 from tests.conftest import assert_near
 from tests.demo.served import ALGORITHMS, IMAGES, LABELS, Asked, image

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 import flashcaps
-from flashcaps.analysis.inside import iterated
 from flashcaps.data import load_data
 from flashcaps.demo.build import DEMO, MAGIC, network_file, pack
 from flashcaps.demo.facts import batch_of
 from flashcaps.models.network import Capsules
 from flashcaps.models.specs import ConvCaps, Dense, Primary, Route
 from flashcaps.nn.backbones import Chain, Conv, CoordinateConvs, ResNet
+from flashcaps.nn.trace import iterated
 from tests.conftest import assert_near
 from tests.demo.served import IMAGES, Asked, image
 

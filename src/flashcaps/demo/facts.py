@@ -11,12 +11,13 @@ from torch import Tensor
 
 from ..analysis.drawings import OFFSETS
 from ..analysis.figure import Run
-from ..analysis.inside import children, class_votes, iterations_of, keeps_couplings, layers_of, receptive_fields
+from ..analysis.inside import children, class_votes, receptive_fields
 from ..analysis.measures import measure
 from ..data import to_float
 from ..deploy.hub import model_card
 from ..deploy.predict import answer_rule, class_names
 from ..nn.capsules import ConvCapsules
+from ..nn.trace import iterations_of, keeps_couplings, layers_of
 from ..training.batches import Batch
 
 MEASURED = {
