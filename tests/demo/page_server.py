@@ -14,7 +14,7 @@ import pytest
 from tests.demo.served import ASK
 
 DESKTOP, PHONE = (1360, 860), (390, 844)
-VIEWS = ("draw", "routing", "tweak", "overlap", "compare")
+VIEWS = ("parts", "draw", "routing", "tweak", "overlap", "compare")
 PIXELS = "canvas => canvas.toDataURL()"
 
 

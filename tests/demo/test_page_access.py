@@ -50,14 +50,15 @@ def test_keyboard_alone_draws_switches_and_inspects(visit: Visits) -> None:
 
 def test_keyboard_alone_goes_through_the_views(visit: Visits) -> None:
     one = visit()
-    page = one.open("#v=draw")
+    page = one.open()
     tab_to(page, "e.role === 'tab' || e.getAttribute('role') === 'tab'")
     for view in VIEWS[1:]:
         page.keyboard.press("ArrowRight")
         page.keyboard.press("Enter")
         expect(page.locator(f"#view-{view}")).to_be_visible()
     page.keyboard.press("Home")
-    page.keyboard.press("ArrowRight")
+    for _ in range(VIEWS.index("routing")):
+        page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     panel = page.locator("#view-routing")
     expect(panel.locator(".tree circle").first).to_be_visible()
@@ -122,14 +123,14 @@ def test_axe_finds_nothing_and_nothing_scrolls_to_the_side(visit: Visits, view: 
         theme = page.locator("#theme").bounding_box()
         assert theme["x"] + theme["width"] <= width, f"header at {width}"
         panel = page.locator(".panel").bounding_box()
-        for part in (".pad", ".samples"):
+        for part in (".pad", ".samples") if panel else ():
             box = page.locator(part).bounding_box()
             assert box["x"] + box["width"] <= panel["x"] + panel["width"], f"{part} at {width}"
 
 
 def test_a_finger_draws(visit: Visits) -> None:
     one = visit(size=PHONE, has_touch=True, is_mobile=True)
-    page = one.open()
+    page = one.open("#v=draw")
     page.get_by_role("button", name="Clear").tap()
     expect(winner(page)).to_have_text("")
     box = page.locator(".pad").bounding_box()

@@ -138,7 +138,7 @@ def test_coefficients_are_the_papers_objective_at_its_largest(ask: Asked) -> Non
 
 def shown(page: Any) -> list[float]:
     """The brightness of the wholes, as drawn."""
-    return [float(panel.get_attribute("data-light")) for panel in page.locator(".board .panel").all()]
+    return [float(panel.get_attribute("data-light")) for panel in page.locator(".board .whole").all()]
 
 
 def width(page: Any, part: int, whole: int) -> float:
@@ -208,10 +208,10 @@ def test_keyboard_alone_and_sliders(visit: Visits) -> None:
 def test_iterations_can_be_stepped_and_all_five_are_seen(visit: Visits) -> None:
     one = visit(reduced_motion="reduce")
     page = one.open()
-    expect(page.locator(".rule")).to_have_count(len(ALGORITHMS))
+    expect(page.locator(".algorithm")).to_have_count(len(ALGORITHMS))
     for name in ALGORITHMS:
-        page.locator(f".rule[data-rule={name}]").click()
-        expect(page.locator(f".rule[data-rule={name}][aria-pressed=true] b")).to_contain_text("house")
+        page.locator(f".algorithm[data-rule={name}]").click()
+        expect(page.locator(f".algorithm[data-rule={name}][aria-pressed=true] b")).to_contain_text("house")
         last = shown(page)[0]
         if name == "discriminative":
             expect(page.get_by_role("button", name="Previous iteration")).to_be_hidden()
@@ -252,27 +252,6 @@ def test_a_link_brings_the_parts_back(visit: Visits) -> None:
     for bad in ("nowhere", "house,magic,9,9,999", "boat,em,0,0,-1,1,2,3", "face,em,0,0,-1," + "9" * 400):
         other.open(f"#v=parts&p={bad}")
         assert max(shown(again)) > 0.6
-
-
-DEVICES: dict[str, dict[str, Any]] = {
-    "light": {"color_scheme": "light"}, "dark": {"color_scheme": "dark"},
-    "phone": {"size": PHONE, "has_touch": True, "is_mobile": True},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_axe_finds_nothing_and_nothing_scrolls_to_the_side(visit: Visits, device: str) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
-    one = visit(reduced_motion="reduce", **DEVICES[device])
-    page = one.open("#v=parts&p=both,dynamic,0,0,-1")
-    one.shoot(f"{device}-parts")
-    found = Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
-    for size in (320, 390, 600, 901, 1024, 1180, 1280, 1920) if device == "light" else ():
-        page.set_viewport_size({"width": size, "height": 800})
-        page.wait_for_timeout(100)
-        assert page.evaluate("document.documentElement.scrollWidth") <= size
 
 
 def test_a_finger_drags_a_part(visit: Visits) -> None:

@@ -18,8 +18,8 @@ function createStrip(choose) {
     const winner = h("b", {});
     const element = h(
       "button",
-      { type: "button", class: "rule", "data-rule": name, onclick: () => choose(name) },
-      h("span", { class: "rule-name" }, RULES[name].title),
+      { type: "button", class: "algorithm", "data-rule": name, onclick: () => choose(name) },
+      h("span", { class: "algorithm-name" }, RULES[name].title),
       winner,
       h("span", { class: "mini-bars", "aria-hidden": "true" }, bars),
     );
@@ -27,7 +27,7 @@ function createStrip(choose) {
   });
   const buttons = entries.map(({ element }) => element);
   return {
-    element: h("div", { class: "rules", role: "group", "aria-label": "Algorithm" }, buttons),
+    element: h("div", { class: "algorithms", role: "group", "aria-label": "Algorithm" }, buttons),
     update(routed, rule) {
       for (const { name, element, bars, winner } of entries) {
         const { light } = routed[name].steps.at(-1);
@@ -74,7 +74,7 @@ function createProduct() {
         sign("="),
         figure(votes[part][whole], `its vote for the ${name}`, { class: `whole-${whole}` }),
       );
-      says.textContent = `Two columns turn and scale, the third is the place. The middle matrix was set by hand and never changes: it says where a ${name} is, seen from its ${role}. All five algorithms get the same votes, each written as a direction of ${DIM} numbers. What a network would learn was set once by hand; the rest is computed as you move.`;
+      says.textContent = `Two columns turn and scale, the third is the place. The middle matrix was set by hand and never changes: it says where a ${name} is, seen from its ${role}. All five algorithms get the same votes, each written as a direction of ${DIM} numbers. What a network would learn was chosen once, so that four votes light a whole and three do not, where the algorithm can; the rest is computed as you move.`;
     },
   };
 }

@@ -15,7 +15,7 @@ const TALL = {
   width: 400,
   height: 540,
   stage: { x: 200, y: 170, unit: 50 },
-  panels: { x: 6, y: 372, width: 124, height: 160, dx: 132, dy: 0, unit: 19 },
+  panels: { x: 6, y: 372, width: 124, height: 160, dx: 132, dy: 0, unit: 16 },
 };
 const layoutFor = (width) => (!width || width > 560 ? WIDE : TALL);
 const THICKEST = 11; // a line whose coupling is 1
@@ -166,7 +166,7 @@ export function createStage(toyNow, { choose, look, move, home }) {
     const node = svg(
       "g",
       {
-        class: `panel whole-${whole}`,
+        class: `whole whole-${whole}`,
         transform: `translate(${x + whole * dx} ${y + whole * dy})`,
         role: "button",
         tabindex: 0,
