@@ -1,15 +1,12 @@
-"""flashcaps demo: what it builds, serves and refuses."""
+"""flashcaps demo: what it builds and refuses; test_site.py serves it, test_installed.py calls the command."""
 
 from __future__ import annotations
 
 import json
 import socket
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 import torch
@@ -42,15 +39,6 @@ def header_of(content: bytes) -> dict[str, Any]:
 
 def tiny(**overrides: Any) -> Any:
     return flashcaps.create_model("capsnet_tiny", **overrides)
-
-
-def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["demo", "--help"])
-    assert left.value.code == 0
-    said = capsys.readouterr().out
-    for word in ("--build", "--port", "--no-browser", "flashcaps demo runs/tiny-0"):
-        assert word in said
 
 
 def test_a_port_that_is_taken_and_a_checkpoint_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,19 +161,3 @@ def test_names_of_dimensions_are_given_once() -> None:
     for name in DEMO:
         names = [x for x in facts_of(name, flashcaps.load(name), IMAGES)["info"]["dimensions"] if x]
         assert 0 < len(names) == len(set(names))
-
-
-@pytest.mark.slow
-def test_the_command_serves_until_it_is_stopped() -> None:
-    with subprocess.Popen([sys.executable, "-um", "flashcaps", "demo", "--no-browser", "--port", "0"],
-                          stdout=subprocess.PIPE, text=True) as process:  # fmt: skip
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        try:
-            assert "6 models" in said
-            with urlopen(said.split()[0], timeout=20) as answer:
-                assert b"Capsule Explainer" in answer.read()
-            with urlopen(f"{said.split()[0]}page/main.js", timeout=20) as answer:
-                assert answer.headers["content-type"] == "text/javascript"
-        finally:
-            process.terminate()
