@@ -6,6 +6,7 @@ import io
 import random
 import tarfile
 import threading
+import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -166,11 +167,20 @@ def archive(**members: bytes) -> bytes:
     return out.getvalue()
 
 
+def zipped(**members: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as z:
+        for name, raw in members.items():
+            z.writestr(f"inner/{name}", raw)
+    return out.getvalue()
+
+
 MEMBERS = (Member("inner/a", "a", 3, checksum(b"aaa")), Member("inner/b", "deep/b", 2))
 
 
-def test_archive_is_unpacked_and_removed(publish, server, tmp_path):
-    publish(archive(a=b"aaa", b=b"bb", c=b"c"), "x.tar.gz", members=MEMBERS)
+@pytest.mark.parametrize("pack", [archive, zipped])
+def test_archive_is_unpacked_and_removed(publish, server, tmp_path, pack):
+    publish(pack(a=b"aaa", b=b"bb", c=b"c"), "x.archive", members=MEMBERS)
     paths = fetch("mnist", tmp_path)
     assert names(tmp_path / "mnist") == ["a", "deep/b"]
     assert [p.read_bytes() for p in paths] == [b"aaa", b"bb"]

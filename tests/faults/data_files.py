@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -62,15 +61,12 @@ def _written(write: Callable[[Path, int], None], file: str, label: int) -> bytes
 def kinds() -> list[Kind]:
     digits, svhn, affnist = idx_bytes(np.array([0, 1, 10])), "svhn/test_32x32.mat", "affnist/test.mat"
     wrong_norb = norb_bytes(np.array([0, 1, 2, 3, 5, 0], np.int32))
-    wrong_batch = pickle.dumps({b"data": PIXELS, b"labels": [0, 1, 2, 10]}, protocol=2)
     return [
         Kind("mnist", lambda root: write_digits(root / "mnist"), "mnist/t10k-labels-idx1-ubyte.gz", lambda _: digits),
         Kind("mnist", lambda root: write_digits(root / "mnist", packed=False), "mnist/train-images-idx3-ubyte",
              lambda _: digits),
         Kind("cifar10", lambda root: test_cifar.write10(root, PIXELS), "cifar10/data_batch_3.bin",
              lambda raw: b"\x0a" + raw[1:], {"per_file": 4}),
-        Kind("cifar10", lambda root: test_cifar.write10(root, PIXELS, python=True),
-             "cifar10/cifar-10-batches-py/test_batch", lambda _: wrong_batch, {"per_file": 4}),
         Kind("smallnorb", _write_norb, f"smallnorb/{NORB['train']}-cat.mat", lambda _: wrong_norb),
         Kind("svhn", _write_svhn, svhn, lambda _: _written(_write_svhn, svhn, 11)),
         Kind("affnist", _write_affnist, affnist, lambda _: _written(_write_affnist, affnist, 10)),

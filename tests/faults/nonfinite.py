@@ -32,20 +32,14 @@ LOGGED = "log_every=5"  # so that the fault is met between two checks
 Damage = Callable[[Tensor], Tensor]
 
 
-def poison(kind: str, above: float = 0.0) -> None:
-    """Whatever `kind` says of the batch with the example BAD becomes NaN or Inf, while the learning rate is `above`."""
-    batch, set_step, create, criterion = (
-        ImageStream.batch, stepping.TrainStep.prepare, training.create_model, stepping.criterion,
-    )  # fmt: skip
-    now: dict[str, Any] = {"bad": False, "lr": 0.0}
-
-    def noted(self: stepping.TrainStep, step: int) -> None:
-        now["lr"] = self.rates(step).lr
-        set_step(self, step)
+def poison(kind: str) -> None:
+    """Whatever `kind` says of the batch with the example BAD becomes NaN or Inf."""
+    batch, create, criterion = ImageStream.batch, training.create_model, stepping.criterion
+    now = {"bad": False}
 
     def watched(self: ImageStream, index: Tensor, noise: Tensor) -> Batch:
         made = batch(self, index, noise)
-        now["bad"] = BAD in index.tolist() and now["lr"] >= above
+        now["bad"] = BAD in index.tolist()
         if now["bad"] and kind == "input":
             made.inputs[index.tolist().index(BAD)] = float("nan")
         return made
@@ -64,14 +58,13 @@ def poison(kind: str, above: float = 0.0) -> None:
         return criterion(*arguments) + (float("inf") if now["bad"] and kind == "loss" else 0.0)
 
     ImageStream.batch = watched  # type: ignore[method-assign]
-    stepping.TrainStep.prepare = noted  # type: ignore[method-assign]
     stepping.criterion = judged
     training.create_model = hooked
     stop = training.raise_non_finite
 
-    def told(step: Any, at: int, folder: Path, resume: str) -> None:
+    def told(step: Any, at: int, folder: Path) -> None:
         write_digest(step, folder)
-        stop(step, at, folder, resume)
+        stop(step, at, folder)
 
     training.raise_non_finite = told
 
@@ -106,7 +99,6 @@ def try_all(folder: Path, full: bool) -> Row:
         _one(folder, f"{name}-{kind}", kind, OPTIMISERS[name], row)
     for kind in KINDS if full else ("gradient",):
         _one(folder, f"two-{kind}", kind, (), row, world=2)
-    _rollbacks(folder, row)
     _huge_rate(folder, row)
     return row
 
@@ -136,21 +128,6 @@ def _left_behind(run: Path, kind: str, at: int, indices: list[list[int]]) -> lis
     wrong += [] if state["at"] <= at and (run / report["state"]).is_file() else [f"state {state['at']}"]
     finite = all(bool(x.isfinite().all()) for x in state["step"]["model"].values() if torch.is_floating_point(x))
     return wrong + ([] if finite else ["NaN or Inf in the state"])
-
-
-def _rollbacks(folder: Path, row: Row) -> None:
-    """A fault of the rate is over when the rate is low enough; one of the data is not, and ends the run after three."""
-    options = (LOGGED, "save_seconds=0", "train.rollback=3", "schedule.kind=constant")
-    healed = start(folder, "healed", *options, patch=functools.partial(poison, "loss", 0.002))  # 0.005, 0.0025, 0.00125
-    given_up = start(folder, "given-up", *options, patch=functools.partial(poison, "loss"))
-    codes = healed.wait(), given_up.wait()
-    rollbacks = [child.output.count("resuming from the last state") for child in (healed, given_up)]
-    row.count("" if codes[0] == 0 else f"healed: exit code {codes[0]}: {healed.output[-300:]}",
-              "" if rollbacks[0] == 2 else f"healed: {rollbacks[0]} rollbacks, expected 2",
-              "" if '"lr": 0.00125' in (folder / "healed" / "metrics.jsonl").read_text() else "healed: another rate")
-    report = json.loads((folder / "given-up" / "nonfinite.json").read_text())
-    row.count("" if codes[1] == 1 else f"given-up: exit code {codes[1]}",
-              "" if report["rollbacks"] == rollbacks[1] == 3 else f"given-up: {report}")
 
 
 def _huge_rate(folder: Path, row: Row) -> None:

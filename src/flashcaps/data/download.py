@@ -12,7 +12,9 @@ import hashlib
 import http.client
 import os
 import shutil
+import tarfile
 import urllib.request
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +22,6 @@ from pathlib import Path
 from filelock import FileLock
 
 from . import find_data
-from .archive import unpack
 from .files import Member, Remote, Root, data_root, note_sums, read_sums, sha256
 
 Progress = Callable[[str, int, int], None]  # file, bytes done, bytes in all
@@ -186,9 +187,19 @@ def _take(remote: Remote, folder: Path, source: Path, report: Progress) -> list[
 
 
 def _unpack(remote: Remote, archive: Path, folder: Path) -> list[Path]:
-    """Puts what an archive holds into place, once all of it is checked."""
+    """Puts what an archive holds into place, once all of it is checked.
+
+    The archive is the published one, byte for byte; its members are written to names of ours.
+    """
     parts = {m: folder / f"{m.file}.part" for m in remote.members}
-    unpack(archive, {m.path: part for m, part in parts.items()})
+    with zipfile.ZipFile(archive) if zipfile.is_zipfile(archive) else tarfile.open(archive) as packed:
+        open_member = packed.extractfile if isinstance(packed, tarfile.TarFile) else packed.open
+        for member, part in parts.items():
+            part.parent.mkdir(parents=True, exist_ok=True)
+            source = open_member(member.path)
+            assert source is not None  # None is for folders
+            with source, part.open("wb") as out:
+                shutil.copyfileobj(source, out)
     faults = [f"{m.path} in {archive}: {fault}" for m, part in parts.items() if (fault := _fault(part, m))]
     for member, part in parts.items():
         if faults:

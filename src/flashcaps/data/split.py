@@ -30,16 +30,17 @@ def check_integers(name: str, x: Tensor) -> None:
 
 
 class Batch(NamedTuple):
-    """B composed images of K classes.
+    """inputs (B, ...) float; targets: class indices (B,) or multi-hot (B, K); mask (B, n) of the hidden states of text.
 
-    images (B, C, H, W) float in [0, 1]; targets multi-hot float (B, K) or class indices (B,);
-    sources (B, 2, C, H, W): the two images before they were overlaid; labels (B, 2): their classes, -1 for none.
+    For the decoder: chosen classes (B,) or (B, M), -1 for none, and the pictures it should draw of them: of a composed
+    image (B, 2, C, H, W), the two before they were overlaid.
     """
 
-    images: Tensor
+    inputs: Tensor
     targets: Tensor
-    sources: Tensor | None = None
-    labels: Tensor | None = None
+    chosen: Tensor | None = None
+    pictures: Tensor | None = None
+    mask: Tensor | None = None
 
 
 @cache
@@ -148,7 +149,7 @@ class Dataset:
     """A training and a test split, and what a model must know about them.
 
     shape is that of one image as the model sees it. Where images are composed from the splits' digits,
-    `compose(split)` makes the generator: an object with sample(n, generator) -> Batch and fixed(count, seed).
+    `compose(split)` makes them: an object with at(index, seed) -> Batch.
     `validation` is set only where the authors publish one, or where viewpoints are held out: the familiar ones.
     """
 
