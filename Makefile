@@ -54,8 +54,12 @@ docs: .venv/ready       ## the pages and tables that are made from code and resu
 fuzz: .venv/ready       ## 100,000 hostile calls of the public surface, recorded
 	$(PY) -m tests.fuzz --cases 100000 --save results/fuzz.json
 
-lock: .venv/ready       ## the versions of the development environment
-	$(PY) -m tools.lock
+lock:            ## the versions of a new development environment
+	python3 -m venv .venv-lock
+	.venv-lock/bin/python -m pip install -q -c constraints.txt -e ".[dev]"
+	head -n 2 requirements-dev.lock > .venv-lock/pins
+	.venv-lock/bin/python -m pip freeze --exclude-editable | sed 's/+.*//' | tr A-Z_ a-z- | sort >> .venv-lock/pins
+	mv .venv-lock/pins requirements-dev.lock && rm -r .venv-lock
 
 audit: .venv/ready      ## known vulnerabilities of those versions (asks the network)
 	$(PY) -m pip install -q pip-audit
