@@ -256,6 +256,15 @@ def test_tables_that_say_too_little(tmp_path: Path, header: str, rows: list[str]
         list_table(write_table(tmp_path, header, rows))
 
 
+@pytest.mark.parametrize("row", [b"x" * 200_000 + b",1", b"a\0b.png,1", b"a/" * 5000 + b"b.png,1", b"\xff\xfe.png,1"],
+                         ids=["long field", "NUL", "long name", "not UTF-8"])  # fmt: skip
+def test_tables_that_no_program_writes(tmp_path: Path, row: bytes) -> None:
+    (tmp_path / "t.csv").write_bytes(b"file,label\n" + row + b"\n")
+    with pytest.raises((ValueError, FileNotFoundError), match=r"t\.csv: ") as caught:
+        list_table(tmp_path / "t.csv")
+    assert len(str(caught.value)) < 1000
+
+
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="--images: no folder"):
         list_folder(tmp_path / "none")

@@ -39,7 +39,6 @@ LIMIT_S = 300  # no trial takes this long; one that does hangs, and is lost
 class Row:
     """One line of the table: how often a fault was tried, and each time something was lost."""
 
-    number: int
     fault: str
     tried: int = 0
     lost: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""3. A state or weights file cut short or with flipped bits: always noticed, the one before taken, with a warning."""
+"""A state or weights file cut short or with flipped bits: always noticed, the one before taken, with a warning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.faults.child import Row, damaged, differences, finished, lines_of, pr
 
 
 def try_all(folder: Path, full: bool) -> Row:
-    row = Row(3, "checkpoint truncated or with flipped bits")
+    row = Row("checkpoint truncated or with flipped bits")
     flips = 100 if full else 20
     prepare(folder)
     whole, killed = start(folder, "whole", "save_seconds=0"), start(folder, "killed", "save_seconds=0")

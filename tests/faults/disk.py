@@ -1,4 +1,4 @@
-"""2. The disk is full while something is written: what was saved before loads, and with room again the run goes on."""
+"""The disk is full while something is written: what was saved before loads, and with room again the run goes on."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _pages(folder: Path) -> int:
 
 
 def try_all(folder: Path, full: bool) -> Row:
-    row = Row(2, "disk full while saving")
+    row = Row("disk full while saving")
     prepare(folder)
     whole = start(folder, "whole")
     if not finished(row, whole):

@@ -1,4 +1,4 @@
-"""5. NaN or Inf in input, routing, loss or gradient: not applied, every rank stops at that step and says why."""
+"""NaN or Inf in input, routing, loss or gradient: not applied, every rank stops at that step and says why."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def bad_step(folder: Path, world: int = 1) -> tuple[int, list[list[int]]]:
 
 
 def try_all(folder: Path, full: bool) -> Row:
-    row = Row(5, "NaN or Inf in input, routing, loss or gradient")
+    row = Row("NaN or Inf in input, routing, loss or gradient")
     prepare(folder)
     few = [("adamw", "input"), ("clipped", "overflow"), ("radam", "gradient")]
     for name, kind in [(name, kind) for name in OPTIMISERS for kind in KINDS] if full else few:

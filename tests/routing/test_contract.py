@@ -277,4 +277,6 @@ def test_stands_in_a_stack(routing: str) -> None:
         build("conv", routing),
         DenseCapsules(routing, in_capsules=12, in_dim=4, out_capsules=2, out_dim=3).double(),
     ]
-    assert CapsuleStack(layers, concurrent=False)(children()).pose.shape == (3, 2, 3)
+    stack = CapsuleStack(layers)
+    assert stack.concurrent is ROUTING[routing].stepwise
+    assert stack(children()).pose.shape == (3, 2, 3)

@@ -6,16 +6,19 @@ import errno
 import json
 import lzma
 import os
+import pickle
 import struct
 import tracemalloc
 import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import flashcaps
+from flashcaps.data.user_images import read_picture
 from flashcaps.models import create_model, shipped
 from flashcaps.models.shipped import shipped_files
 from flashcaps.training import checkpoint
@@ -93,6 +96,29 @@ def test_wrong_files_are_named(tmp_path: Path, model: Any) -> None:
     save_weights(path, model, {})
     with pytest.raises(ValueError, match=r"decoder\.layers\.0\.bias: expected finite weights, got 1"):
         load(path)
+
+
+class Evil:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def test_no_pickle_is_run(tmp_path: Path) -> None:
+    evil, run = Evil(tmp_path / "evil"), tmp_path / "run"
+    run.mkdir()
+    torch.save({"x": evil}, tmp_path / "weights.pt")
+    (run / "last.safetensors").write_bytes(pickle.dumps(evil))
+    save_state(run, {"at": 1, "x": evil}, 1)  # with a checksum that is right
+    np.save(tmp_path / "picture.npy", np.array([evil], dtype=object), allow_pickle=True)
+    for read, file in ((load, "weights.pt"), (load, "run"), (load_state, "run"), (read_picture, "picture.npy")):
+        with pytest.raises((ValueError, pickle.UnpicklingError)):
+            read(tmp_path / file)
+    assert not (tmp_path / "evil").exists()
 
 
 def test_two_states_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:

@@ -251,16 +251,6 @@ def test_padding_is_zero_so_that_mixup_adds_nothing_of_it(keep: str) -> None:
                                weight[0] * batch.inputs[0, 1:])  # fmt: skip
 
 
-def test_a_real_transformer_gives_the_same_batches_both_ways(tmp_path: Any) -> None:
-    transformer = load_transformer(str(write_transformer(tmp_path / "bert")), "cpu")
-    anew, kept = (open_phrases(split(TEXTS[:5]), transformer, 16, keep) for keep in ("no", "fp32"))
-    a, b = anew.batch(torch.arange(5)), kept.batch(torch.arange(5))
-    torch.testing.assert_close(a.inputs, b.inputs, rtol=0, atol=1e-6)
-    torch.testing.assert_close(a.mask, b.mask)
-    half = open_phrases(split(TEXTS[:5]), transformer, 16, "fp16").batch(torch.arange(5))
-    torch.testing.assert_close(a.inputs, half.inputs, rtol=2e-3, atol=2e-3)
-
-
 def test_the_longest_are_read_first_and_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "TOKENS", 12)
     length = torch.tensor([3, 20, 0, 5, 4, 3, 1])
