@@ -39,7 +39,7 @@ test-browser: .venv/ready  ## the explainer and the report in a real browser (ne
 	$(PY) -m pip install -q -c constraints.txt -e ".[dev,browser]"
 	$(PY) -m pytest -m browser
 
-faults: .venv/ready     ## seven kinds of faults survived, counted (about 20 minutes)
+faults: .venv/ready     ## six kinds of faults survived, counted (about 20 minutes)
 	$(PY) -m tests.faults
 
 results: .venv/ready    ## the tables of results/, and of the pages that quote them; RUNS="runs/a runs/b" adds runs first

@@ -351,7 +351,7 @@ def test_data_sets_of_the_hub_that_do_not_fit_are_named(datasets: Any, tmp_path:
     cut = write_parquet(tmp_path / "cut", "train", 9) / "train-00000.parquet"
     write_parquet(tmp_path / "cut", "train", 9, first=9)
     cut.write_bytes(cut.read_bytes()[:-60])
-    with pytest.raises(ValueError, match=r"--dataset: .*cut/train-00000\.parquet: `datasets` cannot read it"):
+    with pytest.raises(ValueError, match=r"--dataset: .*cut: `datasets` cannot read it"):
         list_hub(str(tmp_path / "cut"))
     broken = write_parquet(tmp_path / "broken", "train", 1, image=[b"\x89PNG no"] * 4, label=[0, 1, 0, 1])
     with pytest.raises(ValueError, match="broken: row 0: not a whole picture"):

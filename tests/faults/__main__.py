@@ -20,7 +20,7 @@ from flashcaps.training.environment import versions
 from flashcaps.training.results import commit, duration, hardware
 from tests.faults.child import Row
 
-FAULTS = ("kill", "disk", "damage", "nonfinite", "lost_rank", "long_run", "together")
+FAULTS = ("kill", "disk", "nonfinite", "lost_rank", "long_run", "together")
 RESULTS = Path(__file__).parents[2] / "results" / "faults.json"
 
 

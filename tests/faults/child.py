@@ -9,12 +9,11 @@ import hashlib
 import json
 import multiprocessing
 import os
-import random
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -54,18 +53,6 @@ class Row:
     @property
     def survived(self) -> int:
         return self.tried - len(self.lost)
-
-
-def damaged(content: bytes, flips: int) -> Iterator[tuple[str, bytes]]:
-    """Cut at each sixteenth; one flipped bit, at random, `flips` times; and a hundred of them at once."""
-    for k in range(16):
-        yield f"cut at {k}/16", content[: len(content) * k // 16]
-    draw = random.Random(len(content))
-    for count in [1] * flips + [100]:
-        raw = bytearray(content)
-        for _ in range(count):
-            raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
-        yield f"{count} bits flipped", bytes(raw)
 
 
 class Child:

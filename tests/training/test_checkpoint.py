@@ -7,9 +7,11 @@ import json
 import lzma
 import os
 import pickle
+import random
 import struct
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,20 +130,38 @@ def test_two_states_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
     assert load_state(tmp_path)["at"] == 30
 
 
-@pytest.mark.parametrize("damage", ["truncated", "changed"])
-def test_a_damaged_state_falls_back_to_the_one_before(tmp_path: Path, damage: str) -> None:
+def damaged(content: bytes) -> Iterator[bytes]:
+    """Cut at each sixteenth, and twenty times with one bit flipped."""
+    for k in range(16):
+        yield content[: len(content) * k // 16]
+    draw = random.Random(len(content))
+    for _ in range(20):
+        raw = bytearray(content)
+        raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
+        yield bytes(raw)
+
+
+def test_a_damaged_state_falls_back_to_the_one_before(tmp_path: Path) -> None:
     for step in (10, 20):
         save_state(tmp_path, {"at": step}, step)
     (path,) = tmp_path.glob("state-00000020-*.pt")
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content[:-9] if damage == "truncated" else content)
-    with pytest.warns(UserWarning, match=r"state-00000020-\w+\.pt is damaged"):
-        assert load_state(tmp_path)["at"] == 10
+    for content in damaged(path.read_bytes()):
+        path.write_bytes(content)
+        with pytest.warns(UserWarning, match=r"state-00000020-\w+\.pt is damaged"):
+            assert load_state(tmp_path)["at"] == 10
     save_state(tmp_path, {"at": 30}, 30)  # keeps the good one beside it, not the damaged one
     next(tmp_path.glob("state-00000030-*.pt")).write_bytes(b"")
     with pytest.warns(UserWarning, match="is damaged"):
         assert load_state(tmp_path)["at"] == 10
+
+
+def test_damaged_weights_are_never_loaded(tmp_path: Path, model: Any) -> None:
+    path = tmp_path / "last.safetensors"
+    save_weights(path, model, {})
+    for content in damaged(path.read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"last\.safetensors: "):
+            load(path)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from ..routing.checks import check_number
-from .split import check_whole, to_float
+from ..routing.checks import check_number, check_sizes
+from .split import to_float
 
 Size = int | tuple[int, int]
 
@@ -29,7 +29,7 @@ def check_images(images: Tensor) -> None:
 def _pair(size: Size) -> tuple[int, int]:
     pair = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
     for side in pair:
-        check_whole(1, size=side)
+        check_sizes(size=side)
     return pair
 
 
@@ -60,7 +60,7 @@ def random_crop(images: Tensor, size: Size, padding: int, offsets: Tensor) -> Te
     offsets (B, 2) int64: its top left corner in the padded image.
     """
     check_images(images)
-    check_whole(padding=padding)
+    check_sizes(0, padding=padding)
     if any(n + 2 * padding < s for n, s in zip(images.shape[2:], _pair(size), strict=True)):
         raise ValueError(f"size: expected at most {images.shape[2] + 2 * padding} x {images.shape[3] + 2 * padding} "
                          f"(the image and padding {padding}), got {_pair(size)}; raise padding or lower size")
@@ -104,7 +104,7 @@ def cutout(images: Tensor, side: int, places: Tensor) -> Tensor:
     places (B, 2) in [0, 1): where its centre lies, down and across. Returns floats.
     """
     check_images(images)
-    check_whole(1, side=side)
+    check_sizes(side=side)
     x, inside = to_float(images), []
     for k, n in enumerate(images.shape[2:]):
         at = torch.arange(n, device=images.device) - (places[:, k, None] * n).long() + side // 2

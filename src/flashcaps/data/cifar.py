@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from .files import Member, Published, Remote, Root, check_labels, locate, published, read_bytes, wrong
-from .split import Dataset, Split, join
+from .split import Dataset, Split
 
 _SITE = "https://www.cs.toronto.edu/~kriz"
 # checksums of the six files computed from a copy, the archive's as published
@@ -80,7 +80,8 @@ def cifar10(root: Root = None, *, per_file: int | None = 10_000) -> Dataset:
     stems = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
     paths = [locate("cifar10", root, folders, (f"{stem}.bin",)) for stem in stems]
     *train, test = (_read(path, 10, per_file) for path in paths)
-    return Dataset("cifar10", join(train), test, classes=10, shape=(3, 32, 32), class_names=CIFAR10)
+    whole = Split(torch.cat([part.images for part in train]), torch.cat([part.labels for part in train]))
+    return Dataset("cifar10", whole, test, classes=10, shape=(3, 32, 32), class_names=CIFAR10)
 
 
 @published(_ARCHIVE100)

@@ -13,11 +13,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..routing.checks import check_sizes
 from .augment import window
 from .files import Root, published
 from .mnist import MNIST, mnist
 from .random import draws
-from .split import Batch, Dataset, Split, check_integers, check_whole, to_float
+from .split import Batch, Dataset, Split, check_integers, to_float
 
 
 class MultiMNIST:
@@ -30,8 +31,8 @@ class MultiMNIST:
     columns = 6  # random integers a pair takes: first digit, second digit, two shifts each
 
     def __init__(self, digits: Split, *, shift: int = 4, classes: int = 10) -> None:
-        check_whole(shift=shift)
-        check_whole(2, classes=classes)
+        check_sizes(0, shift=shift)
+        check_sizes(2, classes=classes)
         check_integers("labels", digits.labels)
         if 0 in digits.images.shape[1:]:
             raise ValueError(f"images: expected pixels, got {tuple(digits.images.shape)}")
@@ -58,7 +59,7 @@ class MultiMNIST:
     def at(self, index: Tensor, seed: int = 0) -> Batch:
         """The pairs at index (B,) int64 of the list that belongs to `seed`; each digit comes first equally often."""
         check_integers("index", index)
-        check_whole(-(1 << 62), seed=seed)
+        check_sizes(-(1 << 62), seed=seed)
         if index.device != self.device:
             raise ValueError(f"index: expected on {self.device} like the digits, got {index.device}")
         first = index % len(self)

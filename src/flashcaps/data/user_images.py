@@ -235,7 +235,7 @@ def list_hub(path: str, class_names: Sequence[str] = ()) -> Listing:
     try:
         loaded = datasets.load_dataset(path)
     except (ValueError, datasets.exceptions.DatasetGenerationError) as error:
-        raise ValueError(f"--dataset: {_damaged(path) or path}: `datasets` cannot read it ({error})") from None
+        raise ValueError(f"--dataset: {path}: `datasets` cannot read it ({error})") from None
     splits = {PARTS[name.lower()]: rows for name, rows in loaded.items() if name.lower() in PARTS}
     if "train" not in splits:
         raise ValueError(f"--dataset: {path} has no split train, only {', '.join(loaded)}")
@@ -253,17 +253,6 @@ def list_hub(path: str, class_names: Sequence[str] = ()) -> Listing:
     if "test" not in splits:
         parts = ["" if part == "train" else part for part in parts]
     return Listing(HubPictures(rows, image, path), _indices(names, words, path), parts, names)
-
-
-def _damaged(path: str) -> Path | None:
-    """The first .parquet file of a folder that cannot be opened."""
-    parquet = importlib.import_module("pyarrow.parquet")
-    for file in sorted(Path(path).rglob("*.parquet")):
-        try:
-            parquet.ParquetFile(file)
-        except (ValueError, OSError):
-            return file
-    return None
 
 
 def assign(listing: Listing, seed: int) -> list[str]:

@@ -243,6 +243,3 @@ class HeldPairs(Held):
 
     def take(self, index: Tensor) -> Batch:
         return self.pairs.at(index)
-
-    def some(self, count: int) -> Batch:
-        return self.take(torch.arange(min(count, self.count), device=self.device))
