@@ -39,8 +39,8 @@ test-browser: .venv/ready  ## the explainer and the report in a real browser (ne
 	$(PY) -m pip install -q -c constraints.txt -e ".[dev,browser]"
 	$(PY) -m pytest -m browser
 
-faults: .venv/ready     ## six kinds of faults survived, counted (about 20 minutes)
-	$(PY) -m tests.faults
+faults: .venv/ready     ## six kinds of faults survived, counted (some minutes)
+	$(PY) -m pytest -m slow tests/faults/test_faults.py -rP
 
 results: .venv/ready    ## the tables of results/, and of the pages that quote them; RUNS="runs/a runs/b" adds runs first
 	$(PY) -m tools.results $(RUNS)

@@ -50,10 +50,6 @@ class Row:
         if faults:
             self.lost.append("; ".join(faults))
 
-    @property
-    def survived(self) -> int:
-        return self.tried - len(self.lost)
-
 
 class Child:
     """`flashcaps ARGUMENTS` in a process of its own; `patch` (a picklable function) is called in it first, or alone."""

@@ -133,15 +133,6 @@ def test_a_network_of_timm_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         size_model((3, 64, 48), 3, backbone="resnet18")
 
 
-def test_it_trains(tmp_path: Path) -> None:
-    folder = write_pictures(tmp_path / "shapes", 90, 16, 20)
-    light = ["epochs=10", "lr=0.01", "model.decoder=false", "loss.reconstruction=0", "evaluate_every=12", "ema=0"]
-    recipe, _ = own_recipe("images", str(folder), light, size=(10, 12))
-    outcome = train(recipe, RunOptions("cpu", str(tmp_path / "run")))
-    assert outcome.test.examples == 18
-    assert outcome.test.error <= 25
-
-
 def test_a_recipe_for_several_labels(tmp_path: Path) -> None:
     table = write_table(tmp_path, "file,sea,sky", [",1,0", ",0,1", ",1,1", ",0,0"] * 5)
     for routing, loss in (("dynamic", "margin"), ("heinsen", "bce"), ("em", "margin")):
