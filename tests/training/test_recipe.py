@@ -22,7 +22,8 @@ from flashcaps.training.loader import open_sources
 from flashcaps.training.recipe import SECTIONS, Claim, Train, list_recipes, make_recipe, read_recipe
 from flashcaps.training.step import make_step
 
-from ..fake_data import SMALL, FakeTransformer, fake_load_data, small_recipe
+from ..fake_data import SMALL, fake_load_data, small_recipe
+from ..small_transformer import Letters
 
 CPU = torch.device("cpu")
 
@@ -126,7 +127,7 @@ def shrunk(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.mark.parametrize("name", list_recipes())
 def test_every_recipe_trains_two_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "load_data", fake_load_data)
-    monkeypatch.setattr("flashcaps.training.text.Transformer", FakeTransformer)
+    monkeypatch.setattr("flashcaps.training.text.Transformer", Letters)
     recipe = read_recipe(name, ["train.batch=2", "train.steps=2", "precision=fp32", "data.test=4"])
     held = min(recipe.data.validation, 20)
     recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, validation=held))
