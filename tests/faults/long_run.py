@@ -36,7 +36,7 @@ def sample(out: Path) -> None:
 
 
 def try_all(folder: Path, full: bool) -> Row:
-    steps = 10_000 if full else 400
+    steps = 10_000 if full else 200
     row = Row(f"a long run of {steps:,} steps")
     prepare(folder)
     out = folder / "samples.jsonl"

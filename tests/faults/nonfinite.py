@@ -88,7 +88,7 @@ def bad_step(folder: Path, world: int = 2) -> tuple[int, list[list[int]]]:
 def try_all(folder: Path, full: bool) -> Row:
     row = Row("NaN or Inf in input, routing, loss or gradient")
     prepare(folder)
-    for kind in KINDS if full else ("overflow", "gradient"):  # every optimiser in one process: test_guard.py
+    for kind in KINDS if full else ("gradient",):  # every optimiser in one process: test_guard.py
         _one(folder, kind, row)
     _huge_rate(folder, row)
     return row

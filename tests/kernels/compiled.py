@@ -74,8 +74,8 @@ class Compiler:
 
 
 def kind(value: Any) -> Any:
-    """What types depend on: sizes above 2 are alike, but for powers of two, which ranges have to be."""
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 2:
+    """What types depend on: sizes above 1 are alike, but for powers of two, which ranges have to be."""
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 1:
         return value
     return "power of two" if value.bit_count() == 1 else "size"
 
