@@ -35,7 +35,8 @@ BELOW_1 = math.nextafter(1.0, 0.0)
 LARGEST = 2**31 - 1
 
 # Fields that recipes had once and stored recipes still hold; at these values they changed nothing.
-RETIRED = {"optimiser.sharpness": 0.0, "schedule.staircase": True, "schedule.end_lr": 0.0}
+RETIRED = {"optimiser.sharpness": 0.0, "schedule.staircase": True, "schedule.end_lr": 0.0, "augment.cutmix": 0.0,
+           "train.rollback": 0}  # fmt: skip
 
 
 def number(default: Any, least: float, most: float) -> Any:
@@ -78,8 +79,7 @@ class Augment:
     """shift: pixels each way. crop: side, of the image padded by `padding`; evaluation takes the centre.
 
     alternate: flip mirrors each image in every second epoch, half of them in even and half in odd ones, so that both
-    forms are seen equally often. cutout: side of a square that is blanked. cutmix: the probability that a box of
-    another image is pasted in, its label mixed in with the box's area.
+    forms are seen equally often. cutout: side of a square that is blanked.
     """
 
     shift: int = number(0, 0, 4096)
@@ -91,7 +91,6 @@ class Augment:
     contrast: tuple[float, ...] = number((), 0, 1000)
     cutout: int = number(0, 0, 4096)
     mixup: float = number(0.0, 0, 1000)
-    cutmix: float = number(0.0, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -148,8 +147,7 @@ class Train:
     stop_error: end as soon as the error on validation data, in percent, is at most this. mirror: evaluation sees every
     image and its mirror image, nudge: and moved by so many pixels along each diagonal, and takes their mean score.
     save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on one GPU.
-    channels_last: the memory order of convolutions on a GPU. rollback: how often, after NaN or Inf, a run goes back
-    to its last state and on with half the learning rate (at most 3; 0: it stops at once).
+    channels_last: the memory order of convolutions on a GPU.
     """
 
     epochs: int = number(10, 1, 10**6)
@@ -170,7 +168,6 @@ class Train:
     nudge: int = number(0, 0, 16)
     log_every: int = number(50, 1, LARGEST)
     save_seconds: float = number(120.0, 0, 1e9)
-    rollback: int = number(0, 0, 3)
 
 
 @dataclass(frozen=True)

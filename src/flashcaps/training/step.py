@@ -43,11 +43,8 @@ def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor) -> Tensor:
 class TrainStep:
     """Everything a step changes. Nothing in `advance` waits for the device; `read` does.
 
-    totals: sum of the loss over images, wrong answers, images, since they were last read. rollbacks: how often the
-    run went back to an earlier state; each halves the learning rate.
+    totals: sum of the loss over images, wrong answers, images, since they were last read.
     """
-
-    rollbacks = 0
 
     def __init__(self, model: nn.Module, stream: Stream, recipe: Recipe, rule: str, workers: Workers) -> None:
         self.model, self.stream, self.recipe, self.rule, self.workers = model, stream, recipe, rule, workers
@@ -79,8 +76,7 @@ class TrainStep:
             self.margin.fill_(losses.spread_margin(step / self.total) if linear else losses.spread_margin_by_step(step))
 
     def rates(self, step: int) -> Rates:
-        rates = scheduled(self.recipe.schedule, self.recipe.optimiser.lr, step, self.total, self.stream.steps)
-        return rates._replace(lr=rates.lr * 0.5**self.rollbacks)
+        return scheduled(self.recipe.schedule, self.recipe.optimiser.lr, step, self.total, self.stream.steps)
 
     def advance(self, index: Tensor, noise: Tensor) -> None:
         """index (B,), noise (B, columns): the whole step, in `accumulate` parts."""
