@@ -114,7 +114,7 @@ def decoder(spec: Any, value: bool | Sequence[int]) -> Any:
 
 
 def original(spec: Any, value: bool) -> Any:
-    """Start and primary capsules after dynamic's public code; False leaves the model's own."""
+    """The start of dynamic's public code; False leaves the model's own."""
     return replace(spec, start="original") if value else spec
 
 
