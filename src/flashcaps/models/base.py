@@ -43,8 +43,8 @@ def init_weights(start: str, backbone: nn.Module | None, primary: nn.Module, dec
     public code: a normal cut at two standard deviations, of 0.05 in the backbone and 0.1 in the decoder, biases 0.1;
     squashed primary capsules and capsule layers start as in that code anyway.
     """
-    parts = {"default": (), "kaiming": ((backbone, 0.0), (primary, 0.0)), "original": ((backbone, 0.05), (decoder, 0.1))}
-    for module, std in parts[start]:
+    kaiming, original = ((backbone, 0.0), (primary, 0.0)), ((backbone, 0.05), (decoder, 0.1))
+    for module, std in {"default": (), "kaiming": kaiming, "original": original}[start]:
         for layer in module.modules() if module is not None else ():
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 if start == "kaiming":

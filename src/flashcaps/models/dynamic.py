@@ -8,7 +8,7 @@ from .specs import ConvCaps, Dense, Primary, Route
 
 DYNAMIC = Route("dynamic", iterations=3)
 CONV9 = Conv(256, kernel=9)
-PHOTO9 = Conv(256, kernel=9, standardise=True)  # three quarters of a photograph's power are a constant
+PHOTO9 = Conv(256, kernel=9, standardise=True)  # most of a photograph's power is a constant
 PRIMARY = Primary(types=32, dim=8, kernel=9, stride=2)
 RESNET_PRIMARY = Primary(types=32, dim=8, kernel=9, shares=256)  # of features that batch normalisation makes larger
 DECODER = (512, 1024)

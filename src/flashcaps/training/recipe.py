@@ -128,9 +128,9 @@ class Optimiser:
 class Schedule:
     """Of the learning rate, starting from the optimiser's lr.
 
-    exponential: times `factor` every `every` steps, in stairs or `smooth`, down to `floor`. steps: times `factor` at the epochs `milestones`. one_cycle: linear
-    from `start_lr` to lr over the share `warmup` of the run, cosine back to it; `momentum` goes from its first to its
-    second value and back. cosine: linear warm-up, then cosine to 0.
+    exponential: times `factor` every `every` steps, in stairs or `smooth`, down to `floor`. steps: times `factor` at
+    the epochs `milestones`. one_cycle: linear from `start_lr` to lr over the share `warmup` of the run, cosine back to
+    it; `momentum` goes from its first to its second value and back. cosine: linear warm-up, then cosine to 0.
     """
 
     kind: Literal["constant", "exponential", "steps", "one_cycle", "cosine"] = "constant"
