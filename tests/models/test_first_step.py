@@ -21,17 +21,18 @@ NETWORKS = {repr(replace(spec, classes=3)): name for name, spec in CAPSULES.item
 
 
 def first_step(name: str, **overrides: Any) -> tuple[list[float], list[float]]:
-    """Mean length of the primary capsules, and loss, before and after one step at 1e-3 on eight digits."""
+    """Mean length of the primary capsules, and loss, before and after one step at 1e-3 on a digit of each class."""
     torch.manual_seed(0)
     model: Any = create_model(name, decoder=False, **overrides)
     digits, (channels, *size) = load_data("digits").train, model.image
-    images = F.interpolate(digits.images[:8] / 255, size, mode="bilinear").expand(-1, channels, -1, -1)
+    one_of_each = [digits.labels.tolist().index(k) for k in range(10)]
+    images = F.interpolate(digits.images[one_of_each] / 255, size, mode="bilinear").expand(-1, channels, -1, -1)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
     lengths, losses = [], []
     for last in (False, True):
         with torch.set_grad_enabled(not last):
             u = model.primary(model.backbone(images)).pose
-            loss = margin_loss(model.head(model.capsules(u)), digits.labels[:8] % model.classes)
+            loss = margin_loss(model.head(model.capsules(u)), torch.arange(10) % model.classes)
         lengths.append(length(u).mean().item())
         losses.append(loss.item())
         if not last:

@@ -137,7 +137,7 @@ def test_the_original_start_which_leaves_a_given_module_alone() -> None:
         # a normal cut at two standard deviations has 0.8796 of its own
         assert layer.weight.std().item() == pytest.approx(0.8796 * std, rel=0.03)
         assert_near(layer.bias, bias)
-    assert model.primary.shares == 32
+    assert (model.primary.shares, model.primary.shift) == (32, 0.1)
     given = nn.Conv2d(1, 4, 3)
     before = given.weight.clone()
     model = create_model("capsnet_tiny", backbone=given, original=True)
@@ -146,7 +146,7 @@ def test_the_original_start_which_leaves_a_given_module_alone() -> None:
 
 
 def test_the_authors_network_for_cifar10() -> None:
-    """"Same" padding, 9,216 children, a tenth of bias, and one share more than types for "none of the above"."""
+    """"Same" padding, 9,216 children, a bias, and one share more than types for "none of the above"."""
     with torch.device("meta"):
         model = create_model("capsnet_cifar10")
     layer = model.capsules.layers[0]

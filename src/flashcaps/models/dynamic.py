@@ -10,7 +10,7 @@ DYNAMIC = Route("dynamic", iterations=3)
 CONV9 = Conv(256, kernel=9)
 PHOTO9 = Conv(256, kernel=9, standardise=True)  # most of a photograph's power is a constant
 PRIMARY = Primary(types=32, dim=8, kernel=9, stride=2)
-RESNET_PRIMARY = Primary(types=32, dim=8, kernel=9, shares=256)  # of features that batch normalisation makes larger
+RESNET_PRIMARY = Primary(types=32, dim=8, kernel=9, shares=512)  # of features that batch normalisation makes larger
 DECODER = (512, 1024)
 
 
@@ -50,8 +50,8 @@ def capsnet_svhn() -> Capsules:
 
 def capsnet_tiny() -> Capsules:
     """dynamic, Fig. 1: digits on a laptop, in a minute."""
-    stem = Conv(32, kernel=5, stride=2)
-    return Capsules((1, 28, 28), 10, DYNAMIC, stem, Primary(types=8, dim=8, kernel=5, stride=2), (Dense(),), (128, 256))
+    primary = Primary(types=8, dim=8, kernel=5, stride=2, shares=0)  # a kernel of 800 numbers survives PyTorch's start
+    return Capsules((1, 28, 28), 10, DYNAMIC, Conv(32, kernel=5, stride=2), primary, (Dense(),), (128, 256))
 
 
 def dynamic_simple_cifar10() -> Capsules:
@@ -77,5 +77,5 @@ def dynamic_resnet_cifar100() -> Capsules:
 def dynamic_diverse() -> Capsules:
     """attention, Fig. 5: one or two digits, 36 x 36, vector poses routed by agreement."""
     stem = Conv(1024, kernel=3, stride=2, padding=1)
-    primary = Primary(types=16, dim=64, kernel=3, stride=2, shares=64)
+    primary = Primary(types=16, dim=64, kernel=3, stride=2, shares=32)
     return Capsules((1, 36, 36), 10, DYNAMIC, stem, primary, (ConvCaps(16, 64, kernel=3), Dense(dim=64)))

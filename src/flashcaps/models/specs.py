@@ -118,6 +118,7 @@ class Primary:
     bias: bool = True
     batch_norm: bool = False
     shares: int | None = None
+    shift: float = 0.0
 
     def build(self, features: Image, route: Route) -> tuple[PrimaryCapsules, Grid]:
         channels, h, w = features

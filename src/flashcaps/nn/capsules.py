@@ -48,10 +48,10 @@ class PrimaryCapsules(FiniteModule):
     form: "squash" (dynamic: vectors), "sigmoid" (em: poses and activations), "norm" (attention: LayerNorm poses),
     "score" (heinsen: poses and scores). batch_norm: before each convolution.
 
-    shares: the form "squash" is squash(convolution / shares + 0.1), whose weights start from a normal of 0.1 cut at two
-    standard deviations. So has dynamic's public code it, where the types share out a place by one step of routing:
-    None counts `types`; a leaky layer above has one more. A step of Adam at 1e-3 is then a hundredth of these weights;
-    of PyTorch's (kernels of 9 x 9 x 256) it is a quarter, which saturates every capsule at once. 0 is plain squash.
+    shares: "squash" is squash(convolution / shares + shift), whose weights start from a normal of 0.1 cut at two
+    standard deviations, so that a step of Adam at 1e-3 changes them by a hundredth. None is `types`: in dynamic's public
+    code the types of a place share it out in one step of routing, and shift is 0.1. shares=0 is plain squash from
+    PyTorch's start, of which that step is a quarter where kernels are 9 x 9 x 256: all capsules saturate at once.
 
     (B, channels, H, W) -> pose (B, types, H', W', dim), activation (B, types, H', W') or None.
     """
@@ -69,6 +69,7 @@ class PrimaryCapsules(FiniteModule):
         bias: bool = True,
         batch_norm: bool = False,
         shares: int | None = None,
+        shift: float = 0.0,
     ) -> None:
         super().__init__()
         check_choice("form", form, PRIMARY_FORMS)
@@ -76,7 +77,7 @@ class PrimaryCapsules(FiniteModule):
         shares = types if shares is None else shares
         check_sizes(0, padding=padding, shares=shares)
         self.in_channels, self.reach = in_channels, kernel - 2 * padding
-        self.types, self.dim, self.form, self.shares = types, dim, form, shares
+        self.types, self.dim, self.form, self.shares, self.shift = types, dim, form, shares, shift
 
         def convolution(channels: int) -> nn.Module:
             conv = nn.Conv2d(in_channels, channels, kernel, stride, padding, bias=bias)
@@ -114,7 +115,7 @@ class PrimaryCapsules(FiniteModule):
         b, _, h, w = x.shape
         pose = x.view(b, self.types, self.dim, h, w).permute(0, 1, 3, 4, 2)  # the pose of one capsule at one place
         if self.form == "squash":
-            return Routed(squash_poses(pose, 1 / self.shares, 0.1) if self.shares else squash_poses(pose))
+            return Routed(squash_poses(pose, 1 / (self.shares or 1), self.shift))
         if self.norm is not None:
             return Routed(layer_norm_poses(pose, self.norm.weight, self.norm.bias, self.norm.eps))
         assert self.activation is not None
