@@ -38,7 +38,7 @@ def capsnet_cifar10() -> Capsules:
 
 def capsnet_smallnorb() -> Capsules:
     """dynamic, 7: stereo pairs, 32 x 32 crops."""
-    primary = replace(PRIMARY, shares=64)  # with half the classes, twice the children's weight
+    primary = replace(PRIMARY, shares=128)  # on each of half the classes a child has twice the weight
     return Capsules((2, 32, 32), 5, DYNAMIC, PHOTO9, primary, (Dense(),), DECODER)
 
 

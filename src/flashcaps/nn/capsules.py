@@ -49,8 +49,8 @@ class PrimaryCapsules(FiniteModule):
     "score" (heinsen: poses and scores). batch_norm: before each convolution.
 
     shares: "squash" is squash(convolution / shares + shift), whose weights start from a normal of 0.1 cut at two
-    standard deviations, so that a step of Adam at 1e-3 changes them by a hundredth. None is `types`: in dynamic's public
-    code the types of a place share it out in one step of routing, and shift is 0.1. shares=0 is plain squash from
+    standard deviations, so that a step of Adam at 1e-3 changes them by a hundredth. None is `types`: in the public code
+    of dynamic the types of a place share it out in one step of routing, and shift is 0.1. 0 is plain squash from
     PyTorch's start, of which that step is a quarter where kernels are 9 x 9 x 256: all capsules saturate at once.
 
     (B, channels, H, W) -> pose (B, types, H', W', dim), activation (B, types, H', W') or None.
