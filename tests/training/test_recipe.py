@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from flashcaps.data import DATA
 from flashcaps.models import create_model, list_models
 from flashcaps.models.registry import MODELS
-from flashcaps.nn.backbones import Conv
+from flashcaps.nn.backbones import Conv, Standardise
 from flashcaps.training import loader as sources
 from flashcaps.training.batches import Share
 from flashcaps.training.distributed import Workers
@@ -69,8 +70,6 @@ TRAINED = {
     "capsnet_mnist": (0.001, 0.96, 2000, 128),
     "capsnet_mnist_original": (0.001, 0.96, 2000, 128),
     "capsnet_multimnist": (0.001, 0.96, 20_000, 128),
-    "discriminative_mnist_l1_norec": (0.001, 0.5, 1000, 32),
-    "discriminative_mnist_l2_norec": (0.001, 0.5, 1000, 32),
     "discriminative_fashion_l1_norec": (0.001, 0.96, 1000, 128),
     "discriminative_fashion_l2_norec": (0.001, 0.96, 1000, 128),
 }
@@ -97,6 +96,15 @@ def test_toys_are_cropped_and_lit_at_random_for_em() -> None:
     assert (recipe.data.resize, recipe.augment.crop, recipe.augment.contrast) == (48, 32, (0.5, 1.5))
     assert recipe.augment.brightness == pytest.approx(32 / 255, abs=1e-5)
     assert recipe.loss.kind == "logit_cross_entropy"
+
+
+def test_photographs_are_standardised_or_batch_normalised_at_once() -> None:
+    photographs = ("cifar10", "cifar100", "svhn", "smallnorb", "synthetic_norb", "fashion_mnist")
+    for recipe in (r for r in map(read_recipe, list_recipes()) if r.data.name in photographs):
+        with torch.device("meta"):
+            model: Any = create_model(recipe.model.name, **recipe.model.overrides)
+        first = [m for m in model.modules() if isinstance(m, Standardise | nn.BatchNorm2d | nn.Conv2d)][:2]
+        assert not all(isinstance(m, nn.Conv2d) for m in first), recipe.name
 
 
 def test_model_that_is_not_reconstructing_has_no_decoder() -> None:

@@ -108,7 +108,10 @@ class Loss:
 
 @dataclass(frozen=True)
 class Optimiser:
-    """momentum belongs to sgd and muon; betas and eps to all but sgd."""
+    """momentum belongs to sgd and muon; betas and eps to all but sgd.
+
+    transforms: muon takes a capsule layer's weight (J, d, G, h) as the matrix of its map, (J h) x (d G).
+    """
 
     kind: Literal["adam", "adamw", "sgd", "radam", "muon"] = "adam"
     lr: float = number(1e-3, 0, 1e6)
@@ -117,20 +120,23 @@ class Optimiser:
     weight_decay: float = number(0.0, 0, 1e3)
     momentum: float = number(0.0, 0, BELOW_1)
     nesterov: bool = False
+    transforms: bool = False
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Of the learning rate, starting from the optimiser's lr.
 
-    exponential: times `factor` every `every` steps. steps: times `factor` at the epochs `milestones`. one_cycle: linear
-    from `start_lr` to lr over the share `warmup` of the run, cosine back to it; `momentum` goes from its first to its
-    second value and back. cosine: linear warm-up, then cosine to 0.
+    exponential: times `factor` every `every` steps, in stairs or `smooth`, down to `floor`. steps: times `factor` at
+    the epochs `milestones`. one_cycle: linear from `start_lr` to lr over the share `warmup` of the run, cosine back to
+    it; `momentum` goes from its first to its second value and back. cosine: linear warm-up, then cosine to 0.
     """
 
     kind: Literal["constant", "exponential", "steps", "one_cycle", "cosine"] = "constant"
     factor: float = number(0.96, 0, 1e3)
     every: int = number(2000, 1, LARGEST)
+    smooth: bool = False
+    floor: float = number(0.0, 0, 1e6)
     milestones: tuple[int, ...] = number((), 0, LARGEST)
     warmup: float = number(0.0, 0, 1)
     start_lr: float = number(0.0, 0, 1e6)
@@ -225,6 +231,8 @@ class Recipe:
              train.accumulate),
             ("schedule.momentum", momentum and not two_values, "two values and optimiser.kind='radam'",
              f"{momentum} and {kind!r}"),
+            ("optimiser.transforms", self.optimiser.transforms and kind != "muon", "optimiser.kind='muon' beside it",
+             repr(kind)),
             ("loss.label_smoothing", self.loss.label_smoothing and self.loss.kind != "cross_entropy",
              "loss.kind='cross_entropy' beside it", repr(self.loss.kind)),
             ("augment.padding", augment.padding and not augment.crop,
