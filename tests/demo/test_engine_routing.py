@@ -44,8 +44,10 @@ def compare(found: dict[str, Any], expected: Routed) -> None:
         if x is not None:
             assert_near(torch.tensor(found["last"][name], dtype=torch.float64).view(x.shape), x, 1e-6, name)
     for got, step in zip(found["steps"], expected.history or (), strict=True):
-        for name in ("coupling", "pose"):
+        for name in ("coupling", "pose", "activation"):
             x = getattr(step, name)
+            if x is None:
+                continue
             assert_near(torch.tensor(got[name], dtype=torch.float64).view(x.shape), x, 1e-6, f"step's {name}")
 
 
