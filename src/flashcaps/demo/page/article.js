@@ -39,7 +39,7 @@ const SECTIONS = [
     title: "Agreement is not a coincidence",
     paragraphs: [
       [
-        "Imagine ten people who saw a bag being stolen, and each describes the thief. If the descriptions have nothing to do with each other, you learn little. If five of them say the same, that is hardly chance: they will have seen the same man. Votes are such descriptions, with sixteen numbers instead of a height and a hair colour. Where a seven is really there, the votes for a seven that its strokes make lie close to each other. The votes for a three, made by the same strokes, point all over the place.",
+        "Imagine ten people who saw a bag being stolen, and each describes the thief. If the descriptions have nothing to do with each other, you learn little. If five of them say the same, that is hardly chance: they will have seen the same man. Votes are such descriptions, with sixteen numbers instead of a height and a hair colour. Where a seven is really there, the votes for a seven that its strokes make should lie close to each other, and the votes for a three, made by the same strokes, should point all over the place. How well a network has learned that differs, and you can look.",
         { view: "routing", step: -1, zoom: null, spot: ".plane-card" },
       ],
       [
@@ -60,11 +60,11 @@ const SECTIONS = [
         { view: "routing", ...opening, step: 1, zoom: null, spot: ".tree-card" },
       ],
       [
-        "The digit this page opens on was chosen because its answer changes on the way: the first round is wrong, the last is right. Look for such cases yourself. Many pictures are decided in the first round, and routing only makes the answer firmer; for some networks here that is the rule. You can also ask for more rounds than the network was trained with. More is not always better: it never learned what to do with them.",
+        "The digit this page opens on was chosen because its answer changes on the way: the first round is wrong, the last is right. Look for such cases yourself. Many pictures are decided in the first round, and routing only makes the answer firmer; for some networks that is the rule. You can also ask for more rounds than the network was trained with. More is not always better: it never learned what to do with them.",
         { view: "draw", ...opening },
       ],
       [
-        "How decided the shares are can be put in one number, their [entropy]. If a small capsule gives everything to one class, it is zero. If it gives all ten the same, it is the logarithm of ten, about 2.3. The curve always shows the whole range between the two. In some networks it falls far; in others it hardly leaves the top, and yet their answers are good. Then the couplings matter less than the votes, and it would be wrong to draw them as if they decided everything.",
+        "How decided the shares are can be put in one number, their [entropy]. If a small capsule gives everything to one class, it is zero. If it gives all ten the same, it is the logarithm of ten, about 2.3. The curve always shows the whole range between the two. In some networks it falls far; in others it may hardly leave the top while the answers are good all the same. Then the couplings matter less than the votes, and it would be wrong to draw them as if they decided everything.",
         { view: "routing", step: -1, zoom: null, spot: ".charts" },
       ],
     ],

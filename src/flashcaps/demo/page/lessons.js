@@ -1,6 +1,6 @@
 /** The stops of the tour: a view, what of it to look at, and words with the person's own numbers. */
 
-import { change, measureOf, verdict } from "./captions.js";
+import { change, measureOf, story, verdict } from "./captions.js";
 import { number, percent, spoken } from "./dom.js";
 import { leaders, shares } from "./measures.js";
 import { recognised } from "./pairs.js";
@@ -69,9 +69,9 @@ export const LESSONS = [
     view: "routing",
     target: ".tree-card",
     set: { step: 0, zoom: null, parent: null },
-    words: ({ model }) => [
-      "Each small capsule makes a guess for each digit: if I am part of a 3, that 3 looks like this. Such a guess is a [vote].",
-      `How much of its vote a digit gets is the [coupling]. It begins with no preference: lines to all ${model.classes.length} classes, and all are hairlines.`,
+    words: (answer) => [
+      "Each small capsule makes a guess for each digit: if I am part of a 3, that 3 looks like this. Such a guess is a [vote]. How much of it a digit gets is the [coupling].",
+      story(answer, 0)[0],
     ],
   },
   {

@@ -162,6 +162,7 @@ export function createZoom(app) {
   let answer = null;
   let asked = "";
   let stage = 0; // how far it is told
+  let opener = null; // what had the focus before
   const title = h("h2", { tabindex: -1 });
   const body = h("ol", { class: "zoom-steps" });
   const close = () => store.set({ zoom: null });
@@ -308,7 +309,10 @@ export function createZoom(app) {
       const fits =
         state.zoom && state.zoom[0] < cells && state.zoom[1] < count && state.zoom[2] < answer.model.classes.length;
       const opened = element.hidden && Boolean(fits);
+      const closed = !element.hidden && !fits;
+      if (opened) opener = /** @type {any} */ (document.activeElement);
       element.hidden = !fits;
+      if (closed) requestAnimationFrame(() => opener?.focus({ preventScroll: true })); // once the overview is back
       if (!fits) {
         asked = "";
         stage = 0;
