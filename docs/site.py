@@ -54,8 +54,8 @@ def on_page_content(content: str, **_: Any) -> str:
 
 def main() -> None:
     assemble()
-    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--clean", "--quiet"], cwd=ROOT, check=True)
-    subprocess.run([sys.executable, "-m", "flashcaps", "demo", "--build", str(SITE / "explainer")], cwd=ROOT, check=True)
+    for command in (["mkdocs", "build", "--clean", "--quiet"], ["flashcaps", "demo", "--build", SITE / "explainer"]):
+        subprocess.run([sys.executable, "-m", *command], cwd=ROOT, check=True)
     print(f"{SITE}: python3 -m http.server -d {SITE.relative_to(ROOT)}")
 
 
