@@ -47,7 +47,7 @@ def measure(url: str) -> dict[str, Any]:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page()
         loaded: list[Any] = []
-        page.on("response", loaded.append)
+        page.on("response", lambda response: loaded.append(response))
         begun = time.monotonic()
         page.goto(f"{url}#v=draw")
         page.wait_for_function("() => document.querySelector('[data-testid=winner]')?.textContent.trim()")

@@ -7,7 +7,6 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +96,8 @@ RELATIVE = Route("em", options={"relative": True, "norm_activation": True, "beta
 GATED = Route("attention", iterations=2, options={"activation": True, "initial": "learned", "norm": False})
 SMALL = {
     "dynamic": small(Route("dynamic", options={"prior": True, "bias": True, "leaky": True}), TYPE, padding=1),
-    "dynamic original": replace(small(Route("dynamic")), start="original"),
+    "dynamic plain": small(Route("dynamic"), shares=0),
+    "dynamic shifted": small(Route("dynamic"), shares=7, shift=0.1),
     "dynamic over positions": small(Route("dynamic", options={"over": "positions"}), TYPE, conv(pool="max"), kernel=1),
     "dynamic hidden": small(Route("dynamic"), (Dense(6, 4), Dense(dim=3)), conv(standardise=True, norm="before")),
     "em": small(Route("em"), TYPE, conv(activation="leaky_relu", norm="after")),

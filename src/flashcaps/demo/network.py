@@ -96,8 +96,7 @@ class Description:
         if module.activation is not None:
             parts["activation"] = self.plain(f"{path}.activation", module.activation)
         norm = {} if module.norm is None else {"norm": self.norm(f"{path}.norm", module.norm)}
-        shares = getattr(module, "shares", 32 * getattr(module, "original", False))
-        own = {"types": module.types, "dim": module.dim, "form": module.form, "shares": shares}
+        own = {key: getattr(module, key) for key in ("types", "dim", "form", "shares", "shift")}
         return {"type": "primary"} | own | parts | norm
 
     def head(self, path: str, module: nn.Module) -> Layer:

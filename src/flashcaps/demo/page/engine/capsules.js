@@ -26,7 +26,7 @@ export function primary(features, layer, tensor) {
     pose[n] = data[(t * dim + (n % dim)) * size + at];
   });
   let [activation, kind] = [null, null];
-  if (form === "squash") pose = squash(layer.shares ? pose.map((v) => v / layer.shares + 0.1) : pose, dim);
+  if (form === "squash") pose = squash(pose.map((v) => v / (layer.shares || 1) + layer.shift), dim);
   else if (form === "norm") {
     pose = layerNorm(pose, dim, tensor(layer.norm.weight), tensor(layer.norm.bias), layer.norm.eps);
   } else {
