@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flashcaps.functional import discriminative_update as reference_update
-from flashcaps.kernels.common import blocks as _blocks
+from flashcaps.kernels import votes as _blocks
 from flashcaps.kernels.discriminative import discriminative_update, weighted_sum
 from flashcaps.kernels.votes import Votes
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from flashcaps.kernels.common import blocks as _blocks
+from flashcaps.kernels import votes as _blocks
 
 from ..layer_cases import LayerCase, assert_same, outputs, run_layer
 from .twins import TINY, Twins

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from flashcaps import ConvCapsules, DenseCapsules
+from flashcaps.kernels import votes as _blocks
 from flashcaps.kernels.attend import matrix as _attend
-from flashcaps.kernels.common import blocks as _blocks
 from flashcaps.kernels.fit import matrix as _fit
 from flashcaps.nn.capsules import CapsuleLayer
 

@@ -9,9 +9,8 @@ from ..routing.contract import Routed, Step
 from ..routing.discriminative import ascend, label_signs
 from ..routing.math import Softmax, length, over_parents
 from .attend.matrix import combine
-from .common.blocks import add_up, children_per_block, recompute, split_children
 from .common.norm import squash_poses
-from .votes import Votes
+from .votes import Votes, add_up, children_per_block, recompute, split_children
 
 
 def weighted_sum(votes: Votes, coefficients: Tensor, triton: bool = False) -> Tensor:

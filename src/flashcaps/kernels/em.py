@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..routing.checks import check_iterations
+from ..routing.checks import check_iterations, check_per_iteration
 from ..routing.contract import Routed
-from ..routing.em import per_iteration
 from ..routing.math import Softmax, over_parents
 from .fit.matrix import Fit, Rule, couplings
 from .votes import Votes, Windows
@@ -38,8 +37,8 @@ def em_routing(
         from .fit.triton import TritonFit as kind
     fit = kind(votes, activation, softmax=softmax)
     cost = votes.shape[3] * beta_u if beta_u.ndim == 1 else beta_u.sum(-1)  # (J,): sum_h beta_u, summed first
-    scales = per_iteration("inverse_temperature", inverse_temperature, iterations)
-    taus = per_iteration("sharpness", sharpness, iterations)
+    scales = check_per_iteration("inverse_temperature", inverse_temperature, iterations)
+    taus = check_per_iteration("sharpness", sharpness, iterations)
     rule = Rule(scales, beta_a, cost, spread=True, sharpness=taus)
     steps = fit.route(rule, eps)
     c, history = couplings(fit, steps, rule, record, coupling)

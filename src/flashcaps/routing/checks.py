@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -57,6 +57,17 @@ def check_number(name: str, value: float, least: float = -math.inf) -> None:
     if not (math.isfinite(value) and value >= least):
         raise ValueError(f"{name}: expected a finite number{f' of at least {least:g}' * (least > -math.inf)}, "
                          f"got {value}")
+
+
+def check_per_iteration(name: str, value: float | Sequence[float], iterations: int) -> tuple[float, ...]:
+    """One number for each iteration."""
+    if not isinstance(value, list | tuple):
+        value = (cast(float, value),) * iterations
+    if len(value) != iterations:
+        raise ValueError(f"{name}: expected one number, or one for each of {iterations} iterations, got {len(value)}")
+    for x in value:
+        check_number(name, x)
+    return tuple(float(x) for x in value)
 
 
 def check_tensor(name: str, x: Tensor) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,7 @@ from .checks import (
     check_iterations,
     check_number,
     check_overflow,
+    check_per_iteration,
     check_tensor,
     check_votes,
 )
@@ -49,17 +50,6 @@ def inverse_temperature(iterations: int) -> tuple[float, ...]:
     """lambda_t = 0.01 (1 - 0.95^(t+1)), t = 0, 1, ..."""
     check_iterations(iterations)
     return tuple(0.01 * (1 - 0.95 ** (t + 1)) for t in range(iterations))
-
-
-def per_iteration(name: str, value: float | Sequence[float], iterations: int) -> tuple[float, ...]:
-    """One number for each iteration."""
-    if not isinstance(value, list | tuple):
-        value = (cast(float, value),) * iterations
-    if len(value) != iterations:
-        raise ValueError(f"{name}: expected one number, or one for each of {iterations} iterations, got {len(value)}")
-    for x in value:
-        check_number(name, x)
-    return tuple(float(x) for x in value)
 
 
 def rising_sharpness(iterations: int, dim: int) -> tuple[float, ...]:
@@ -111,8 +101,8 @@ def em_routing(
     check_given("activation", activation, (b, i), "one per child")
     check_given("beta_u", beta_u, [(j,), (j, d)], "one per parent, or per parent and pose element")
     check_given("beta_a", beta_a, (j,), "one per parent")
-    schedule = per_iteration("inverse_temperature", inverse_temperature, iterations)
-    taus = per_iteration("sharpness", sharpness, iterations)
+    schedule = check_per_iteration("inverse_temperature", inverse_temperature, iterations)
+    taus = check_per_iteration("sharpness", sharpness, iterations)
     if mask is not None:
         check_tensor("mask", mask)
     check_devices(votes, activation=activation, beta_u=beta_u, beta_a=beta_a, mask=mask)
@@ -169,7 +159,7 @@ class EM(Routing):
         for name in ("inverse_temperature", "sharpness"):
             value = getattr(self, name)
             if value is not None:
-                per_iteration(name, value, self.iterations)
+                check_per_iteration(name, value, self.iterations)
 
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         start = {"beta_u": self.beta_u, "beta_a": self.beta_a}
@@ -196,15 +186,15 @@ class EM(Routing):
         self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
     ) -> Routed:
         schedule: float | Sequence[float] | None = self.inverse_temperature
-        dim = votes.shape[3]
+        shape = votes.shape  # (B, I, J, D)
         if schedule is None:
             schedule = 1.0 if self.relative else inverse_temperature(self.iterations)
         tau: float | Sequence[float] | None = self.sharpness
         if tau is None:
-            tau = rising_sharpness(self.iterations, dim) if self.relative else 1.0
+            tau = rising_sharpness(self.iterations, shape[3]) if self.relative else 1.0
         if self.relative:  # lambda (beta_a - cost / (n_0 D)) is lambda / (n_0 D) (n_0 D beta_a - cost)
-            whole = even_share(votes.shape, common.get("softmax", over_parents)) * dim
-            schedule = tuple(x / whole for x in per_iteration("inverse_temperature", schedule, self.iterations))
+            whole = even_share(shape, common.get("softmax", over_parents)) * shape[3]
+            schedule = tuple(x / whole for x in check_per_iteration("inverse_temperature", schedule, self.iterations))
             learned = learned | {"beta_a": whole * learned["beta_a"]}
         return function(
             votes,

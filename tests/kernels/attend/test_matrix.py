@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from flashcaps.kernels import votes as blocks
 from flashcaps.kernels.attend.matrix import Attend
-from flashcaps.kernels.common import blocks
 from flashcaps.kernels.votes import Votes
 
 from ...conftest import assert_near

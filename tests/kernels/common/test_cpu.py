@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from flashcaps import DenseCapsules
+from flashcaps.kernels import votes as blocks
 from flashcaps.kernels.attend.cpu import AttendStep, Options
-from flashcaps.kernels.common import blocks
 from flashcaps.kernels.common.cpu import Gradients, Workspace, children_blocks, fits, sources_of
 from flashcaps.kernels.fit.cpu import FitStep, Inputs
 from flashcaps.kernels.fit.matrix import Fit

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashcaps.kernels.common import blocks as _blocks
+from flashcaps.kernels import votes as _blocks
 from flashcaps.kernels.fit.matrix import Fit, block_moments, merge, spread_of_attended
 from flashcaps.kernels.votes import Votes
 from flashcaps.routing.math import over_parents

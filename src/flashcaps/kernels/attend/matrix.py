@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from ...routing.math import Softmax, over_parents
-from ..common.blocks import add_up, children_per_block, recompute, split_children
 from ..common.cpu import Source, fits, sources_of
-from ..votes import Votes
+from ..votes import Votes, add_up, children_per_block, recompute, split_children
 from .cpu import AttendStep, Options
 
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ...routing.math import OverPositions, Softmax, over_parents
+from .. import votes as _votes
 from ..votes import Votes
-from . import blocks as _blocks
 
 FEWEST = 8  # children in a block, before the batch is cut instead
 
@@ -69,7 +69,7 @@ def sources_of(votes: Votes, softmax: Softmax) -> list[Source]:
     u, weight = votes
     _, _, j, d = votes.shape
     whole = softmax.child.shape[0] if isinstance(softmax, OverPositions) else 1
-    fit = max(_blocks.BUDGET["cpu"] // (FEWEST * d * j), math.isqrt(u.shape[0]))
+    fit = max(_votes.BUDGET["cpu"] // (FEWEST * d * j), math.isqrt(u.shape[0]))
     rows = max(fit // whole, 1) * whole
     transforms = weight.permute(2, 1, 3, 0).contiguous()
     return [Source(x.permute(1, 2, 0, 3, 4).contiguous(), transforms) for x in u.split(rows)]
@@ -83,7 +83,7 @@ def children_blocks(source: Source, softmax: Softmax) -> list[Block]:
     g, r = source.u.shape[:2]
     b, d, j = source.block
     whole = softmax.kernel if isinstance(softmax, OverPositions) else 1
-    fit = max(_blocks.BUDGET["cpu"] // (b * d * j), math.isqrt(g * r))  # never so many that starting them is the cost
+    fit = max(_votes.BUDGET["cpu"] // (b * d * j), math.isqrt(g * r))  # never so many that starting them is the cost
     fit = max(fit // whole, 1) * whole
     across, within = max(fit // r, 1), min(fit, r)
     blocks = []

@@ -19,9 +19,8 @@ from torch import Tensor
 from ...routing.contract import Step
 from ...routing.math import Softmax, log_density, over_parents
 from ..attend.matrix import project
-from ..common.blocks import children_per_block, recompute, split_children
 from ..common.cpu import fits, sources_of
-from ..votes import Votes
+from ..votes import Votes, children_per_block, recompute, split_children
 from .cpu import FitStep, Inputs
 
 

@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashcaps.kernels.common import blocks
-from flashcaps.kernels.common.blocks import children_per_block, recompute, split_children
-from flashcaps.kernels.votes import Votes, covered
+from flashcaps.kernels import votes as blocks
+from flashcaps.kernels.votes import Votes, children_per_block, covered, recompute, split_children
 from flashcaps.routing.math import OverPositions, over_parents
 
-from ...conftest import assert_near
-from ...layer_cases import make_votes
+from ..conftest import assert_near
+from ..layer_cases import make_votes
 
 
 def votes(groups: int, repeats: int) -> Votes:
