@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from typing import Any
 
 from ..training.recipe import Recipe, list_recipes
@@ -45,7 +46,7 @@ def ablation(run: Run) -> Drawn:
 
 def training(recipe: Recipe) -> tuple[Any, ...]:
     """Everything a run is trained with, except its seed."""
-    return *length(recipe), recipe.optimiser, recipe.augment, recipe.loss
+    return replace(recipe.train, seed=0), recipe.schedule, recipe.optimiser, recipe.augment, recipe.loss
 
 
 def ablated(f: Facts) -> str:

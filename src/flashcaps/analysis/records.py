@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -80,8 +79,9 @@ def trained_alike(rows: Rows, key: Callable[[Recipe], Any], bar: Callable[[Facts
 
 
 def length(recipe: Recipe) -> tuple[Any, ...]:
-    """How long a run trains and how its learning rate changes; losses and optimisers are each model's own."""
-    return replace(recipe.train, seed=0), recipe.schedule
+    """How long a run trains; losses, optimisers and their schedules are each model's own."""
+    spec = recipe.train
+    return spec.epochs, spec.steps, spec.batch, spec.stop_error, spec.select
 
 
 def not_measured(absent: dict[str, str]) -> str:
