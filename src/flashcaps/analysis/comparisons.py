@@ -6,7 +6,7 @@ import statistics
 from dataclasses import replace
 from typing import Any
 
-from ..training.recipe import Recipe, list_recipes
+from ..training.recipe import Recipe, list_recipes, read_recipe
 from .figure import DoesNotApply, Drawn, Run
 from .records import Facts, Rows, accuracy, known, length, missing_sentence, not_measured, trained_alike
 from .style import BLUE, COLOURS, INK, MUTED, RED, grid, styled, subplots
@@ -65,8 +65,8 @@ def ablated(f: Facts) -> str:
 def diverse(run: Run) -> Drawn:
     """Models on DiverseMultiMNIST: accuracy and parameters beside the paper's (attention, Fig. 5)."""
     rows: dict[str, dict[str, Any]] = {}
-    measured = [(record, f) for record, f in known(run)
-                if f.recipe.data.name == "diverse_multimnist" and not f.changed]
+    measured = [(record, f) for record, f in known(run) if f.recipe.data.name == "diverse_multimnist"
+                and f.changed == read_recipe(f.recipe.name).model.overrides]
     for record, f in trained_alike(measured, length, lambda f: f.recipe.name):
         row = rows.setdefault(record["recipe"], {"values": [], "parameters": record["parameters"],
                                                  "paper": f.recipe.claim.value})
