@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import random
+import signal
 import threading
 import time
 from pathlib import Path
@@ -45,9 +47,12 @@ def _two_runs(folder: Path, k: int, row: Row) -> None:
     name, alone = f"run-{k}", f"alone-{k}"
     first = start(folder, name)
     first.wait_for(lambda: lines_of(folder / name) >= 2)
+    assert first.process.pid is not None
+    os.kill(first.process.pid, signal.SIGSTOP)  # it would be done before the others have begun
     others = [Child(train_arguments(folder, name, flag), folder / f"{name}{flag}.log")
               for flag in ("--fresh", "--resume")]  # fmt: skip
     codes = [other.wait() for other in others]
+    os.kill(first.process.pid, signal.SIGCONT)
     reference = start(folder, alone)
     ends = first.wait(), reference.wait()
     wrong = [f"exit codes {codes}"] if codes != [1, 1] else []
