@@ -1,13 +1,10 @@
 /** The iterations of one answer, side by side: step through them, play them, take fewer or more of them. */
 
 import { measureOf } from "./captions.js";
-import { assign, h, icon, number, roving, svg } from "./dom.js";
+import { assign, h, number, roving, svg } from "./dom.js";
 import { leaders } from "./measures.js";
+import { createTransport } from "./transport.js";
 
-const PLAY = "M7 5l12 7-12 7Z";
-const PAUSE = "M8 5v14M16 5v14";
-const BACK = "M15 6l-6 6 6 6";
-const ON = "M9 6l6 6-6 6";
 const PACE = 1500; // ms an iteration is shown for
 const MOST = 10;
 
@@ -27,30 +24,12 @@ function columns(values, lit) {
 export function createRounds(app) {
   const { store } = app;
   let answer = null;
-  let step = 0;
-  let timer = 0;
   let buttons = [];
 
   const last = () => answer.route.routing.steps.length - 1;
-  const go = (to) => answer?.route && store.set({ step: Math.max(0, Math.min(last(), to)) });
-  const tool = (label, path, onclick) =>
-    h("button", { type: "button", class: "round", "aria-label": label, onclick }, icon(path));
-  const play = tool("Play", PLAY, () => (timer ? pause() : start()));
-  const turn = (by) => () => {
-    pause();
-    go(step + by);
-  };
-  const count = h("output", { class: "count" });
-  const transport = h(
-    "div",
-    { class: "transport", role: "group", "aria-label": "Iterations" },
-    tool("Previous iteration", BACK, turn(-1)),
-    play,
-    tool("Next iteration", ON, turn(1)),
-    count,
-  );
+  const transport = createTransport((step) => store.set({ step }), PACE);
   const take = (iterations) => {
-    pause();
+    transport.pause();
     store.set({ iterations, step: -1 });
   };
   const without = h(
@@ -80,21 +59,7 @@ export function createRounds(app) {
   );
   const strip = h("div", { class: "rounds", role: "group", "aria-label": "The answer after each iteration" });
   roving(strip, () => buttons);
-  const element = h("div", { class: "rounds-block" }, h("div", { class: "card-head" }, transport, amount), strip);
-
-  function pause() {
-    clearInterval(timer);
-    timer = 0;
-    play.setAttribute("aria-label", "Play");
-    play.replaceChildren(icon(PLAY));
-  }
-  function start() {
-    if (!answer?.route) return;
-    go(step >= last() ? 0 : step + 1);
-    timer = setInterval(() => (step >= last() ? pause() : go(step + 1)), PACE);
-    play.setAttribute("aria-label", "Pause");
-    play.replaceChildren(icon(PAUSE));
-  }
+  const element = h("div", { class: "rounds-block" }, h("div", { class: "card-head" }, transport.element, amount), strip);
 
   function build() {
     const { route, model } = answer;
@@ -106,10 +71,7 @@ export function createRounds(app) {
           type: "button",
           class: "round-card",
           "aria-label": `After iteration ${t + 1}: ${model.classes[ahead[t]]}, ${measureOf(answer)} ${number(activation[ahead[t]], 2)}`,
-          onclick: () => {
-            pause();
-            go(t);
-          },
+          onclick: () => transport.pick(t),
         },
         h("span", { class: "faint" }, `${t + 1}`),
         h("b", {}, model.classes[ahead[t]]),
@@ -122,21 +84,21 @@ export function createRounds(app) {
 
   return {
     element,
-    pause,
+    pause: transport.pause,
     /** @returns {number} the iteration to show, from 0 */
     update(next, state) {
       if (next !== answer) {
         answer = next;
         build();
       }
-      step = state.step < 0 ? last() : Math.min(state.step, last());
+      const step = state.step < 0 ? last() : Math.min(state.step, last());
       element.hidden = answer.route.routing.signed;
       buttons.forEach((button, t) =>
         assign(button, { "aria-pressed": String(t === step), tabindex: t === step ? 0 : -1 }),
       );
       const ran = last() + 1;
       const own = answer.model.iterations;
-      count.textContent = `Iteration ${step + 1} of ${ran}`;
+      transport.update(step, ran);
       many.value = String(ran);
       howMany.textContent = ran === own ? `${ran}, as trained` : `${ran}; trained with ${own}`;
       without.setAttribute("aria-pressed", String(ran === 1));
