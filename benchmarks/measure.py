@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flashcaps.training.loop import convolutions_last
-from flashcaps.training.step import record, warm_up
+from flashcaps.training.capture import on_side_stream, record
 
 from .workloads import BACKENDS, NO_CAPSULES, Workload
 
@@ -130,7 +130,7 @@ def summary(times: list[float]) -> dict[str, Any]:
 
 def capture(stepper: Stepper, k: int) -> Callable[[], Any]:
     """A graph of the step on the k-th set of inputs, ready to replay; it owns its results."""
-    warm_up(lambda: stepper.step(k))
+    on_side_stream(lambda: stepper.step(k))
     graph, kept = record(lambda: stepper.step(k))
 
     def replay(graph: Any = graph, kept: Any = kept) -> None:

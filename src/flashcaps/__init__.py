@@ -7,6 +7,7 @@ from .nn.coefficients import ascend_coefficients
 from .nn.heads import Activations, Decoder, Lengths, SharedLinear
 from .nn.stack import CapsuleStack
 from .routing import ROUTING, Learned, Routed, Routing, Sizes, Step
+from .training.capture import capture
 from .training.checkpoint import load
 
 __version__ = "0.1.0"
@@ -27,6 +28,7 @@ __all__ = [
     "Sizes",
     "Step",
     "ascend_coefficients",
+    "capture",
     "create_model",
     "functional",
     "list_models",

@@ -31,7 +31,7 @@ from .probe import has_routing_logits, probe_due, probe_logits
 from .recipe import Recipe
 from .results import run_result
 from .run_folder import RunFolder, read_metrics, run_name
-from .step import TrainStep, make_step
+from .step import TrainStep
 
 DEV_STEPS = 20
 
@@ -114,7 +114,7 @@ def train_once(
     model = create_model(recipe.model.name, **sources.options | recipe.model.overrides).to(workers.device)
     if recipe.train.channels_last and workers.device.type == "cuda":
         convolutions_last(model)
-    step, advance = make_step(model, stream, recipe, sources.test.rule, workers)
+    step = TrainStep(model, stream, recipe, sources.test.rule, workers)
     step.rollbacks = run.rollbacks = rollbacks
     if workers.rank == 0:
         run.open(resume)
@@ -123,12 +123,12 @@ def train_once(
         torch.manual_seed(recipe.train.seed + workers.rank)  # dropout differs from process to process
     progress.begin(f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {workers.device}", step.total, at)
     with StopSignals() as stop:
-        at = train_loop(step, advance, sources, run, at, progress, stop)
+        at = train_loop(step, sources, run, at, progress, stop)
     return finish(step, sources, run, at, progress)
 
 
 def train_loop(
-    step: TrainStep, advance: Any, sources: Sources, run: RunFolder, at: int, progress: Progress, stop: StopSignals
+    step: TrainStep, sources: Sources, run: RunFolder, at: int, progress: Progress, stop: StopSignals
 ) -> int:
     """From step `at` to the last one, or until stop_error is reached; the number of steps done."""
     spec, workers, stream = run.recipe.train, step.workers, step.stream
@@ -138,7 +138,7 @@ def train_loop(
         epoch, k = divmod(at, stream.steps)
         plan = stream.plan(epoch) if plan is None or k == 0 else plan
         with batch_that_fits(step, plan.index[k], plan.noise[k]):
-            advance(plan.index[k], plan.noise[k], at)
+            step(plan.index[k], plan.noise[k], at)
         at += 1
         if main and probe_due(at) and has_routing_logits(step.model) and step.guard.healthy:
             with suppress(TooLarge):  # weights that diverge are the guard's to report

@@ -147,7 +147,7 @@ class Train:
     end: the last, the best on validation data, or (as some papers do) the best on the test data, evaluated all along.
     stop_error: end as soon as the error on validation data, in percent, is at most this. mirror: evaluation sees every
     image and its mirror image, nudge: and moved by so many pixels along each diagonal, and takes their mean score.
-    save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on one GPU.
+    save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on a GPU.
     channels_last: the memory order of convolutions on a GPU. rollback: how often, after NaN or Inf, a run goes back
     to its last state and on with half the learning rate (at most 3; 0: it stops at once).
     """

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +11,12 @@ from torch import Tensor, nn
 from ..nn import losses
 from ..nn.coefficients import ascend_together, coefficient_slopes, discriminative_layers
 from .batches import Batch, Stream
+from .capture import capture
 from .distributed import Workers
 from .evaluate import forward, is_right, score_threshold
 from .guard import Guard
 from .optim import Rates, make_optimiser, scheduled, set_rates
 from .recipe import Loss, Recipe
-
-WARM_UP = 3  # eager steps before a capture: cuBLAS, cuDNN and Triton choose and allocate in them
-T = TypeVar("T")
 
 
 def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor) -> Tensor:
@@ -41,7 +38,8 @@ def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor) -> Tensor:
 
 
 class TrainStep:
-    """Everything a step changes. Nothing in `advance` waits for the device; `read` does.
+    """Everything a step changes. Nothing in `advance` waits for the device; `read` does. On a GPU it is captured unless
+    the recipe says otherwise, with what processes exchange.
 
     totals: sum of the loss over images, wrong answers, images, since they were last read. rollbacks: how often the
     run went back to an earlier state; each halves the learning rate.
@@ -63,10 +61,13 @@ class TrainStep:
         self.margin = torch.zeros((), device=device)
         self.pace = torch.ones((), device=device)  # of discriminative routing's ascent
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
+        self.run = self.advance
+        if spec.capture and device.type == "cuda":
+            self.run = capture(self.advance, otherwise=f"run {recipe.name} again with train.capture=false")
 
     def __call__(self, index: Tensor, noise: Tensor, step: int) -> None:
         self.prepare(step)
-        self.advance(index, noise)
+        self.run(index, noise)
 
     def prepare(self, step: int) -> None:
         """Writes what is scheduled for this step to where `advance` reads it."""
@@ -160,59 +161,3 @@ class Average:
         torch._foreach_lerp_([a for a, _ in self.averaged], [x for _, x in self.averaged], 1 - self.decay)
         if self.copied:
             torch._foreach_copy_([a for a, _ in self.copied], [x for _, x in self.copied])
-
-
-class CapturedStep:
-    """A step recorded once as a CUDA graph and replayed. The first few steps run eagerly and count like any other."""
-
-    def __init__(self, step: TrainStep) -> None:
-        self.step = step
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.warm = 0
-
-    def __call__(self, index: Tensor, noise: Tensor, step: int) -> None:
-        if self.warm == 0:
-            self.index, self.noise = index.clone(), noise.clone()  # where the graph reads
-        self.step.prepare(step)
-        self.index.copy_(index)
-        self.noise.copy_(noise)
-        self.warm += 1
-        if self.warm <= WARM_UP:
-            warm_up(self._advance)
-            return
-        try:
-            self.graph = self.graph or record(self._advance)[0]
-        except Exception as error:
-            raise RuntimeError(
-                f"the training step of {self.step.recipe.name} could not be captured in a CUDA graph "
-                f"({type(error).__name__}: {error}); run it again with train.capture=false"
-            ) from error
-        self.graph.replay()
-
-    def _advance(self) -> None:
-        self.step.advance(self.index, self.noise)
-
-
-def make_step(model: nn.Module, stream: Stream, recipe: Recipe, rule: str, workers: Workers) -> tuple[TrainStep, Any]:
-    """(the step's state, what to call for each step): captured on one GPU unless the recipe says otherwise."""
-    step = TrainStep(model, stream, recipe, rule, workers)
-    captured = recipe.train.capture and workers.device.type == "cuda" and workers.world == 1
-    return step, CapturedStep(step) if captured else step
-
-
-def warm_up(run: Callable[[], Any]) -> None:
-    """Runs once on a side stream, as CUDA wants before a graph is recorded."""
-    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-    side.wait_stream(main)
-    with torch.cuda.stream(side):
-        run()
-    main.wait_stream(side)
-
-
-def record(run: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
-    """A CUDA graph of one run, and what the run returned: each replay writes there."""
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        returned = run()
-    return graph, returned
