@@ -39,7 +39,8 @@ LAYERS: dict[str, Callable[[], tuple[torch.nn.Module, list[Tensor]]]] = {
         ConvCapsules("attention", iterations=2, backend="triton", **CONV), [torch.randn(2, 4, 5, 5, 16)],
     ),
     "em": lambda: (
-        ConvCapsules("em", iterations=3, backend="triton", **CONV), [torch.randn(2, 4, 5, 5, 16), torch.rand(2, 4, 5, 5)],
+        ConvCapsules("em", iterations=3, backend="triton", **CONV),
+        [torch.randn(2, 4, 5, 5, 16), torch.rand(2, 4, 5, 5)],
     ),
     "heinsen": lambda: (
         DenseCapsules("heinsen", in_capsules=None, in_dim=(4, 4), out_capsules=64, out_dim=(4, 4), backend="triton"),
@@ -101,7 +102,8 @@ def measure(name: str, repeats: int = 300) -> dict[str, Any]:
 
     for _ in range(10):
         *_, forward, backward = step()
-    there, back = (sorted(times)[repeats // 10] for times in list(zip(*(step() for _ in range(repeats)), strict=True))[:2])
+    there, back, *_ = zip(*(step() for _ in range(repeats)), strict=True)
+    there, back = (sorted(times)[repeats // 10] for times in (there, back))
     return {"layer": name, "forward_us": round(1e6 * there), "backward_us": round(1e6 * back),
             "forward_launches": forward, "backward_launches": backward}
 
@@ -121,10 +123,11 @@ def main() -> None:
     rows = []
     for name in given.names or LAYERS:
         rows.append(row := measure(name))
-        there, back = (f"{row[f'{way}_us']:5} us, {row[f'{way}_launches']:2} launches" for way in ("forward", "backward"))
-        print(f"{name:15} forward {there}   backward {back}", flush=True)
+        ways = [f"{x} {row[f'{x}_us']:5} us, {row[f'{x}_launches']:2} launches" for x in ("forward", "backward")]
+        print(f"{name:15}", *ways, sep="   ", flush=True)
     if given.save:
-        given.save.write_text(json.dumps({"command": "python -m benchmarks.host", "versions": versions(), "rows": rows}, indent=1) + "\n")
+        made = {"command": "python -m benchmarks.host", "versions": versions()}
+        given.save.write_text(json.dumps({**made, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def test_what_a_graph_cannot_follow_is_an_error(recorded: list[Replay], monkeypa
     step(torch.zeros(4, 2))
     with pytest.raises(ValueError, match=r"argument 0: expected \(4, 2\).* got \(3, 2\).*last batch.* or do without"):
         step(torch.zeros(3, 2))
-    with pytest.raises(ValueError, match="argument 0: .*float32.*got .*float64"):
+    with pytest.raises(ValueError, match=r"argument 0: .*float32.*got .*float64"):
         step(torch.zeros(4, 2, dtype=torch.float64))
     with pytest.raises(TypeError, match="argument 1: expected a tensor, got float"):
         step(torch.zeros(4, 2), 0.1)  # type: ignore[call-arg]

@@ -140,7 +140,7 @@ def route(
             activation = _present(votes, routing)
         elif activation is not None and routing.input_activation is None:
             assert isinstance(votes, Votes)  # an image has them in its poses by now
-            votes, activation = votes._replace(u=votes.u * activation.view(*votes.u.shape[:3], 1, 1)), None
+            votes, activation = Votes(votes.u * activation.view(*votes.u.shape[:3], 1, 1), votes.weight), None
         form = pick_form(name, votes, softmax) if backend == "auto" else backend
         common: dict[str, Any] = {"softmax": softmax, "record": record}
         if _bias_apart(transform, twin):
@@ -162,9 +162,7 @@ def route(
             if form == "triton":
                 common["triton"] = True
             routed = routing.run(twin.function, votes, activation, learned, coupling=coupling, **common)
-        if output_norm is not None and routed.activation is not None:
-            routed = routed._replace(activation=output_norm(routed.activation))
-        return _finished(routed, u.dtype, coupling, routing.output_activation)
+        return _finished(routed, u.dtype, coupling, routing.output_activation, output_norm)
 
 
 def make_votes(transform: Transform, u: Tensor) -> Votes:
@@ -258,9 +256,12 @@ def _present(votes: Votes | Windows, routing: Routing) -> Tensor:
     return torch.full(shape, sure, dtype=weight.dtype, device=weight.device)
 
 
-def _finished(routed: Routed, dtype: torch.dtype, coupling: bool, kind: str | None) -> Routed:
-    """Poses and activations in the caller's dtype, variances in fp32, the coupling only if asked for."""
+def _finished(
+    routed: Routed, dtype: torch.dtype, coupling: bool, kind: str | None, norm: Callable[[Tensor], Tensor] | None
+) -> Routed:
+    """Poses and normalised activations in the caller's dtype, variances in fp32, the coupling only if asked for."""
     pose, a, c, variance, history, _ = routed
+    a = a if a is None or norm is None else norm(a)
     if history is not None:
         history = tuple(Step(x.coupling, x.pose.to(dtype)) for x in history)
     a = None if a is None else a.to(dtype)

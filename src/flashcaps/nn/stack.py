@@ -78,5 +78,5 @@ class CapsuleStack(nn.Module):
             tops.append(state[-1])
         top = state[-1]
         history = tuple(Step(x.coupling, x.pose) for x in tops if x.coupling is not None) if record else None
-        return top._replace(coupling=top.coupling if coupling else None, history=history)
+        return Routed(top.pose, top.activation, top.coupling if coupling else None, top.variance, history, top.kind)
 

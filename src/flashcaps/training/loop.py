@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from ..models import create_model
 from ..routing.checks import TooLarge
@@ -112,8 +111,6 @@ def train_once(
     run.class_names = sources.dataset.class_names
     torch.manual_seed(recipe.train.seed)
     model = create_model(recipe.model.name, **sources.options | recipe.model.overrides).to(workers.device)
-    if recipe.train.channels_last and workers.device.type == "cuda":
-        convolutions_last(model)
     step = TrainStep(model, stream, recipe, sources.test.rule, workers)
     step.rollbacks = run.rollbacks = rollbacks
     if workers.rank == 0:
@@ -170,13 +167,6 @@ def train_loop(
         if asked and at < step.total and not done:
             raise Stopped(stop.number or 15, run.resume_command)
     return at
-
-
-def convolutions_last(model: nn.Module) -> None:
-    """Convolutions compute channels last, the order of tensor cores; capsule weights keep theirs."""
-    for layer in model.modules():
-        if isinstance(layer, nn.Conv2d):
-            layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def make_run(recipe: Recipe, options: RunOptions, workers: Workers) -> RunFolder:

@@ -148,8 +148,8 @@ class Train:
     stop_error: end as soon as the error on validation data, in percent, is at most this. mirror: evaluation sees every
     image and its mirror image, nudge: and moved by so many pixels along each diagonal, and takes their mean score.
     save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on a GPU.
-    channels_last: the memory order of convolutions on a GPU. rollback: how often, after NaN or Inf, a run goes back
-    to its last state and on with half the learning rate (at most 3; 0: it stops at once).
+    rollback: how often, after NaN or Inf, a run goes back to its last state and on with half the learning rate (at most
+    3; 0: it stops at once).
     """
 
     epochs: int = number(10, 1, 10**6)
@@ -160,7 +160,6 @@ class Train:
     precision: Literal["fp32", "tf32", "bf16"] = "tf32"
     compile: bool = False
     capture: bool = True
-    channels_last: bool = True
     accumulate: int = number(1, 1, 10**6)
     clip: float = number(0.0, 0, 1e9)
     evaluate_every: int = number(1, 1, LARGEST)

@@ -140,7 +140,7 @@ def assert_closed(shape: tuple[int, ...]) -> None:
 def opcheck_step(drawn: Drawn) -> None:
     """`attend` and its gradient are operators as torch wants them."""
     attend, backward = torch.ops.flashcaps.attend.default, torch.ops.flashcaps.attend_backward.default
-    torch.library.opcheck(attend.overload, (*drawn, False, False))
+    torch.library.opcheck(attend, (*drawn, False, False))
     inputs = [None if x is None else x.detach() for x in drawn]
     out, lse = attend(*inputs, False, False)
-    torch.library.opcheck(backward.overload, (out, inputs, [lse], False, False))
+    torch.library.opcheck(backward, (out, inputs, [lse], False, False))

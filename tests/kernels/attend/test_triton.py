@@ -172,7 +172,7 @@ class TestInterpreted:
         v, *kept = (x.detach() for x in route(u, weight, bias, logits, False, 2, detach))
         inputs = [None if x is None else x.detach() for x in (u, weight, bias, logits)]
         backward = torch.ops.flashcaps.route_dynamic_backward.default
-        torch.library.opcheck(backward.overload, (torch.randn_like(v), inputs, kept, False, 2, detach))
+        torch.library.opcheck(backward, (torch.randn_like(v), inputs, kept, False, 2, detach))
 
     def test_what_it_cannot_run(self) -> None:
         u, weight = torch.randn(4, 3, 1, 1, 4), torch.randn(5, 4, 3, 6)

@@ -186,7 +186,7 @@ class TestInterpreted:
         plain = [None if x is None else x.detach() for x in drawn]
         p, *kept = route(*plain, window, 0.3, 2)
         backward = torch.ops.flashcaps.route_attention_backward.default
-        torch.library.opcheck(backward.overload, (torch.randn_like(p), plain, kept, window, 0.3, 2))
+        torch.library.opcheck(backward, (torch.randn_like(p), plain, kept, window, 0.3, 2))
 
 
 def layers(backend: str, **options: Any) -> list[ConvCapsules]:
