@@ -18,8 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ.pop("TRITON_INTERPRET", None)  # kernels are to be defined as for a GPU
-
 import torch
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
@@ -115,6 +113,8 @@ def main() -> None:
     given = ask.parse_args()
     if wrong := [name for name in given.names if name not in LAYERS]:
         ask.error(f"LAYER: expected {', '.join(LAYERS)}, got {wrong[0]!r}")
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        ask.error("TRITON_INTERPRET: expected it unset, for kernels that are compiled")
     for module in pkgutil.walk_packages(flashcaps.kernels.__path__, "flashcaps.kernels."):
         importlib.import_module(module.name)
     driver.set_active(CountingDriver())

@@ -6,13 +6,14 @@ import copy
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..nn import losses
 from ..nn.coefficients import ascend_together, coefficient_slopes, discriminative_layers
 from .batches import Batch, Stream
 from .capture import capture
-from .distributed import Workers
+from .distributed import GradientBuckets, Workers
 from .evaluate import forward, is_right, score_threshold
 from .guard import Guard
 from .optim import Rates, make_optimiser, scheduled, set_rates
@@ -55,6 +56,7 @@ class TrainStep:
         self.total = spec.steps or spec.epochs * stream.steps
         self.network: Any = torch.compile(model) if spec.compile else model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.buckets = GradientBuckets(self.parameters) if dist.is_available() and dist.is_initialized() else None
         self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device)
         self.average = Average(model, spec.ema) if spec.ema else None
         self.guard = Guard(self.optimiser, [m.get_buffer("coefficients") for m in discriminative_layers(model)], device)
@@ -89,15 +91,19 @@ class TrainStep:
         self.optimiser.zero_grad(set_to_none=True)
         self.guard.remember()
         whole, slopes = torch.zeros((), device=self.workers.device), []
-        for i, u in zip(index.chunk(spec.accumulate), noise.chunk(spec.accumulate), strict=True):
+        parts = list(zip(index.chunk(spec.accumulate), noise.chunk(spec.accumulate), strict=True))
+        for k, (i, u) in enumerate(parts):
             batch = self.stream.batch(i, u)
             scores, loss = self.loss_of(self.network, batch)
             slopes.append(coefficient_slopes(self.model, batch.targets))
+            if self.buckets is not None and k == len(parts) - 1:
+                self.buckets.begin()
             (loss / spec.accumulate).backward()
             self.count(loss.detach(), scores.detach(), batch.targets)
             whole += loss.detach()
         ascend_together(self.model, slopes, self.pace)
-        self.workers.average_gradients(self.parameters, whole)
+        if self.buckets is not None:
+            self.buckets.finish(whole)
         self.guard.test(whole, [p.grad for p in self.parameters if p.grad is not None])
         if spec.clip:
             nn.utils.clip_grad_norm_(self.parameters, spec.clip)
