@@ -1,6 +1,7 @@
 """flashcaps: capsule networks at the speed of the hardware."""
 
 from . import functional
+from .kernels.warm_up import warm_up
 from .models import create_model, list_models
 from .nn.capsules import ConvCapsules, DenseCapsules, PrimaryCapsules
 from .nn.coefficients import ascend_coefficients
@@ -33,4 +34,5 @@ __all__ = [
     "functional",
     "list_models",
     "load",
+    "warm_up",
 ]

@@ -57,6 +57,8 @@ class Progress:
 
     def begin(self, title: str, total: int, at: int) -> None: ...
 
+    def compiled(self, kernels: int, total: int) -> None: ...
+
     def progress(self, at: int, loss: float, error: float, images_s: float) -> None: ...
 
     def say(self, text: str) -> None: ...
@@ -118,6 +120,9 @@ def train_once(
     at = run.restore(step, state)
     if at == 0:
         torch.manual_seed(recipe.train.seed + workers.rank)  # dropout differs from process to process
+    if workers.device.type == "cuda":
+        plan = stream.plan(at // stream.steps)
+        step.compile_kernels(plan.index[0], plan.noise[0], progress.compiled)
     progress.begin(f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {workers.device}", step.total, at)
     with StopSignals() as stop:
         at = train_loop(step, sources, run, at, progress, stop)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..kernels.warm_up import compile_kernels
 from ..nn import losses
 from ..nn.coefficients import ascend_together, coefficient_slopes, discriminative_layers
 from .batches import Batch, Stream
@@ -110,6 +111,12 @@ class TrainStep:
         self.optimiser.step()
         if self.average is not None:
             self.average.update()
+
+    def compile_kernels(self, index: Tensor, noise: Tensor, progress: Any) -> None:
+        """Before the first step on a GPU: its kernels, in several processes; nothing is changed."""
+        parts, trial = self.recipe.train.accumulate, copy.deepcopy(self.model)
+        batch = self.stream.batch(index.chunk(parts)[0], noise.chunk(parts)[0])
+        compile_kernels(lambda: self.loss_of(trial, batch)[1].backward(), progress)
 
     def loss_of(self, network: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """(scores (B, K), loss) of a forward pass."""

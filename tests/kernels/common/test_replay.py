@@ -118,10 +118,10 @@ def test_what_cannot_be_replayed_is_an_error() -> None:
 @pytest.mark.parametrize("case", cases("dynamic", "heinsen", forms=("dense",), options=False) +
                          cases("em", "attention", forms=("conv",), options=False), ids=ids)  # fmt: skip
 def test_layers_replayed(case: LayerCase) -> None:
-    """Six batches, two sizes in turn: outputs and every gradient as the reference has them."""
+    """Three batches, the last from plans: outputs and every gradient as the reference has them."""
     fused, reference = case.build("triton", torch.float32), case.build("reference", torch.float64)
-    for seed in range(6):
-        u, a = case.draw(2 + seed % 2, seed=seed)
+    for seed in (0, 2, 4):
+        u, a = case.draw(seed=seed)
         actual = run_layer(fused, u.float(), None if a is None else a.float())
         assert_same(actual, run_layer(reference, u, a), torch.float32)
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from itertools import count
 from typing import Any
@@ -42,17 +43,32 @@ BINDINGS: dict[Any, Callable[..., Any]] = {
     aten.clone.default: torch.clone,
 }
 _thread = threading.local()  # has the recorder at work
+_dry: list[tuple[Any, ...]] | None = None  # what would be launched, in every thread of a dry run
 
 
 def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
     """kernel[grid], in the plan that is being recorded, if one is."""
 
     def run(*given: Any, **constants: Any) -> None:
+        if _dry is not None:
+            _dry.append((kernel, given, constants))
+            return
         compiled = kernel[grid](*given, **constants)
         if (recorder := getattr(_thread, "recorder", None)) is not None:
             recorder.add_launch(kernel, compiled, grid, given, constants)
 
     return run
+
+
+@contextmanager
+def dry_run() -> Iterator[list[tuple[Any, ...]]]:
+    """A context in which nothing is launched: the list gets (kernel, arguments, constants) of each launch instead."""
+    global _dry
+    _dry = []
+    try:
+        yield _dry
+    finally:
+        _dry = None
 
 
 def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,6 +77,8 @@ def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def operator(*given: Any) -> Any:
+        if _dry is not None:
+            return function(*given)
         key = torch.get_float32_matmul_precision(), *[_kind(x) for x in given]
         plan = plans.get(key)
         if plan is not None:
