@@ -201,8 +201,8 @@ def cluster_table(rate: Rate) -> str:
     gradient = 4 * (BACKBONE_PARAMETERS + sum(layer.weights for layer in IMAGENET))
     lines = [f"{rate.hardware}: capsules {capsules:.3f} ms an image (measured rate), backbone {backbone:.3f} ms "
              f"({USED:.0%} of the measured bf16 rate).", "",
-             "| GPUs | batch | compute, ms a step | all-reduce, ms | waited for, ms | most of it | images/s | 90 epochs "
-             "| read, GB/s |", "| --- |" + " --- |" * 8]
+             "| GPUs | batch | compute, ms a step | all-reduce, ms | waited for, ms | most of it | images/s "
+             "| 90 epochs | read, GB/s |", "| --- |" + " --- |" * 8]
     for count, each in CLUSTERS:
         compute = each * (capsules + backbone)
         wire = NVLINK if count <= 8 else NETWORK

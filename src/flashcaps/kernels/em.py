@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..routing.checks import check_iterations
-from ..routing.contract import Routed
+from ..routing.contract import Routed, Step
 from ..routing.em import per_iteration
 from ..routing.math import Softmax, over_parents
 from .fit.matrix import Fit, Rule, couplings
@@ -44,4 +44,6 @@ def em_routing(
     steps = fit.route(rule, eps)
     c, history = couplings(fit, steps, rule, record, coupling)
     a = steps[-1].logit if logits else steps[-1].logit.sigmoid()
+    if history is not None and not logits:
+        history = tuple(Step(x.coupling, x.pose, step.logit.sigmoid()) for x, step in zip(history, steps, strict=True))
     return Routed(steps[-1].mean, a, c, steps[-1].variance, history)

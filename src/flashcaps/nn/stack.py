@@ -77,6 +77,7 @@ class CapsuleStack(nn.Module):
             state = new
             tops.append(state[-1])
         top = state[-1]
-        history = tuple(Step(x.coupling, x.pose) for x in tops if x.coupling is not None) if record else None
-        return Routed(top.pose, top.activation, top.coupling if coupling else None, top.variance, history, top.kind)
+        steps = tuple(Step(x.coupling, x.pose, x.activation) for x in tops if x.coupling is not None)
+        c, history = top.coupling if coupling else None, steps if record else None
+        return Routed(top.pose, top.activation, c, top.variance, history, top.kind)
 
