@@ -134,7 +134,8 @@ def cache_folder() -> Path:
 
 def compile_apart(jobs: Sequence[Job], progress: Progress) -> int:
     """How many are compiled. Each process takes the next when it is done with one; what fails, its launch reports."""
-    waiting, answers, lock = iter(jobs), list[bytes](), threading.Lock()
+    waiting, lock = iter(jobs), threading.Lock()
+    answers: list[bytes] = []
     here, environment = target(), {k: x for k, x in os.environ.items() if k != "TRITON_INTERPRET"}
 
     def follow() -> None:

@@ -253,7 +253,8 @@ class CapsuleLayer(FiniteModule):
 
     def _transform(self, parents: int, window: Window | None = None, coordinates: bool = False) -> Transform:
         """parents: as many as children come, where the layer makes any number, which share one transform."""
-        weight, bias = self.weight, self.bias
+        weight: Tensor = self.weight
+        bias: Tensor | None = self.bias
         if self.parents is None:
             weight = weight.expand(parents, *weight.shape[1:])
             bias = None if bias is None else bias.expand(parents, *bias.shape[1:])

@@ -9,13 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
-from triton.runtime import driver
 
 import flashcaps.kernels
-from benchmarks.host import CountingDriver
 from flashcaps.kernels.common import replay
 from flashcaps.kernels.common.replay import launch, replayed
 
@@ -124,32 +120,6 @@ def test_layers_replayed(case: LayerCase) -> None:
         u, a = case.draw(seed=seed)
         actual = run_layer(fused, u.float(), None if a is None else a.float())
         assert_same(actual, run_layer(reference, u, a), torch.float32)
-
-
-def test_a_compiled_kernel_is_called_as_triton_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What reaches the device, but for the tensors, is the same at the first, the recorded and the replayed call."""
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    counter = CountingDriver()
-
-    @triton.jit
-    def scale(x, y, n, factor, BLOCK: tl.constexpr, DOUBLE: tl.constexpr):
-        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        tl.store(y + at, tl.load(x + at, at < n) * factor * (2 if DOUBLE else 1), at < n)
-
-    @replayed
-    def scaled(x: Tensor, factor: float) -> Tensor:
-        y = torch.empty_like(x)
-        launch(scale, (2, 3))(x, y, x.numel(), factor, DOUBLE=True, BLOCK=16, num_warps=2)
-        return y
-
-    monkeypatch.setattr(driver, "_active", counter)
-    results = [(x, scaled(x, 0.5)) for x in (torch.randn(24), torch.randn(24), torch.randn(24))]
-    assert len(counter.launches) == 3
-    for (grid, function, given), (x, y) in zip(counter.launches, results, strict=True):
-        assert (grid, function) == ((2, 3, 1), counter.launches[0][1])
-        assert given[0] is x or given[0].data_ptr() == x.data_ptr()
-        assert given[1].data_ptr() == y.data_ptr()
-        assert given[2:] == (24, 0.5, 16, True)
 
 
 def test_every_kernel_is_launched_where_plans_see_it() -> None:

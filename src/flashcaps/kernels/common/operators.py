@@ -62,7 +62,7 @@ class Operator:
                 return tuple(found) if isinstance(found, list) else found
 
             @staticmethod
-            @once_differentiable  # type: ignore[untyped-decorator]
+            @once_differentiable
             def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
                 found = backward(ctx, *([list(gradients)] if Gradient.listed else gradients))
                 return tuple(x if isinstance(x, Tensor) else None for x in found)

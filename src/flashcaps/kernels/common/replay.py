@@ -170,7 +170,7 @@ class Recorder(TorchDispatchMode):
             later.update(last)
         source = "\n    ".join([f"def plan({', '.join(self.arguments)}):", *reversed(lines)])
         exec(compile(source, "<plan>", "exec"), self.values)
-        return self.values["plan"]  # type: ignore[no-any-return]
+        return self.values["plan"]
 
     def _name(self, x: Any) -> str:
         """Of what a call returned; a tensor that it changed in place has its name."""
