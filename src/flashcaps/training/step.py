@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..kernels.warm_up import compile_kernels
 from ..nn import losses
+from ..nn.capsules import CapsuleLayer
 from ..nn.coefficients import ascend_together, coefficient_slopes, discriminative_layers
 from .batches import Batch, Stream
 from .capture import capture
@@ -43,11 +44,8 @@ class TrainStep:
     """Everything a step changes. Nothing in `advance` waits for the device; `read` does. On a GPU it is captured unless
     the recipe says otherwise, with what processes exchange.
 
-    totals: sum of the loss over images, wrong answers, images, since they were last read. rollbacks: how often the
-    run went back to an earlier state; each halves the learning rate.
+    totals: sum of the loss over images, wrong answers, images, since they were last read.
     """
-
-    rollbacks = 0
 
     def __init__(self, model: nn.Module, stream: Stream, recipe: Recipe, rule: str, workers: Workers) -> None:
         self.model, self.stream, self.recipe, self.rule, self.workers = model, stream, recipe, rule, workers
@@ -58,7 +56,8 @@ class TrainStep:
         self.network: Any = torch.compile(model) if spec.compile else model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.buckets = GradientBuckets(self.parameters) if dist.is_available() and dist.is_initialized() else None
-        self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device)
+        transforms = [m.weight for m in model.modules() if isinstance(m, CapsuleLayer)]
+        self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device, transforms)
         self.average = Average(model, spec.ema) if spec.ema else None
         self.guard = Guard(self.optimiser, [m.get_buffer("coefficients") for m in discriminative_layers(model)], device)
         self.margin = torch.zeros((), device=device)
@@ -83,8 +82,7 @@ class TrainStep:
             self.margin.fill_(losses.spread_margin(step / self.total) if linear else losses.spread_margin_by_step(step))
 
     def rates(self, step: int) -> Rates:
-        rates = scheduled(self.recipe.schedule, self.recipe.optimiser.lr, step, self.total, self.stream.steps)
-        return rates._replace(lr=rates.lr * 0.5**self.rollbacks)
+        return scheduled(self.recipe.schedule, self.recipe.optimiser.lr, step, self.total, self.stream.steps)
 
     def advance(self, index: Tensor, noise: Tensor) -> None:
         """index (B,), noise (B, columns): the whole step, in `accumulate` parts."""
