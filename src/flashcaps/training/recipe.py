@@ -36,7 +36,7 @@ LARGEST = 2**31 - 1
 
 # Fields that recipes had once and stored recipes still hold; at these values they changed nothing.
 RETIRED = {"optimiser.sharpness": 0.0, "schedule.staircase": True, "schedule.end_lr": 0.0, "augment.cutmix": 0.0,
-           "train.rollback": 0}  # fmt: skip
+           "train.rollback": 0, "train.channels_last": True}  # fmt: skip
 
 
 def number(default: Any, least: float, most: float) -> Any:
