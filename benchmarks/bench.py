@@ -80,10 +80,6 @@ class Plan:
 
 def bench(plan: Plan, log: Log = print) -> Path:
     """Measure, and write results/bench/HARDWARE.json and the tables and plots made from it."""
-    if list(plan.workloads) == ["demo"]:  # no layer: the explainer over HTTP
-        from . import demo
-
-        return demo.bench(plan.folder.parent / "demo.json", log)
     device = plan.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

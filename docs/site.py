@@ -2,7 +2,7 @@
 
 Files that pages link to are copied to build/pages under their own paths, so relative links mean the same in the
 repository and on the site. Formulas become MathML, which browsers draw without a script. MkDocs loads this module as a
-hook, too (`on_page_content`).
+hook, too (`on_nav`, `on_page_content`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,14 @@ def assemble() -> None:
         shutil.copy(ROOT / name, target)
 
 
+def on_nav(nav: Any, **_: Any) -> Any:
+    """The explainer is a folder of the site, but no page of MkDocs."""
+    from mkdocs.structure.nav import Link
+
+    nav.items.append(Link("Explainer", "explainer/"))
+    return nav
+
+
 def on_page_content(content: str, **_: Any) -> str:
     """Formulas as MathML, in place of the LaTeX that arithmatex marks."""
     from latex2mathml.converter import convert
@@ -46,7 +54,8 @@ def on_page_content(content: str, **_: Any) -> str:
 
 def main() -> None:
     assemble()
-    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--clean", "--quiet"], cwd=ROOT, check=True)
+    for command in (["mkdocs", "build", "--clean", "--quiet"], ["flashcaps", "demo", "--build", SITE / "explainer"]):
+        subprocess.run([sys.executable, "-m", *command], cwd=ROOT, check=True)
     print(f"{SITE}: python3 -m http.server -d {SITE.relative_to(ROOT)}")
 
 

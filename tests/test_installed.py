@@ -118,7 +118,7 @@ def test_demo(place: Path, page: str) -> None:
     assert "flashcaps demo" in say(place, "demo", "--help")
     for _ in range(100):
         try:
-            with urllib.request.urlopen(f"{page}/health", timeout=10) as answer:
+            with urllib.request.urlopen(f"{page}/models/index.json", timeout=10) as answer:
                 assert answer.status == 200
                 break
         except OSError:

@@ -1,4 +1,4 @@
-"""A new algorithm is one file and one line: it is trained, evaluated, drawn, explained and exported by its name."""
+"""A new algorithm is one file and one line: it is trained, evaluated, drawn and exported by its name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flashcaps.analysis.open_run import open_run
 from flashcaps.analysis.style import COLOURS, colour_of
 from flashcaps.cli import main
 from flashcaps.cli.complete import algorithm_names
-from flashcaps.demo.explainer import Explainer
+from flashcaps.demo.network import Description
 from flashcaps.deploy.export import open_exported
 from flashcaps.routing import ROUTING, Learned, Routed, Routing, Sizes, Step
 from flashcaps.routing.checks import check_votes
@@ -107,13 +107,10 @@ def test_it_goes_from_a_folder_of_pictures_to_an_exported_file(
     assert (scores.shape, pose.shape) == ((3, 3), (3, 3, 16))
 
 
-def test_the_demo_explains_it() -> None:
-    images = torch.randint(0, 256, (4, 28, 28), dtype=torch.uint8)
-    explainer = Explainer("mine", flashcaps.create_model("capsnet_tiny", routing="toy", classes=4), images)
-    assert explainer.title == "Toy routing"
-    routing = explainer.route(images[0])["routing"]
-    assert (len(routing["steps"]), routing["signed"]) == (2, False)
-    assert routing["formula"] == "c = softmax_j(cos(u_j|i, v_j)),  v_j = squash(gain_j sum_i c_ij u_j|i)"
+def test_the_page_names_what_it_does_not_run() -> None:
+    model = flashcaps.create_model("capsnet_tiny", routing="toy", classes=4)
+    with pytest.raises(ValueError, match=r"mine: the page does not run capsules.layers.0, which routes by 'toy'"):
+        Description("mine", model)
 
 
 def test_it_passes_the_contract_tests() -> None:

@@ -65,7 +65,7 @@ def score(runs: Group) -> float:
 
 
 def value_in_words(runs: Group) -> str:
-    """The mean over seeds with its deviation, or the one value with its interval; † of an earlier form of the recipe."""
+    """The mean over seeds with its deviation, or one value with its interval; † if the recipe has changed since."""
     values = [r["value"] for r in runs]
     if len(values) > 1:
         text = f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f} ({len(values)} seeds)"

@@ -1,5 +1,6 @@
 """Fixtures of the browser tests; nothing is started until one asks for them."""
 
-from .page_server import page_url, visit
+from .page_server import visit
+from .served import ask, page_url, site
 
-__all__ = ["page_url", "visit"]
+__all__ = ["ask", "page_url", "site", "visit"]

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.demo.served import start_demo, wait_for
+from tests.demo.served import ASK
 
 DESKTOP, PHONE = (1360, 860), (390, 844)
-VIEWS = ("draw", "overlap", "tweak", "routing", "compare", "learn")
+VIEWS = ("parts", "draw", "routing", "tweak", "overlap", "compare")
 PIXELS = "canvas => canvas.toDataURL()"
-
-
-@pytest.fixture(scope="session")
-def page_url() -> Iterator[str]:
-    with serve() as address:
-        yield address
 
 
 @pytest.fixture
@@ -57,21 +49,6 @@ def shares(panel: Any) -> list[float]:
     """The bars of a view, as drawn."""
     share = "bar => bar.style.getPropertyValue('--share')"
     return [float(bar.evaluate(share)) for bar in panel.locator(".bar .fill").all()]
-
-
-@contextmanager
-def serve() -> Iterator[str]:
-    """`flashcaps demo` on a free port, over the models that come along; or the page $DEMO_URL, if one is served."""
-    if "DEMO_URL" in os.environ:
-        yield os.environ["DEMO_URL"]
-        return
-    url, process = start_demo()
-    try:
-        wait_for(url, process)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 class Visit:
@@ -115,12 +92,9 @@ class Visit:
     def shoot(self, name: str) -> None:
         self.page.screenshot(path=str(self.shots / f"{name}.png"))
 
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The server's own answer, beside the page."""
-        if body is None:
-            return self.context.request.get(f"{self.url}{path}").json()
-        return self.context.request.post(f"{self.url}{path}", data=json.dumps(body),
-                                         headers={"content-type": "application/json"}).json()  # fmt: skip
+    def ask(self, method: str, *words: Any) -> Any:
+        """What the page's api answers, beside what is shown."""
+        return self.page.evaluate(ASK, [method, *words])
 
     def draw(self, digit: str) -> None:
         """Clear the pad and draw a digit with the mouse."""

@@ -1,86 +1,82 @@
-"""The models of the package, opened once; a client of the application, a server in a thread, and `flashcaps demo`."""
+"""The built page, served once; networks asked beside it, in Chromium."""
 
 from __future__ import annotations
 
-import json
-import socket
-import subprocess
-import sys
+import base64
+import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
-from starlette.testclient import TestClient
+import pytest
+from torch import Tensor
 
-from flashcaps.demo.app import create_app
-from flashcaps.demo.explainer import Explainer
-from flashcaps.demo.inputs import write_pixels
+from flashcaps.demo.build import build
 from flashcaps.demo.samples import read_samples
-from flashcaps.demo.serve import open_models, take_port
-from flashcaps.nn.trace import keeps_couplings
+from flashcaps.demo.serve import address, make_server
 from flashcaps.routing import ROUTING
 
 IMAGES, LABELS = read_samples()
 ALGORITHMS = tuple(ROUTING)
-ITERATIVE = tuple(name for name in ROUTING if not keeps_couplings(ROUTING[name]()))
 
 
-@cache
-def models() -> dict[str, Explainer]:
-    return {x.name: x for x in open_models()}
-
-
-@contextmanager
-def client(**options: Any) -> Iterator[TestClient]:
-    app = create_app(list(models().values()), **options)
-    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as opened:
-        yield opened
-
-
-def image(pixels: Any) -> dict[str, Any]:
-    """uint8 (H, W) as a request says it."""
-    return {"width": pixels.shape[1], "height": pixels.shape[0], "pixels": write_pixels(pixels)}
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that `flashcaps demo --build` writes."""
+    folder = tmp_path_factory.mktemp("page") / "site"
+    build(folder)
+    return folder
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """A real server on a port of its own, in a thread; its address."""
-    import uvicorn
-
-    place = take_port("127.0.0.1", 0)
-    config = uvicorn.Config(create_app(list(models().values())), log_level="error", access_log=False)
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run, kwargs={"sockets": [place]}, daemon=True)
+def serving(folder: Path) -> Iterator[str]:
+    """The address of a folder, served from a thread."""
+    server = make_server(folder, 0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{place.getsockname()[1]}"
+        yield address(server)
     finally:
-        running.should_exit = True
-        thread.join(timeout=20)
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
 
 
-def start_demo() -> tuple[str, subprocess.Popen[str]]:
-    """Its address, on a free port, and the process."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "flashcaps", "demo", "--no-browser", "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    return f"http://127.0.0.1:{port}/", process
+@pytest.fixture(scope="session")
+def page_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of the page; $DEMO_URL, if one is served already."""
+    if "DEMO_URL" in os.environ:
+        yield os.environ["DEMO_URL"]
+        return
+    with serving(request.getfixturevalue("site")) as url:
+        yield url
 
 
-def wait_for(url: str, process: subprocess.Popen[str]) -> Any:
-    """What /health says, once it answers."""
-    for _ in range(600):
-        if process.poll() is not None:
-            raise RuntimeError(f"flashcaps demo ended: {process.communicate()[0]}")
-        try:
-            with urlopen(f"{url}health", timeout=5) as answer:
-                return json.load(answer)
-        except OSError:
-            time.sleep(0.1)
-    raise RuntimeError("flashcaps demo did not answer within a minute")
+ASK = "async ([method, ...words]) => (await import('./page/api.js')).api[method](...words)"
+
+
+class Asked:
+    """A page of the same origin on which nothing else runs: ("route", "demo_em", image(pixels)) asks the page's api."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+
+    def __call__(self, *words: Any) -> Any:
+        return self.page.evaluate(ASK, list(words))
+
+
+@pytest.fixture(scope="session")
+def ask(chromium: Any, page_url: str) -> Iterator[Asked]:
+    page = chromium.new_page()
+    page.route("**/blank", lambda route: route.fulfill(body="<!doctype html>", content_type="text/html"))
+    page.goto(f"{page_url}blank")
+    yield Asked(page)
+    page.close()
+
+
+def image(pixels: Tensor) -> dict[str, Any]:
+    """uint8 (H, W) as the page says it."""
+    height, width = pixels.shape
+    return {"width": width, "height": height, "pixels": base64.b64encode(pixels.numpy().tobytes()).decode("ascii")}

@@ -1,17 +1,47 @@
-"""Drawings the way MNIST was made."""
+"""Drawings and photographs the way MNIST was made."""
 
 from __future__ import annotations
 
+import base64
+import io
 import math
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
-from flashcaps.demo.centering import BOX, center, fit, ink_box, to_ink
-from flashcaps.demo.samples import read_samples
+from flashcaps.demo.facts import place
+from tests.demo.served import IMAGES, Asked, image
+from tests.demo.test_answers import drawn, pixels
 
-DIGITS = read_samples()[0]
+pytestmark = pytest.mark.browser
+
+UPLOAD = """async ([bytes, type]) => {
+  const { api } = await import("./page/api.js");
+  const { fromBase64 } = await import("./page/codec.js");
+  return api.upload(new Blob([fromBase64(bytes)], { type }));
+}"""
+UNREADABLE = "That file is not a picture this page can read; PNG and JPEG work."
+
+
+@pytest.fixture
+def center(ask: Asked) -> Callable[[Tensor], Tensor | None]:
+    def inner(sheet: Tensor) -> Tensor | None:
+        answer = ask("center", image(sheet))
+        return None if answer["empty"] else pixels(answer["image"], (28, 28))
+
+    return inner
+
+
+@pytest.fixture
+def upload(ask: Asked) -> Callable[..., dict[str, Any]]:
+    return lambda content, kind="": ask.page.evaluate(UPLOAD, [base64.b64encode(content).decode(), kind])
 
 
 def plain_center(picture: list[list[int]]) -> list[list[int]]:
@@ -41,81 +71,83 @@ def plain_center(picture: list[list[int]]) -> list[list[int]]:
     return out
 
 
-def strokes(seed: int, height: int, width: int) -> Tensor:
-    """A few thick lines somewhere on a sheet."""
-    generator = torch.Generator().manual_seed(seed)
-    sheet = torch.zeros(height, width, dtype=torch.uint8)
-    for _ in range(3):
-        y0, x0, y1, x1 = (torch.rand(4, generator=generator) * 0.8 + 0.05).tolist()
-        for t in torch.linspace(0, 1, 60).tolist():
-            y, x = int((y0 + t * (y1 - y0)) * height), int((x0 + t * (x1 - x0)) * width)
-            sheet[y : y + 4, x : x + 4] = 230
-    return sheet
-
-
-@pytest.mark.parametrize(("seed", "height", "width"), [(0, 61, 40), (1, 47, 90), (2, 112, 112)])
-def test_it_is_what_an_independent_computation_gives(seed: int, height: int, width: int) -> None:
-    sheet = strokes(seed, height, width)
-    ours, plain = center(sheet), torch.tensor(plain_center(sheet.tolist()))
-    assert ours is not None
-    assert (ours.int() - plain).abs().max() <= 1  # where a half is rounded the other way
-
-
-def test_mnist_digits_come_out_as_they_went_in() -> None:
-    for digit in DIGITS:
-        assert torch.equal(center(digit), digit)
-
-
-def test_they_do_from_anywhere_on_a_larger_sheet_too() -> None:
+def test_it_is_what_an_independent_computation_gives(center: Callable[..., Any]) -> None:
     generator = torch.Generator().manual_seed(0)
-    for digit in DIGITS:
-        large = digit[ink_box(digit)].repeat_interleave(4, 0).repeat_interleave(4, 1)
-        sheet = torch.zeros(112, 112, dtype=torch.uint8)
-        y, x = (int(torch.randint(0, 112 - n + 1, (), generator=generator)) for n in large.shape)
-        sheet[y : y + large.shape[0], x : x + large.shape[1]] = large
-        assert torch.equal(center(sheet), digit)
+    for height, width in ((61, 40), (47, 70), (30, 33)):
+        sheet = (torch.rand(height, width, generator=generator) > 0.9).byte() * 230
+        sheet[: height // 5] = sheet[:, : width // 3] = 0
+        ours, plain = center(sheet), torch.tensor(plain_center(sheet.tolist()))
+        assert (ours.int() - plain).abs().max() <= 1  # where a half is rounded the other way
 
 
-def test_small_drawings_are_enlarged() -> None:
-    sheet = torch.zeros(50, 50, dtype=torch.uint8)
-    sheet[10:20, 30:34] = 255
-    out = center(sheet)
-    assert out is not None
-    rows, columns = ink_box(out) or (slice(0), slice(0))
-    assert (rows.stop - rows.start, columns.stop - columns.start) == (BOX, 8)
+def test_mnist_digits_come_out_as_they_went_in(center: Callable[..., Any]) -> None:
+    for digit in IMAGES[::4]:
+        assert torch.equal(center(digit), digit)
+        large = digit.repeat_interleave(4, 0).repeat_interleave(4, 1)
+        assert torch.equal(center(F.pad(large, (9, 3, 20, 0))), digit)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 400), (400, 3)])
-def test_a_dot_and_thin_lines_stay_inside(shape: tuple[int, int]) -> None:
-    out = center(torch.full(shape, 255, dtype=torch.uint8))
-    assert out is not None
-    assert out.max() == 255
-    assert out.shape == (28, 28)
-
-
-def test_thin_ink_is_stretched_and_an_empty_sheet_is_none() -> None:
-    line = torch.zeros(400, 400, dtype=torch.uint8)
-    line[10:390, 200] = 255
-    out = center(line)
-    assert out is not None
-    assert out.max() == 255
+def test_dots_lines_and_empty_sheets(center: Callable[..., Any]) -> None:
+    small = torch.zeros(50, 50, dtype=torch.uint8)
+    small[10:20, 30:34] = 255
+    out = center(small)
+    assert [len(out.any(axis).nonzero()) for axis in (1, 0)] == [20, 8]
+    for shape in ((1, 1), (3, 400), (400, 3)):
+        assert center(torch.full(shape, 255, dtype=torch.uint8)).max() == 255
+    thin = torch.zeros(400, 400, dtype=torch.uint8)
+    thin[10:390, 200] = 255
+    assert center(thin).max() == 255  # stretched
     assert center(torch.zeros(30, 30, dtype=torch.uint8)) is None
 
 
-def test_photographs_become_ink_either_way_round() -> None:
-    dark_on_light = torch.full((60, 60), 220, dtype=torch.uint8)
-    dark_on_light[20:40, 28:32] = 30
-    dark_on_light[5:8, 5:8] = 200  # a shadow on the paper
-    ink = to_ink(dark_on_light)
-    assert torch.equal(ink > 0, dark_on_light == 30)
-    assert torch.equal(to_ink(255 - dark_on_light) > 0, ink > 0)
-    assert to_ink(torch.full((9, 9), 130, dtype=torch.uint8)).max() == 0
+def test_digits_are_put_in_the_middle_of_another_image() -> None:
+    assert torch.equal(place(IMAGES[0], 36, 40)[4:32, 6:34], IMAGES[0])
+    assert place(IMAGES[0], 36, 40).sum() == IMAGES[0].sum()
+    assert torch.equal(place(IMAGES[0], 24, 24), IMAGES[0][2:26, 2:26])
 
 
-def test_digits_are_put_in_the_middle_of_a_larger_image() -> None:
-    digit = DIGITS[0]
-    assert torch.equal(fit(digit, 28, 28), digit)
-    assert torch.equal(fit(digit, 36, 40)[4:32, 6:34], digit)
-    assert fit(digit, 36, 40).sum() == digit.sum()
-    assert fit(digit, 96, 96).shape == (96, 96)
-    assert fit(digit, 24, 24).shape == (24, 24)
+def saved(sheet: Tensor, kind: str, mode: str = "L") -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(sheet.numpy()).convert(mode).save(out, kind)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(("kind", "mode"), [
+    ("PNG", "L"), ("PNG", "RGBA"), ("PNG", "P"), ("JPEG", "RGB"), ("WEBP", "RGB"), ("GIF", "P"), ("BMP", "RGB"),
+])  # fmt: skip
+def test_pictures_of_many_kinds_are_read(
+    upload: Callable[..., Any], center: Callable[..., Any], kind: str, mode: str
+) -> None:
+    """Dark ink on light paper, and light on dark."""
+    sheet = drawn(IMAGES[16], torch.Generator().manual_seed(2))
+    expected = center(sheet).int()
+    for picture in (255 - sheet, sheet):
+        found = pixels(upload(saved(picture, kind, mode))["image"], (28, 28)).int()
+        assert (found - expected).abs().float().mean() < 6
+    assert upload(saved(torch.full((40, 40), 130, dtype=torch.uint8), kind, mode))["empty"]
+
+
+def test_transparent_is_paper_and_large_photographs_are_shrunk(upload: Callable[..., Any]) -> None:
+    glass = Image.new("RGBA", (30, 30), (0, 0, 0, 0))
+    glass.paste((0, 0, 0, 255), (10, 5, 14, 25))
+    out = io.BytesIO()
+    glass.save(out, "PNG")
+    assert pixels(upload(out.getvalue())["image"], (28, 28)).sum() == 20 * 4 * 255
+    noise = torch.randint(150, 256, (2000, 3000), dtype=torch.uint8)
+    noise[300:1700, 1400:1600] = 20
+    photograph = saved(noise, "BMP")
+    assert len(photograph) > 4 << 20
+    found = pixels(upload(photograph)["image"], (28, 28))
+    assert [len((found > 100).any(axis).nonzero()) for axis in (1, 0)] == [20, 3]
+
+
+def test_what_is_no_picture_is_told_plainly(ask: Asked, upload: Callable[..., Any]) -> None:
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0))
+    bomb = b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(10_000))) + chunk(b"IEND", b"")
+    for content in (b"", b"hello", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"<svg xmlns='...'/>", b"%PDF-1.7", bomb):
+        with pytest.raises(Exception, match=UNREADABLE):
+            upload(content, "image/png")
+    assert ask("center", image(IMAGES[0]))["empty"] is False  # and the page still works

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import flashcaps
-from flashcaps.demo.serve import DEMO
+from flashcaps.demo.build import DEMO
 from flashcaps.models.shipped import FOLDER, shipped_files
 from flashcaps.training.recipe import read_recipe
 

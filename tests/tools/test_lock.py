@@ -12,8 +12,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = {extra for text in PROJECT["optional-dependencies"]["dev"] for extra in Requirement(text).extras} | {"dev"}
-WANTED = [*PROJECT["dependencies"], *(text for extra in EXTRAS for text in PROJECT["optional-dependencies"][extra])]
+EXTRAS = PROJECT["optional-dependencies"]
+CHOSEN = sorted({extra for text in EXTRAS["dev"] for extra in Requirement(text).extras} | {"dev"})
+WANTED = [*PROJECT["dependencies"], *(text for extra in CHOSEN for text in EXTRAS[extra])]
 
 
 def test_the_lock_is_plain_pins() -> None:

@@ -50,7 +50,6 @@ def bench(
     flashcaps bench --sweep --seconds 300
     flashcaps bench em/D heinsen/J/64 --sweep
     flashcaps bench --whole --profile
-    flashcaps bench demo
     """
     module = find_benchmarks()
     plan = module.Plan(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import tempfile
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -13,27 +14,28 @@ from .console import console, say
 
 def demo(
     checkpoints: Annotated[list[str] | None, typer.Argument(help="run folders or weights files of your own")] = None,
-    host: Annotated[str, typer.Option(help="address to listen on; the default is this machine alone")] = "127.0.0.1",
+    folder: Annotated[Path | None, typer.Option("--build", help="write the page here, for any static host")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one")] = 8000,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page")] = True,
 ) -> None:
-    """The Capsule Explainer: draw a digit and watch its routing, on a local page that needs no network.
+    """The Capsule Explainer: draw a digit and watch its routing, on a page that needs no network.
 
     \b
     flashcaps demo
     flashcaps demo runs/tiny-0 runs/tiny-1
+    flashcaps demo --build site
     flashcaps demo --port 8080 --no-browser
     """
-    for module in ("fastapi", "uvicorn"):
-        if importlib.util.find_spec(module) is None:
-            raise ImportError(f"the page is served by {module}: pip install 'flashcaps[demo]'")
-    from ..demo.serve import LOCAL, address, open_models, serve, take_port
+    from ..demo.build import build
+    from ..demo.serve import address, make_server, serve
 
     torch.set_num_threads(1)  # the models are too small to gain from a second thread
-    place = take_port(host, port)
-    with console.status("opening") as status:
-        models = open_models(checkpoints or [], lambda name: status.update(f"opening {name}"))
-    say(f"{address(host, place.getsockname()[1])}   {len(models)} models; stop with Ctrl+C")
-    if host not in LOCAL:
-        say("reachable from other machines, without a password")
-    serve(models, place, host, browser=browser)
+    with tempfile.TemporaryDirectory() as temporary, console.status("building") as status:
+        server = None if folder else make_server(Path(temporary), port)  # a port in use is told at once
+        names = build(folder or Path(temporary), checkpoints or [], lambda name: status.update(f"building {name}"))
+        status.stop()
+        if server is None:
+            say(f"{folder}   {len(names)} models; python3 -m http.server -d {folder} serves it")
+            return
+        say(f"{address(server)}   {len(names)} models; stop with Ctrl+C")
+        serve(server, browser=browser)

@@ -1,69 +1,60 @@
-/** The server's addresses, and the rule that a slow answer never overwrites a newer one. */
+/** Questions to the worker that runs the networks, and the rule that a slow answer never overwrites a newer one. */
 
-const TIME_LIMIT = 20_000;
+/** What went wrong, in one line for whoever reads the page. */
+export class ApiError extends Error {}
 
-/** What the server or the network said, in one line. */
-export class ApiError extends Error {
-  constructor(message, status = 0) {
-    super(message);
-    this.status = status;
-  }
-}
-
-const POLITE = {
-  413: "That picture is too large; please take one under 4 MB.",
-  415: "That file is not a picture this page can read; PNG and JPEG work.",
-  429: "The server is busy; please try again in a moment.",
-  503: "The server is busy; please try again in a moment.",
-};
-
-let open = 0;
+let worker = null;
+let asked = 0;
+const waiting = new Map(); // by id: {resolve, reject}
 
 /** Says on the page that answers are awaited, for whoever drives it. */
-function awaited(change) {
-  open += change;
-  document.body.toggleAttribute("data-busy", open > 0);
+function awaited() {
+  document.body.toggleAttribute("data-busy", waiting.size > 0);
 }
 
-async function ask(path, options, signal) {
-  awaited(1);
-  try {
-    return await answered(path, options, signal);
-  } finally {
-    awaited(-1);
-  }
+function settle(id, how, value) {
+  const promise = waiting.get(id);
+  waiting.delete(id);
+  awaited();
+  promise?.[how](value);
 }
 
-async function answered(path, options, signal) {
-  const limit = AbortSignal.timeout(TIME_LIMIT);
-  let response;
-  try {
-    response = await fetch(path, { ...options, signal: signal ? AbortSignal.any([signal, limit]) : limit });
-  } catch (error) {
-    if (signal?.aborted) throw error;
-    if (limit.aborted) throw new ApiError("The server took too long to answer; please try again.");
-    throw new ApiError("The server cannot be reached; is `flashcaps demo` still running?");
-  }
-  const answer = await response.json().catch(() => null);
-  if (response.ok && answer) return answer;
-  throw new ApiError(
-    answer?.error ?? POLITE[response.status] ?? `The server answered ${response.status}.`,
-    response.status,
-  );
+function start() {
+  worker = new Worker(new URL("./engine/worker.js", import.meta.url), { type: "module" });
+  worker.onmessage = ({ data: { id, answer, error } }) =>
+    error === undefined ? settle(id, "resolve", answer) : settle(id, "reject", new ApiError(error));
+  worker.onerror = () => {
+    worker = null; // the next question starts another
+    const failed = new ApiError("The network stopped working; please try again, or load the page again.");
+    for (const id of [...waiting.keys()]) settle(id, "reject", failed);
+  };
 }
 
-const post = (path, body, signal) =>
-  ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) }, signal);
+/** @param {AbortSignal} [signal]  drops the answer, not the work */
+function ask(method, words, signal) {
+  if (!worker) start();
+  const id = ++asked;
+  return new Promise((resolve, reject) => {
+    if (signal?.aborted) return reject(signal.reason);
+    signal?.addEventListener("abort", () => settle(id, "reject", signal.reason), { once: true });
+    waiting.set(id, { resolve, reject });
+    awaited();
+    worker.postMessage({ id, method, words });
+  });
+}
 
+/** Images are what `asPicture` makes; which answer has what is in engine/answers.js. */
 export const api = {
-  models: () => ask("api/models"),
-  center: (picture, signal) => post("api/center", picture, signal),
-  upload: (file, signal) =>
-    ask("api/upload", { method: "POST", headers: { "content-type": file.type || "image/*" }, body: file }, signal),
-  route: (model, image, signal) => post("api/route", { model, image }, signal),
-  decode: (model, pose, k, signal) => post("api/decode", { model, pose, class: k }, signal),
-  dimensions: (model, pose, k, signal) => post("api/dimensions", { model, pose, class: k }, signal),
-  compare: (models, image, signal) => post("api/compare", { models, image }, signal),
+  models: () => ask("models", []),
+  center: (picture, signal) => ask("center", [picture], signal),
+  upload: (file, signal) => ask("upload", [file], signal),
+  /** options: {iterations}, 1 to 10; without, the network's own number. */
+  route: (model, image, signal, options = {}) => ask("route", [model, image, options], signal),
+  /** which: {child, parent, iteration, iterations}: the numbers of one multiplication. */
+  explain: (model, image, which, signal) => ask("explain", [model, image, which], signal),
+  decode: (model, pose, k, signal) => ask("decode", [model, pose, k], signal),
+  dimensions: (model, pose, k, signal) => ask("dimensions", [model, pose, k], signal),
+  compare: (models, image, signal, options = {}) => ask("compare", [models, image, options], signal),
 };
 
 /**
@@ -72,7 +63,7 @@ export const api = {
  *
  * @template A, R
  * @param {(args: A, signal: AbortSignal) => Promise<R>} work
- * @param {{ done: (result: R, args: A) => void, failed: (error: Error) => void, gap?: number, patience?: number }} options
+ * @param {{ done: (result: R, args: A) => void, failed: (error: Error, args: A) => void, gap?: number, patience?: number }} options
  * @returns {(args: A) => void}
  */
 export function newest(work, { done, failed, gap = 0, patience = 400 }) {
@@ -89,7 +80,7 @@ export function newest(work, { done, failed, gap = 0, patience = 400 }) {
       const result = await work(args, mine.controller.signal);
       if (running === mine) done(result, args);
     } catch (error) {
-      if (running === mine) failed(error);
+      if (running === mine) failed(error, args);
     }
     if (running === mine) {
       running = null;

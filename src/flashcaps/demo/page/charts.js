@@ -55,11 +55,11 @@ const PAD = { left: 40, right: 14, top: 12, bottom: 26 };
 
 /**
  * Curves over routing iterations.
- * @param {{label: string, facts: (series: number, step: number) => import("./inspect.js").Facts}} options
+ * @param {{label: string, title?: any[], facts: (series: number, step: number) => import("./inspect.js").Facts}} options
  */
-export function curveChart({ label, facts }) {
+export function curveChart({ label, title = [label], facts }) {
   const plot = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "curves", role: "group", "aria-label": label });
-  const element = h("div", { class: "chart" }, h("h3", {}, label), plot);
+  const element = h("div", { class: "chart" }, h("h3", {}, ...title), plot);
 
   function axes(count, low, high, x, y) {
     const marks = [low, (low + high) / 2, high].map((v) =>
@@ -67,7 +67,7 @@ export function curveChart({ label, facts }) {
         "g",
         {},
         svg("line", { class: "rule", x1: PAD.left, x2: WIDTH - PAD.right, y1: y(v), y2: y(v) }),
-        svg("text", { x: PAD.left - 6, y: y(v) + 4, "text-anchor": "end" }, number(v, high - low < 0.2 ? 3 : 2)),
+        svg("text", { x: PAD.left - 6, y: y(v) + 4, "text-anchor": "end" }, number(v, 2)),
       ),
     );
     const ticks = Array.from({ length: count }, (_, t) =>
@@ -78,12 +78,8 @@ export function curveChart({ label, facts }) {
 
   return {
     element,
-    /** @param {{series: {name: string, values: number[], role: string}[], step: number, floor?: number | null}} data */
-    update({ series, step, floor = null }) {
-      const all = series.flatMap((one) => one.values);
-      let [low, high] = [Math.min(...all), Math.max(...all)];
-      if (floor !== null) low = Math.min(low, floor);
-      if (high - low < 1e-6) [low, high] = [low - 0.5, high + 0.5];
+    /** @param {{series: {name: string, values: number[], role: string}[], step: number, range: number[]}} data */
+    update({ series, step, range: [low, high] }) {
       const count = series[0].values.length;
       const x = (t) => PAD.left + (count > 1 ? (t / (count - 1)) * (WIDTH - PAD.left - PAD.right - 12) + 6 : 130);
       const y = (v) => PAD.top + (1 - (v - low) / (high - low)) * (HEIGHT - PAD.top - PAD.bottom);
@@ -115,16 +111,14 @@ export function curveChart({ label, facts }) {
 
 /**
  * A small grid of how much goes where: { element, update(values, rows, columns) }.
- * Palest where there is least; signed values take two colours.
+ * From nothing at zero to full colour at the largest; signed values take two colours.
  */
 export function heatGrid(label) {
   const plot = svg("svg", { class: "heat", role: "img", "aria-label": label });
   return {
     element: plot,
     update(values, rows, columns) {
-      const least = Math.min(...values);
-      const low = least > 0 && least < Math.max(...values) ? 0.95 * least : 0;
-      const top = Math.max(...values.map(Math.abs), low + 1e-9);
+      const top = Math.max(...values.map(Math.abs), 1e-9);
       assign(plot, { viewBox: `0 0 ${columns} ${rows}` });
       plot.replaceChildren(
         ...values.map((v, i) =>
@@ -135,7 +129,7 @@ export function heatGrid(label) {
             height: 0.92,
             rx: 0.12,
             class: v < 0 ? "negative" : "positive",
-            "fill-opacity": (0.06 + 0.94 * Math.max(0, (Math.abs(v) - low) / (top - low))).toFixed(3),
+            "fill-opacity": (0.04 + (0.96 * Math.abs(v)) / top).toFixed(3),
           }),
         ),
       );

@@ -1,4 +1,4 @@
-/** Drawings as short text for the address bar, and pixels as the server wants them. */
+/** Drawings as short text for the address bar, and pixels as text for the worker. */
 
 /** @typedef {Uint8Array} Stroke  x0, y0, x1, y1, ... each 0..255 */
 /** @typedef {{kind: "strokes", strokes: Stroke[]} | {kind: "sample", id: number}} Editable */
@@ -112,7 +112,7 @@ export function decodeDrawing(text) {
   }
 }
 
-/** What /api/route reads. */
+/** A picture as `api` takes it: grey bytes, ink high, row by row, as base64. */
 export function asPicture(pixels, height, width) {
   return { width, height, pixels: toBase64(pixels) };
 }

@@ -2,20 +2,18 @@
 
 import { api, newest } from "./api.js";
 import { barChart, heatGrid } from "./charts.js";
+import { measureOf } from "./captions.js";
 import { asPicture, fromBase64, place } from "./codec.js";
 import { assign, h, number } from "./dom.js";
-import { classFacts, measureOf } from "./draw.js";
+import { classFacts } from "./draw.js";
 import { ALGORITHMS, wordsFor } from "./explain.js";
-import { flows } from "./flow.js";
 import { inspectable } from "./inspect.js";
 import { picture } from "./pixels.js";
 
 /** One model of each algorithm: those of the papers in their order, then others. */
 function oneOfEach(models) {
-  const single = models.filter((m) => !m.pairs);
-  const names = new Set([...ALGORITHMS, ...single.map((m) => m.algorithm)]);
-  const found = [...names].map((name) => single.find((m) => m.algorithm === name)).filter(Boolean);
-  return found.length ? found : models.slice(0, 2);
+  const names = new Set([...ALGORITHMS, ...models.map((m) => m.algorithm)]);
+  return [...names].map((name) => models.find((m) => m.algorithm === name)).filter(Boolean);
 }
 
 /** A model's answer at a glance. */
@@ -28,12 +26,12 @@ function createCard(model) {
     compact: true,
   });
   const drawn = picture("draws back", { label: `What ${model.title} draws back` });
-  const heat = heatGrid("Where the winner's evidence lies");
+  const heat = heatGrid("What the winner was sent, by place");
   const where = h(
     "figure",
     { class: "picture", tabindex: 0 },
     h("div", { class: "paper heat-paper" }, heat.element),
-    h("figcaption", {}, "looks here"),
+    h("figcaption", {}, "sent from here"),
   );
   const facts = h("p", { class: "faint" });
   const words = wordsFor(model.algorithm);
@@ -54,7 +52,7 @@ function createCard(model) {
     where,
     () =>
       answer && {
-        title: `Weight for ${model.classes[answer.route.predicted[0]]}, by place`,
+        title: `Sent to ${model.classes[answer.route.predicted[0]]}, by place`,
         formula: answer.route.routing.formula,
         note: answer.route.routing.signed
           ? "Blue speaks for it, orange against it."
@@ -71,9 +69,7 @@ function createCard(model) {
       digit.textContent = route.predicted.map((j) => model.classes[j]).join(" ");
       drawn.show(made ? fromBase64(made.image) : null, ...route.shape, made ? "draws back" : "no decoder");
       heat.update(
-        flows(answer)
-          .at(-1)
-          .weight.map((row) => row[k]),
+        route.routing.steps.at(-1).flow.map((row) => row[k]),
         ...route.routing.grid,
       );
       bars.update({
@@ -101,7 +97,8 @@ export function createView(app) {
   const { store, catalog, engine, say } = app;
   let cards = new Map();
   let asked = "";
-  const five = oneOfEach(catalog.models).map((m) => m.name);
+  const single = catalog.models.filter((m) => !m.pairs);
+  const five = oneOfEach(single).map((m) => m.name);
   const grid = h("div", { class: "compare-grid" });
   const verdict = h("p", { class: "verdict", "aria-live": "polite", "data-testid": "verdict" });
   const blank = h("p", { class: "blank" }, "Draw a digit, or pick one, to see all of them at work on it.");
@@ -124,7 +121,7 @@ export function createView(app) {
           store.set({ compared });
         },
       },
-      catalog.models.map((m) => h("option", { value: m.name }, m.title)),
+      single.map((m) => h("option", { value: m.name }, m.title)),
     ),
   );
   const two = h("div", { class: "selects" }, selects);
@@ -141,7 +138,7 @@ export function createView(app) {
   const element = h("div", { class: "view compare-view" }, blank, grid);
 
   const names = (state) => {
-    const known = state.compared.filter((name) => engine.models.has(name));
+    const known = state.compared.filter((name) => single.some((m) => m.name === name));
     return known.length ? known : five;
   };
 

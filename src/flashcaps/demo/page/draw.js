@@ -1,44 +1,35 @@
-/** Draw: class capsules grow and shrink while a digit is being drawn. */
+/** Draw: the picture, what the network makes of it after each iteration, and what it draws back. */
 
-import { fromBase64 } from "./codec.js";
+import { lead, measureOf, verdict } from "./captions.js";
 import { barChart, heatGrid } from "./charts.js";
-import { h, icon, number, spoken } from "./dom.js";
+import { fromBase64 } from "./codec.js";
+import { h, icon, number } from "./dom.js";
 import { wordsFor } from "./explain.js";
 import { inspectable } from "./inspect.js";
+import { leaders, standing } from "./measures.js";
 import { picture } from "./pixels.js";
+import { createRounds } from "./rounds.js";
 
 const ARROW = "M4 12h15m-5-5 5 5-5 5";
 
-/** What stands behind the bar of class k. */
-export function classFacts(answer, k) {
+/** What stands behind the bar of class k, after the last iteration or another. */
+export function classFacts(answer, k, step = -1) {
   if (!answer?.route) return null;
   const { route, model } = answer;
-  const words = wordsFor(model.algorithm);
-  const rows = [[measureOf(answer), number(route.activation[k], 4)]];
-  if (route.scores[k] !== route.activation[k]) rows.push(["score", number(route.scores[k], 4)]);
-  if (route.lengths[k] !== route.activation[k]) rows.push(["length of its pose", number(route.lengths[k], 4)]);
-  rows.push(["agreement", number(route.routing.steps.at(-1).agreement[k], 4)]);
-  return { title: `Class capsule ${model.classes[k]}`, rows, formula: words.present };
-}
-
-/** The server's name of what the bars show, or the paper's. */
-export function measureOf({ route, model }) {
-  return route?.routing.measure ?? wordsFor(model.algorithm).measure;
-}
-
-/** How sure the network is, in words. */
-function verdict({ route, model }) {
-  const names = route.predicted.map((k) => model.classes[k]);
-  const top = route.activation[route.predicted[0]];
-  const rest = route.activation.filter((_, k) => !route.predicted.includes(k));
-  const lead = top - Math.max(...rest);
-  const sure = lead > 0.5 ? "It is sure." : lead > 0.2 ? "It is fairly sure." : "It hesitates.";
-  return `${names.length > 1 ? "The capsules for" : "The capsule for"} ${spoken(names)} ${names.length > 1 ? "stand" : "stands"} out. ${sure}`;
+  const { activation, agreement } = route.routing.steps.at(step);
+  const rows = [[measureOf(answer), number(activation[k], 4)]];
+  if (step === -1 && route.scores[k] !== route.activation[k]) rows.push(["score", number(route.scores[k], 4)]);
+  if (step === -1 && route.lengths[k] !== route.activation[k])
+    rows.push(["length of its pose", number(route.lengths[k], 4)]);
+  rows.push(["agreement", number(agreement[k], 4)]);
+  return { title: `Class capsule ${model.classes[k]}`, rows, formula: wordsFor(model.algorithm).present };
 }
 
 /** @param {any} app */
 export function createView(app) {
   let answer = null;
+  let step = -1;
+  const rounds = createRounds(app);
   const seen = picture("What the network sees");
   const drawn = picture("What the winning capsule draws back");
   const parts = heatGrid("How much each place of the picture has to say");
@@ -49,14 +40,16 @@ export function createView(app) {
     h("figcaption", {}, "Small capsules, by place"),
   );
   const digit = h("output", { class: "big-digit", "aria-live": "polite", "data-testid": "winner" });
-  const most = h("figcaption", {}, "The longest class capsule");
-  const says = h("p", { class: "verdict" });
+  const most = h("figcaption", {}, "The strongest class capsule");
+  const first = h("p", { class: "lead", "data-testid": "lead" });
+  const says = h("p", { class: "verdict", "data-testid": "verdict" });
   const time = h("p", { class: "faint" });
-  const bars = barChart({ label: "Class capsules", facts: (k) => classFacts(answer, k) });
+  const bars = barChart({ label: "Class capsules", facts: (k) => classFacts(answer, k, step) });
   const heading = h("h2", {}, "Class capsules");
   const element = h(
     "div",
     { class: "view draw-view" },
+    h("section", { class: "card lead-card", "aria-label": "What to look at" }, first, rounds.element),
     h(
       "section",
       { class: "card flow", "aria-label": "From the picture to the class capsules and back" },
@@ -89,7 +82,7 @@ export function createView(app) {
     [
       partsFigure,
       () => ({
-        title: "Primary capsules",
+        title: "Small capsules",
         rows: [
           ["types", number(answer.model.grid[0], 0)],
           ["places", answer.route.routing.grid.join(" × ")],
@@ -103,8 +96,11 @@ export function createView(app) {
       () =>
         answer.route.reconstructions.length
           ? {
-              title: "Reconstruction",
-              rows: [["from", `${answer.model.pose_dim} numbers`]],
+              title: "Drawn back",
+              rows: [
+                ["from", `${answer.model.pose_dim} numbers`],
+                ["likeness to the picture", number(standing(answer).likeness, 3)],
+              ],
               formula: "x̂ = decoder(v_j)",
               note: "Drawn from the pose of the winning capsule alone; all others are set to zero.",
             }
@@ -115,22 +111,52 @@ export function createView(app) {
     inspectable(target, () => (answer?.route ? facts() : null));
   }
 
-  function empty() {
+  function empty(text) {
     seen.show(null, 28, 28);
     drawn.show(null, 28, 28);
     parts.update([], 1, 1);
     digit.textContent = "";
     time.textContent = "";
-    says.textContent = "Draw a digit, pick one, or drop a picture on the pad.";
+    says.textContent = "";
+    first.textContent = text;
+    rounds.element.hidden = true;
+    rounds.pause();
     const names = app.model()?.classes ?? [];
     bars.update({ names, values: names.map(() => 0), winners: [], measure: "length" });
   }
 
+  function answerAt(state) {
+    const { route, model } = answer;
+    const at = rounds.update(answer, state);
+    const final = at === route.routing.steps.length - 1;
+    const leader = leaders(answer)[at];
+    step = final ? -1 : at;
+    const known = !final || standing(answer).digit !== "no";
+    digit.textContent = known ? (final ? route.predicted : [leader]).map((k) => model.classes[k]).join(" ") : "?";
+    digit.classList.toggle("long", digit.textContent.length > 2);
+    most.textContent = !known
+      ? "No class stands out"
+      : final
+        ? "The strongest class capsule"
+        : `Ahead after iteration ${at + 1}`;
+    heading.textContent = `Class capsules: ${measureOf(answer)}${final ? "" : ` after iteration ${at + 1}`}`;
+    bars.update({
+      names: model.classes,
+      values: final ? route.activation : route.routing.steps[at].activation,
+      winners: !known ? [] : final ? route.predicted : [leader],
+      measure: measureOf(answer),
+    });
+  }
+
   return {
     element,
+    leave: rounds.pause,
     update(state, answers) {
       answer = answers.one;
-      if (!answer?.route) return empty();
+      if (!answer?.route)
+        return empty(
+          answer?.failed ? "No answer to this drawing." : "Draw a digit, pick one, or drop a picture on the pad.",
+        );
       const { route, model } = answer;
       const [height, width] = route.shape;
       seen.show(answer.pixels, height, width);
@@ -139,21 +165,13 @@ export function createView(app) {
         made ? fromBase64(made.image) : null,
         height,
         width,
-        made ? "What the winning capsule draws back" : "This model has no decoder",
+        made ? `What capsule ${model.classes[made.class]} draws back` : "This model has no decoder",
       );
       const { presence, steps, grid } = route.routing;
       parts.update(presence ?? steps[0].coupling.map((row) => row.reduce((a, b) => a + Math.abs(b), 0)), ...grid);
-      digit.textContent = route.predicted.map((k) => model.classes[k]).join(" ");
-      digit.classList.toggle("long", digit.textContent.length > 2);
-      heading.textContent = `Class capsules: ${measureOf(answer)}`;
-      most.textContent = measureOf(answer) === "length" ? "The longest class capsule" : "The strongest class capsule";
+      first.textContent = lead(answer);
       says.textContent = verdict(answer);
-      bars.update({
-        names: model.classes,
-        values: route.activation,
-        winners: route.predicted,
-        measure: measureOf(answer),
-      });
+      answerAt(state);
       time.textContent = `${model.title} · ${number(model.parameters, 0)} parameters · answered in ${number(route.ms, 0)} ms`;
     },
   };

@@ -9,7 +9,7 @@ import { createStore, usesTwo } from "./state.js";
  * @typedef {object} Answer
  * @property {Uint8Array | null} digit   28 x 28, null where nothing is drawn
  * @property {Uint8Array | null} pixels  what the network sees: one digit or two, of the model's size
- * @property {any} route                 what /api/route said
+ * @property {any} route                 what `api.route` said
  * @property {any} model                 who said it
  */
 
@@ -38,28 +38,47 @@ export function createEngine(store, catalog, say) {
     return centred.get(drawing);
   }
 
-  async function one({ drawing, model: name }, signal) {
+  async function one({ drawing, model: name, iterations }, signal) {
     const model = models.get(name);
     const digit = await toDigit(drawing, signal);
     if (!digit) return { digit: null, pixels: null, route: null, model };
     const [, height, width] = model.image;
     const pixels = place(digit, height, width);
-    return { digit, pixels, model, route: await api.route(name, asPicture(pixels, height, width), signal) };
+    return { digit, pixels, model, route: await ask(name, pixels, iterations, signal) };
   }
 
-  async function two({ drawing, second, shift, pair: name }, signal) {
+  async function two({ drawing, second, shift, pair: name, iterations }, signal) {
     const model = models.get(name);
     const digits = [await toDigit(drawing, signal), await toDigit(second, signal)];
     const [, height, width] = model.image;
     const placed = digits.map((digit, n) => placeOrBlank(digit, height, width, shift.slice(2 * n)));
     const pixels = overlay(...placed);
     if (!digits[0] && !digits[1]) return { digits, placed, pixels, route: null, model };
-    return { digits, placed, pixels, model, route: await api.route(name, asPicture(pixels, height, width), signal) };
+    return { digits, placed, pixels, model, route: await ask(name, pixels, iterations, signal) };
   }
 
-  const failed = (error) => error.name !== "AbortError" && say(error);
-  const runOne = newest(one, { gap: GAP, failed, done: (answer) => (say(null), answers.set({ one: answer })) });
-  const runTwo = newest(two, { gap: GAP, failed, done: (answer) => (say(null), answers.set({ two: answer })) });
+  const ask = (name, pixels, iterations, signal) => {
+    const [, height, width] = models.get(name).image;
+    const options = iterations ? { iterations } : {};
+    return api.route(name, asPicture(pixels, height, width), signal, options);
+  };
+
+  /** A picture without an answer shows none: that of the picture before it would be taken for its own. */
+  const run = (work, slot) =>
+    newest(work, {
+      gap: GAP,
+      done: (answer) => {
+        say(null);
+        answers.set({ [slot]: answer });
+      },
+      failed: (error, { model, pair }) => {
+        if (error.name === "AbortError") return;
+        say(error);
+        const blank = { digit: null, digits: [null, null], placed: [], pixels: null, route: null, failed: true };
+        answers.set({ [slot]: { ...blank, model: models.get(slot === "two" ? pair : model) } });
+      },
+    });
+  const [runOne, runTwo] = [run(one, "one"), run(two, "two")];
 
   function refresh() {
     const state = store.get();
@@ -69,9 +88,11 @@ export function createEngine(store, catalog, say) {
   }
 
   let asked = {};
-  store.on(["view", "drawing", "second", "shift", "model", "pair"], (state) => {
-    const { drawing, second, shift, model, pair } = state;
-    const now = usesTwo(state) ? { two: true, drawing, second, shift, pair } : { two: false, drawing, model };
+  store.on(["view", "drawing", "second", "shift", "model", "pair", "iterations"], (state) => {
+    const { drawing, second, shift, model, pair, iterations } = state;
+    const now = usesTwo(state)
+      ? { two: true, drawing, second, shift, pair, iterations }
+      : { two: false, drawing, model, iterations };
     const same =
       Object.keys(now).length === Object.keys(asked).length && Object.entries(now).every(([k, v]) => asked[k] === v);
     asked = now;

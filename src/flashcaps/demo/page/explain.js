@@ -9,6 +9,7 @@
  * @property {string} agreement  the formula of agreement
  * @property {string} idea       one sentence
  * @property {string} counts     why a small share can win
+ * @property {string} look       what to look at where votes are arrows
  */
 
 /** @type {Record<string, Words>} */
@@ -21,6 +22,7 @@ const WORDS = {
     agreement: "û_{j|i} · v_j",
     idea: "A part sends more to the whole whose pose its vote points along.",
     counts: "its length counts how well votes agree, not how many there are",
+    look: "The longer the thick arrow, the surer: its length, squashed, is the class capsule's own.",
   },
   em: {
     short: "EM",
@@ -30,6 +32,7 @@ const WORDS = {
     agreement: "Σ_i r_ij V_ij · μ_j",
     idea: "A whole is a Gaussian cluster of votes; the tighter the cluster, the more active it is.",
     counts: "its activation counts how tight its cluster of votes is, not how large",
+    look: "Look at how straight a chain runs rather than how far it gets: EM asks how near the votes of a class lie to each other.",
   },
   attention: {
     short: "Attention",
@@ -39,6 +42,7 @@ const WORDS = {
     agreement: "p_j · v_ij",
     idea: "Wholes compete for each part by dot product, then normalise what they gathered.",
     counts: "its score is read from its pose, not from how much it was sent",
+    look: "The direction counts, not the length: the sum is normalised, and the score is read from it.",
   },
   heinsen: {
     short: "Heinsen",
@@ -48,6 +52,7 @@ const WORDS = {
     agreement: "Σ_i R_ij V_ij · μ_j",
     idea: "A whole scores what it uses of the parts, less what it has to ignore.",
     counts: "its score weighs every part it uses against those it ignores",
+    look: "Look at how straight a chain runs rather than how far it gets: the score adds up what each part is worth to the class.",
   },
   discriminative: {
     short: "Discriminative",
@@ -57,6 +62,7 @@ const WORDS = {
     agreement: "û_{j|i} · s_j",
     idea: "Signed coefficients are learned once and do not depend on the picture: no iterations.",
     counts: "its length counts how well votes agree, not how many there are",
+    look: "The longer the thick arrow, the surer: its length, squashed, is the class capsule's own.",
   },
 };
 
@@ -68,6 +74,7 @@ const UNKNOWN = {
   agreement: "",
   idea: "",
   counts: "",
+  look: "",
 };
 
 /** @returns {Words} */

@@ -9,6 +9,7 @@ const card = h("aside", { class: "inspector", role: "status", hidden: true });
 let pinned = null;
 let shown = null;
 let source = () => null; // of what is shown
+let clear = () => null; // what the card must not cover
 
 function fill(facts) {
   const rows = (facts.rows ?? []).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]);
@@ -19,8 +20,8 @@ function fill(facts) {
   card.replaceChildren(...parts);
 }
 
-function beside(element) {
-  const box = element.getBoundingClientRect();
+function beside() {
+  const box = clear().getBoundingClientRect();
   const { offsetWidth: width, offsetHeight: height } = card;
   const right = box.right + 12;
   let left = right + width < innerWidth - 8 ? right : box.left - width - 12;
@@ -33,15 +34,16 @@ function beside(element) {
   card.style.top = `${Math.max(8, Math.min(innerHeight - height - 8, top))}px`;
 }
 
-function show(element, facts) {
+function show(element, facts, area) {
   const found = facts();
   if (!found) return;
   shown = element;
   source = facts;
+  clear = area;
   fill(found);
   card.hidden = false;
   card.classList.toggle("pinned", pinned === element);
-  beside(element);
+  beside();
 }
 
 function hide(element = shown) {
@@ -53,7 +55,7 @@ function hide(element = shown) {
 /** Numbers have changed: show the new ones, or nothing where what was pointed at is gone. */
 export function refreshInspector() {
   if (!shown) return;
-  if (shown.isConnected && shown.getClientRects().length) show(shown, source);
+  if (shown.isConnected && shown.getClientRects().length) show(shown, source, clear);
   else closeInspector();
 }
 
@@ -66,19 +68,21 @@ export function closeInspector() {
  * Show `facts()` beside `element` while it is pointed at or focused; a click keeps the card until Escape or the next.
  * @param {Element} element
  * @param {() => Facts | null} facts
+ * @param {() => Element} area  what the card keeps clear of: the element, or what it points out
  */
-export function inspectable(element, facts) {
-  element.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && !pinned && show(element, facts));
+export function inspectable(element, facts, area = () => element) {
+  const open = () => show(element, facts, area);
+  element.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && !pinned && open());
   element.addEventListener("pointerleave", () => hide(element));
   element.addEventListener("click", (event) => {
     pinned = pinned === element ? null : element;
-    if (pinned) show(element, facts);
+    if (pinned) open();
     else hide(element);
     event.stopPropagation();
   });
   const drawn = element instanceof SVGElement;
   if (drawn && !element.hasAttribute("tabindex")) return; // to listen for focus would make it a stop of the Tab key
-  element.addEventListener("focus", () => element.matches(":focus-visible") && !pinned && show(element, facts));
+  element.addEventListener("focus", () => element.matches(":focus-visible") && !pinned && open());
   element.addEventListener("blur", () => {
     if (pinned === element) pinned = null;
     hide(element);
@@ -97,5 +101,5 @@ export function mountInspector() {
   document.body.append(card);
   addEventListener("keydown", (event) => event.key === "Escape" && closeInspector());
   addEventListener("click", closeInspector);
-  addEventListener("scroll", () => shown && beside(shown), { passive: true, capture: true });
+  addEventListener("scroll", () => shown && beside(), { passive: true, capture: true });
 }

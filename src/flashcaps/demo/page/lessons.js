@@ -1,123 +1,158 @@
-/** The lessons of the tour: a title, plain words with the person's own numbers, and a scene. */
+/** The stops of the tour: a view, what of it to look at, and words with the person's own numbers. */
 
-import { number, percent } from "./dom.js";
-import { measureOf } from "./draw.js";
-import { wordsFor } from "./explain.js";
-import { flows, shareOf } from "./flow.js";
-import { agreementScene, squashScene, votesScene } from "./routing_scenes.js";
-import { barsScene, pixelScene, placesScene, redrawScene, sliderScene } from "./scenes.js";
+import { change, measureOf, story, verdict } from "./captions.js";
+import { number, percent, spoken } from "./dom.js";
+import { leaders, shares } from "./measures.js";
+import { recognised } from "./pairs.js";
+import { straightness } from "./plane.js";
 
-/** Do the votes for the winner pull together more than those for the runner-up? */
-function meeting({ route, model }) {
-  const votes = route.routing.votes ?? [];
-  const [best, other] = [votes[0], votes.at(-1)];
-  if (votes.length < 2 || best.aligned === undefined)
-    return "Where the guess is right, votes meet; where it is wrong, they scatter.";
-  const [a, b] = [model.classes[best.class], model.classes[other.class]];
-  return best.aligned > other.aligned
-    ? `Votes for ${a} pull the same way more (${percent(best.aligned, 0)}) than those for ${b}, the runner-up (${percent(other.aligned, 0)}).`
-    : `On your digit it is close: votes for ${a} pull the same way at ${percent(best.aligned, 0)}, those for ${b}, the runner-up, at ${percent(other.aligned, 0)}.`;
+const name = ({ route, model }) => model.classes[route.predicted[0]];
+
+/** How the winner's share of all votes and its activation went. */
+function course(answer) {
+  const { steps, signed } = answer.route.routing;
+  const k = recognised(answer)[0];
+  if (signed)
+    return "This network learned its couplings once and does not iterate. Choose another above to watch one that does.";
+  if (steps.length < 2) return "There is only one iteration now. Take more of them above, and watch the lines grow.";
+  const [first, last] = [steps[0], steps.at(-1)];
+  const share = change("its share of all votes", shares(first)[k], shares(last)[k], percent);
+  return `For capsule ${name(answer)}, ${share}, and ${change(`its ${measureOf(answer)}`, first.activation[k], last.activation[k])}.`;
 }
 
-/** Are the bars a softmax, that is shares of one whole? */
-const shared = (answer) => measureOf(answer).includes("softmax");
-
-/** How a sum of votes becomes a number between zero and one. */
-function squashed(answer) {
-  if (measureOf(answer) === "length") {
-    return "Each class capsule adds up what it was sent. The sum can be of any length, but a length should read like a probability. So it is squashed: short sums shrink to almost nothing, long ones end just below one. The direction stays.";
-  }
-  if (shared(answer)) {
-    return "Each class capsule ends with a score, which can be any number. A softmax turns the scores into shares of one whole: what counts is how far a score lies above the rest, and a curve presses that between zero and one.";
-  }
-  return "Each class capsule ends with a score, which can be any number. A curve presses it between zero and one: far below stays near zero, far above near one.";
+/** Whose arrows get far. */
+function reach(answer) {
+  const { plane } = answer.route.routing;
+  const told = plane.classes.map((k) => {
+    const { share } = straightness(plane.arrows.at(-1)[k]);
+    return `${percent(share, 0)} for ${answer.model.classes[k]}`;
+  });
+  return `On your digit, of the way that the arrows go, this much counts in the end: ${spoken(told)}.`;
 }
 
-/** Where the winner stands, and the next. */
-function standing({ route, model }) {
-  const [first, next] = route.activation.map((v, k) => [v, model.classes[k]]).sort((x, y) => y[0] - x[0]);
-  return `On the curve: your digit’s capsule, ${first[1]}, stands at ${number(first[0], 2)}. The next, ${next[1]}, stands at ${number(next[0], 2)}.`;
-}
-
-const winner = ({ route, model }) => model.classes[route.predicted[0]];
-
+/**
+ * own: it speaks of the person's digit, and needs an answer to it.
+ * @type {{title: string, view: string, target: string, own?: boolean, set?: object | ((answer: any) => object),
+ *   words: (answer: any) => string[]}[]}
+ */
 export const LESSONS = [
   {
+    title: "Parts and wholes",
+    view: "parts",
+    target: ".parts-card",
+    own: false,
+    words: () => [
+      "Each part says where it expects the whole to be: that is its [vote]. Where the votes meet, the whole lights up.",
+      "Turn the triangle and watch: the parts are still there, but they no longer agree. Next comes a network that learned its parts from handwritten digits.",
+    ],
+  },
+  {
     title: "Your picture",
-    scene: pixelScene,
+    view: "draw",
+    target: ".flow > .picture:first-child",
     words: ({ route }) => [
       `This is your digit as the network gets it: ${route.shape.join(" × ")} numbers, each saying how much ink there is.`,
-      "It was scaled and centred first, the way the digits it learned from were. That is all it will ever see of it.",
+      "It was scaled and centred first, as the digits it learned from were. Draw another at any time: the tour goes on with it.",
     ],
   },
   {
     title: "Small capsules",
-    scene: placesScene,
+    view: "draw",
+    target: ".flow > .picture:nth-of-type(2)",
     words: ({ model, route }) => [
-      `A capsule is a little group of neurons that looks for one thing. At each of ${route.routing.grid.join(" × ")} places, ${model.grid[0]} of them look through a small window: for a bend, an end, a stroke.`,
-      "What makes a capsule special: it gives not one number but a whole vector. How strong it is says whether the thing is there; where it points says what it looks like: its slant, its thickness, its place.",
+      `At each of ${route.routing.grid.join(" × ")} places, ${model.grid[0]} [small capsule|small capsules] look through a small window for a bend, an end, a piece of a stroke.`,
+      "A [capsule] gives not one number but several. Together, as its [pose], they say whether the thing is there, and what it looks like.",
     ],
   },
   {
-    title: "Votes",
-    scene: votesScene,
+    title: "Everyone votes for everyone",
+    view: "routing",
+    target: ".tree-card",
+    set: { step: 0, zoom: null, parent: null },
     words: (answer) => [
-      "Now every small capsule makes a guess: “if I am part of a 3, then that 3 looks like this; if I am part of a 5, that 5 looks like that”. These guesses are called votes. It makes one for each digit.",
-      `Each point is one vote, each ring their middle. ${meeting(answer)}`,
+      "Each small capsule makes a guess for each digit: if I am part of a 3, that 3 looks like this. Such a guess is a [vote]. How much of it a digit gets is the [coupling].",
+      story(answer, 0)[0],
     ],
   },
   {
-    title: "Agreement",
-    scene: agreementScene,
+    title: "Do the votes agree?",
+    view: "routing",
+    target: ".plane-card",
+    set: { step: -1, zoom: null, parent: null },
+    words: (answer) => [
+      "Each small arrow is what one place votes for a class. End to end, arrows that agree get far; arrows that do not wander about.",
+      reach(answer),
+    ],
+  },
+  {
+    title: "Routing",
+    view: "routing",
+    target: ".tree-card",
+    set: { step: -1, zoom: null, parent: null },
+    words: (answer) => [
+      "Small capsules then give more to the classes their votes agree with, and less to the others. A line is as thick as what a place gives above an even split.",
+      course(answer),
+    ],
+  },
+  {
+    title: "One multiplication",
+    view: "routing",
+    target: ".zoom",
+    set: (answer) => {
+      const { presence } = answer.route.routing;
+      const cell = presence.indexOf(Math.max(...presence));
+      return { step: -1, zoom: [cell, 0, recognised(answer)[0]] };
+    },
+    words: () => [
+      "This is one small capsule with its numbers: its vector times W is its vote. Go on with Next in the card itself: vote and pose make an [agreement], and a [softmax] makes the coupling.",
+      "Click any dot of the overview to get here. Escape goes back.",
+    ],
+  },
+  {
+    title: "The answer",
+    view: "draw",
+    target: ".lead-card",
+    set: { step: -1, zoom: null },
     words: (answer) => {
-      const { route, model } = answer;
-      const flow = flows(answer);
-      const share = (t) => shareOf(flow.at(t), route.predicted[0]);
-      if (route.routing.signed)
-        return [
-          wordsFor(model.algorithm).idea,
-          "Blue lines speak for a digit, dashed orange ones against it. Choose another model above to see routing by agreement.",
-        ];
+      const said = leaders(answer).map((k) => answer.model.classes[k]);
       return [
-        "When many guesses for a digit agree, it can hardly be chance. So each small capsule listens: it sends more of itself to the digit whose other voters say the same, and less to the rest. That is routing by agreement.",
-        `At first capsule ${winner(answer)} gets ${percent(share(0))} of everything, like all others. After ${route.routing.steps.length} iterations it gets ${percent(share(-1))}${share(-1) < share(0) ? `: less, and still it wins, for ${wordsFor(model.algorithm).counts}` : ""}.`,
+        `There is one [class capsule] for each digit; the strongest is the answer. After each iteration it was: ${said.join(", ")}.`,
+        verdict(answer),
       ];
     },
   },
   {
-    title: "Squash",
-    scene: squashScene,
-    words: (answer) => [squashed(answer), standing(answer)],
-  },
-  {
-    title: "The answer",
-    scene: barsScene,
-    words: (answer) => [
-      `There is one class capsule for each digit, and the largest wins: ${winner(answer)}.`,
-      shared(answer)
-        ? "This model’s bars are shares of one whole. Lengths, as in dynamic routing, need not be: where two digits lie over each other, two capsules can be long at once. Try that under Overlap."
-        : "The bars need not sum to one. Where two digits lie over each other, two capsules can be long at once. Try that under Overlap.",
-    ],
-  },
-  {
-    title: "Drawing it back",
-    scene: redrawScene,
+    title: "Drawn back",
+    view: "draw",
+    target: ".flow > .picture:last-child",
     words: ({ model }) =>
       model.decoder
         ? [
-            `Does the capsule really know what your digit looks like, or only its name? Here a small network, the decoder, draws from the ${model.pose_dim} numbers of the winning capsule, and nothing else.`,
-            "Look at slant, width and stroke. What comes back is what the capsule kept.",
+            `Does the capsule know what your digit looks like, or only its name? A [decoder] drew this from the ${model.pose_dim} numbers of one class capsule.`,
+            "Look at slant, width and stroke: what comes back is what the capsule kept.",
           ]
-        : ["This model was trained without a decoder, so it cannot draw. Choose another above."],
+        : ["This network has no decoder, so it cannot draw. Choose another above."],
   },
   {
     title: "Numbers with a meaning",
-    scene: sliderScene,
-    words: ({ model }) => [
-      "Change one number of the pose, and the drawing changes in one respect: it gets bolder, or wider, or leans over. Nobody told the network to do so.",
-      model.decoder
-        ? "Move the slider. All of the numbers wait under Tweak."
-        : "Choose a model with a decoder to try it.",
+    view: "tweak",
+    target: ".sliders",
+    set: { parent: null },
+    words: ({ model }) => {
+      const named = (model.dimensions ?? []).filter(Boolean).length;
+      return [
+        "Change one number of the pose and see what the drawing does.",
+        `Of ${model.pose_dim} numbers ${number(named, 0)} ${named === 1 ? "has" : "have"} a name here: a number gets one where it changes one measure of the drawing clearly, for most of the digits.`,
+      ];
+    },
+  },
+  {
+    title: "Two digits at once",
+    view: "overlap",
+    target: ".overlap-body",
+    words: () => [
+      "Lay two digits over each other. Each stroke belongs to one of them, and routing has to sort it out.",
+      "Drag them, and see what each capsule draws back.",
     ],
   },
 ];

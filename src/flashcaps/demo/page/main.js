@@ -1,35 +1,34 @@
 /** Starts the page: fetches the models, restores the state of the address, shows the view asked for. */
 
 import { api } from "./api.js";
+import { mountArticle } from "./article.js";
 import { mountCard } from "./card.js";
 import { createView as createCompare } from "./compare.js";
 import { byId, h, icon, roving } from "./dom.js";
 import { createView as createDraw } from "./draw.js";
 import { createEngine } from "./engine.js";
 import { closeInspector, mountInspector, refreshInspector } from "./inspect.js";
+import { OPENING } from "./opening.js";
 import { createView as createOverlap } from "./overlap.js";
 import { createPanel } from "./panel.js";
+import { createView as createParts } from "./parts.js";
 import { createView as createRouting } from "./routing.js";
 import { createStore, fromHash, initialState, mirror, VIEWS } from "./state.js";
 import { mountTheme } from "./theme.js";
-import { createView as createTour } from "./tour.js";
+import { mountTour } from "./tour.js";
 import { createView as createTweak } from "./tweak.js";
 
 const TABS = {
+  parts: { title: "Parts", path: "M4 11L12 4l8 7M6 11v9h12v-9M10 20v-5h4v5", make: createParts },
   draw: { title: "Draw", path: "M4 20l1-4L16.5 4.5a2 2 0 0 1 3 3L8 19l-4 1Z", make: createDraw },
+  routing: { title: "Routing", path: "M5 5c8 0 6 7 14 7M5 12h14M5 19c8 0 6-7 14-7", make: createRouting },
+  tweak: { title: "Tweak", path: "M4 7h9m5 0h2M4 17h3m5 0h8M15.5 4.5v5M9.5 14.5v5", make: createTweak },
   overlap: {
     title: "Overlap",
     path: "M15 9.5A5.5 5.5 0 1 1 4 9.5a5.5 5.5 0 0 1 11 0ZM20 14.5a5.5 5.5 0 1 1-11 0 5.5 5.5 0 0 1 11 0Z",
     make: createOverlap,
   },
-  tweak: { title: "Tweak", path: "M4 7h9m5 0h2M4 17h3m5 0h8M15.5 4.5v5M9.5 14.5v5", make: createTweak },
-  routing: { title: "Routing", path: "M5 5c8 0 6 7 14 7M5 12h14M5 19c8 0 6-7 14-7", make: createRouting },
   compare: { title: "Compare", path: "M5 20V10m5 10V4m5 16v-8m5 8V7", make: createCompare },
-  learn: {
-    title: "Learn",
-    path: "M3 6c4-1.5 7-.5 9 1.5C14 5.5 17 4.5 21 6v13c-4-1.5-7-.5-9 1.5C10 18.5 7 17.5 3 19ZM12 7.5v13",
-    make: createTour,
-  },
 };
 
 /** One line at the foot of the page; null takes it away. */
@@ -45,15 +44,27 @@ function soundly(found, { models }) {
   return rest;
 }
 
-/** What the address leaves open: the first models, and digits to look at. */
+/** What the address leaves open: the network and the digit to open on, and a second digit to lay over it. */
 function complete(found, { models, samples }) {
   const state = { ...initialState(), ...found };
-  const sample = (label) => samples.find((s) => s.label === label) ?? samples[0];
-  state.model ||= (models.find((m) => !m.pairs) ?? models[0])?.name ?? "";
+  const single = models.filter((m) => !m.pairs);
+  state.model ||= (single.find((m) => m.name === OPENING.model) ?? single[0] ?? models[0])?.name ?? "";
   state.pair ||= models.find((m) => m.pairs)?.name ?? "";
-  if (!found.drawing && samples.length) state.drawing = { kind: "sample", id: sample(5).id };
-  if (!found.second && samples.length) state.second = { kind: "sample", id: sample(2).id };
+  if (!found.drawing && samples.length) state.drawing = { kind: "sample", id: OPENING.sample };
+  if (!found.second && samples.length)
+    state.second = { kind: "sample", id: samples.find((s) => s.label === 2)?.id ?? 0 };
   return state;
+}
+
+/** A network of two digits reads two; where there is one digit, another takes its place. */
+function keepToOneDigit(store, { models }) {
+  const check = ({ view, model }) => {
+    if (view === "overlap" || view === "routing" || !models.find((m) => m.name === model)?.pairs) return;
+    const single = models.find((m) => !m.pairs);
+    if (single) store.set({ model: single.name, step: -1 });
+  };
+  store.on(["view", "model"], check);
+  check(store.get());
 }
 
 function mountTabs(store) {
@@ -83,17 +94,29 @@ function mountTabs(store) {
 function mountModels(store, catalog) {
   const select = /** @type {HTMLSelectElement} */ (byId("model"));
   select.addEventListener("change", () =>
-    store.set(store.get().view === "overlap" ? { pair: select.value } : { model: select.value, step: -1, tweak: [] }),
+    store.set(
+      store.get().view === "overlap"
+        ? { pair: select.value }
+        : { model: select.value, step: -1, tweak: [], zoom: null },
+    ),
   );
   const show = (state) => {
     const pairs = state.view === "overlap";
-    const among = catalog.models.filter((m) => !pairs || m.pairs);
+    const among = catalog.models.filter((m) => state.view === "routing" || Boolean(m.pairs) === pairs);
     select.replaceChildren(...among.map((m) => h("option", { value: m.name }, m.title)));
     select.value = pairs ? state.pair : state.model;
     byId("about").hidden = select.disabled = state.view === "compare" || !among.length;
   };
   store.on(["view", "model", "pair"], show);
   show(store.get());
+}
+
+/** To follow the link itself would change the address, and with it the view. */
+function mountSkip() {
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    byId("main").focus();
+  });
 }
 
 function mountShare(write) {
@@ -164,6 +187,7 @@ async function start() {
   }
   const sound = (found) => soundly(found, catalog);
   const store = createStore(complete(sound(fromHash(location.hash)), catalog));
+  keepToOneDigit(store, catalog);
   const engine = createEngine(store, catalog, say);
   const model = () => engine.models.get(store.get()[store.get().view === "overlap" ? "pair" : "model"]);
   const app = { store, engine, catalog, say, model };
@@ -172,6 +196,9 @@ async function start() {
   app.panel = createPanel(app);
   byId("loading").remove();
   byId("main").append(app.panel.element, mountViews(app));
+  mountSkip();
+  mountArticle(store);
+  mountTour(app);
   mountShare(mirror(store, sound));
   engine.refresh();
   document.body.dataset.ready = "true";

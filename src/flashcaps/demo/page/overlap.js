@@ -2,9 +2,10 @@
 
 import { barChart } from "./charts.js";
 import { fromBase64, placeOrBlank } from "./codec.js";
+import { measureOf } from "./captions.js";
 import { h, number, spoken } from "./dom.js";
-import { classFacts, measureOf } from "./draw.js";
-import { match, recognised } from "./pairs.js";
+import { classFacts } from "./draw.js";
+import { drawings } from "./pairs.js";
 import { paint, picture, TINTS, twoTone } from "./pixels.js";
 
 const LIMIT = 4; // pixels each way: what pairs were trained with
@@ -93,6 +94,13 @@ function createSheet(store, edit) {
   };
 }
 
+/** What was recognised; where one digit is missing, why. */
+function told(names, both) {
+  if (names.length === 2) return `Recognised: ${spoken(names)}. Each was drawn back by a capsule of its own.`;
+  if (!both) return `Recognised: ${names[0]}. Draw the second digit over it.`;
+  return `Recognised: ${names[0]}. No second digit stands out. The network learned from pairs of different digits: of two that are the same it names one.`;
+}
+
 /** @param {any} app */
 export function createView(app) {
   let answer = null;
@@ -147,7 +155,7 @@ export function createView(app) {
   const element = h("div", { class: "view overlap-view" }, none, body);
 
   function show(state) {
-    const { route, model, digits: inks, placed } = answer;
+    const { route, model, digits: inks } = answer;
     const [, height, width] = model.image;
     const now = inks.map((ink, n) => placeOrBlank(ink, height, width, state.shift.slice(2 * n)));
     sheet.show(now, height, width, state.shift); // follows the hand at once; the rest follows the answer
@@ -155,19 +163,23 @@ export function createView(app) {
     if (!route) {
       apart.show(null, null, height, width);
       made.forEach((one) => one.show(null, height, width, ""));
-      says.textContent = "Draw two digits, or pick them.";
+      says.textContent = answer.failed ? "No answer to these drawings." : "Draw two digits, or pick them.";
       digits.textContent = "";
       return;
     }
-    const found = match(route.reconstructions, placed);
-    const drawn = NAMES.map((_, n) => (found[n] ? fromBase64(found[n].image) : null));
+    const found = drawings(answer);
+    const of = (n) => found.find((one) => one.digit === n);
+    const drawn = NAMES.map((_, n) => (of(n) ? fromBase64(of(n).image) : null));
     apart.show(...drawn, height, width);
     made.forEach((one, n) =>
-      one.show(drawn[n], height, width, found[n] ? `Capsule ${model.classes[found[n].class]} drew this` : ""),
+      one.show(drawn[n], height, width, of(n) ? `Capsule ${model.classes[of(n).class]} drew this` : "Nothing drawn"),
     );
-    const order = recognised(answer);
-    digits.replaceChildren(...order.map((k, n) => h("span", { class: NAMES[n] }, model.classes[k])));
-    says.textContent = `Each small capsule leans to the digit its votes agree with. Recognised: ${spoken(order.map((k) => model.classes[k]))}.`;
+    const order = found.map((one) => one.class);
+    digits.replaceChildren(...found.map((one) => h("span", { class: NAMES[one.digit] }, model.classes[one.class])));
+    says.textContent = told(
+      found.map((one) => model.classes[one.class]),
+      inks.every(Boolean),
+    );
     bars.update({ names: model.classes, values: route.activation, winners: order, measure: measureOf(answer) });
   }
 

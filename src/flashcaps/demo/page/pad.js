@@ -11,9 +11,10 @@ const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowD
 
 /**
  * @typedef {import("./codec.js").Drawing} Drawing
- * @param {{change: (drawing: Drawing) => void, digitOf: (drawing: Drawing) => Uint8Array | null}} options
+ * @param {{change: (drawing: Drawing) => void, remember: () => void, undo: () => void,
+ *   digitOf: (drawing: Drawing) => Uint8Array | null}} options  remember: what is there now can be asked back
  */
-export function createPad({ change, digitOf }) {
+export function createPad({ change, remember, undo, digitOf }) {
   const canvas = h("canvas", { class: "pixels pad-ink", width: RESOLUTION, height: RESOLUTION, "aria-hidden": "true" });
   const under = h("canvas", { class: "pixels pad-under", width: SIDE, height: SIDE, "aria-hidden": "true" });
   const cursor = h("span", { class: "pad-cursor", hidden: true });
@@ -68,6 +69,7 @@ export function createPad({ change, digitOf }) {
   }
 
   function begin(point) {
+    remember();
     if (drawing.kind !== "strokes") drawing = { kind: "strokes", strokes: [] };
     line = [point];
     render();
@@ -88,19 +90,19 @@ export function createPad({ change, digitOf }) {
     tell();
   }
 
-  function undo() {
-    finish();
-    drawing = { kind: "strokes", strokes: strokes().slice(0, -1) };
-    render();
-    tell();
-  }
-
   function clear() {
+    remember();
     line = null;
     writing = false;
     drawing = { kind: "strokes", strokes: [] };
     render();
     tell();
+  }
+
+  function takeBack() {
+    writing = false;
+    finish();
+    undo();
   }
 
   element.addEventListener("pointerdown", (event) => {
@@ -128,7 +130,7 @@ export function createPad({ change, digitOf }) {
       writing = !writing;
       if (writing) begin(pen);
       else finish();
-    } else if (event.key.toLowerCase() === "z" && (event.ctrlKey || event.metaKey)) undo();
+    } else if (event.key.toLowerCase() === "z" && (event.ctrlKey || event.metaKey)) takeBack();
     else if (event.key === "Delete" || event.key === "Backspace") clear();
     else return;
     event.preventDefault();
@@ -142,7 +144,7 @@ export function createPad({ change, digitOf }) {
 
   return {
     element,
-    undo,
+    undo: takeBack,
     clear,
     /** Show what the state holds; a stroke that is just being drawn goes on. */
     show(next) {

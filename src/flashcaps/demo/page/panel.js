@@ -48,9 +48,19 @@ export function createPanel(app) {
       : drawing.kind === "sample" && engine.samples.has(drawing.id)
         ? fromBase64(engine.samples.get(drawing.id).image)
         : null;
-  const change = (drawing) => store.set({ [editing]: drawing, tweak: [] });
-  const pad = createPad({ change, digitOf });
-  const strip = sampleStrip(catalog.samples, (id) => change({ kind: "sample", id }));
+  const change = (drawing) => store.set({ [editing]: drawing, tweak: [], parent: null, zoom: null });
+  const past = { drawing: [], second: [] }; // what Undo brings back: drawings, samples and uploads alike
+  const remember = () => past[editing].push(store.get()[editing]);
+  function replace(drawing) {
+    remember();
+    change(drawing);
+  }
+  function undo() {
+    const { kind, strokes } = store.get()[editing];
+    change(past[editing].pop() ?? { kind: "strokes", strokes: kind === "strokes" ? strokes.slice(0, -1) : [] });
+  }
+  const pad = createPad({ change, remember, undo, digitOf });
+  const strip = sampleStrip(catalog.samples, (id) => replace({ kind: "sample", id }));
 
   async function upload(file) {
     if (!file) return;
@@ -58,7 +68,7 @@ export function createPanel(app) {
       const answer = await api.upload(file);
       if (answer.empty) throw new Error("That picture is empty: no ink was found in it.");
       say(null);
-      change({ kind: "pixels", pixels: fromBase64(answer.image) });
+      replace({ kind: "pixels", pixels: fromBase64(answer.image) });
     } catch (error) {
       say(error);
     }

@@ -1,181 +1,173 @@
-/** Watch routing: play, pause and step through the iterations. */
+/** Watch routing: who sends what to whom, iteration by iteration, down to one multiplication. */
 
+import { blankPaper, lead, story } from "./captions.js";
 import { barChart, curveChart } from "./charts.js";
-import { h, icon, number } from "./dom.js";
-import { flows } from "./flow.js";
+import { h, number } from "./dom.js";
+import { wordsFor } from "./explain.js";
+import { createFacts } from "./facts.js";
 import { typeset } from "./formula.js";
+import { evenSplit, largestGain, leaders } from "./measures.js";
 import { recognised } from "./pairs.js";
-import { createFacts, story } from "./routing_facts.js";
+import { createPlane } from "./plane.js";
+import { createRounds } from "./rounds.js";
 import { usesTwo } from "./state.js";
 import { createTree } from "./tree.js";
-
-const PLAY = "M7 5l12 7-12 7Z";
-const PAUSE = "M8 5v14M16 5v14";
-const BACK = "M15 6l-6 6 6 6";
-const ON = "M9 6l6 6-6 6";
-const PACE = 1500; // ms an iteration is shown for
+import { prose } from "./words.js";
+import { createZoom } from "./zoom.js";
 
 /** @param {any} app */
 export function createView(app) {
   let answer = null;
-  let flow = [];
   let winners = [];
   let step = 0;
-  let curves = [];
-  let timer = 0;
   const { store } = app;
-  const facts = createFacts(() => ({ answer, flow, step, curves }));
-  const tree = createTree({ facts, choose: (k) => store.set({ parent: store.get().parent === k ? null : k }) });
-  const entropy = curveChart({ label: "Entropy of the couplings", facts: facts.entropy });
-  const agreement = curveChart({ label: "Agreement with each class", facts: facts.agreement });
-  const agreed = barChart({ label: "Agreement with each class", compact: true, facts: (k) => facts.agreement(k, 0) });
-  const single = h("div", { class: "chart" }, h("h3", {}, "Agreement with each class, largest = 1"), agreed.element);
-  const says = h("p", { class: "story", "aria-live": "polite" });
-  const sums = h("p", { class: "faint", "data-testid": "sums" });
-  const formula = h("div", { class: "formulas" });
-
-  const last = () => answer.route.routing.steps.length - 1;
-  const go = (to) => answer?.route && store.set({ step: Math.max(0, Math.min(last(), to)) });
-  const button = (label, path, onclick) =>
-    h("button", { type: "button", class: "round", "aria-label": label, onclick }, icon(path));
-  const play = button("Play", PLAY, () => (timer ? pause() : start()));
-  const slider = h("input", {
-    type: "range",
-    min: 1,
-    max: 3,
-    value: 1,
-    "aria-label": "Iteration",
-    oninput: () => {
-      pause();
-      go(Number(slider.value) - 1);
-    },
+  const facts = createFacts(() => ({ answer, step }));
+  const choose = (k) => store.set({ parent: store.get().parent === k ? null : k });
+  /** One small capsule at a place: the one that sends most to the class asked for, or to the one it sends most. */
+  function open(cell, k) {
+    const { flow, speaker } = answer.route.routing.steps[step];
+    const sent = flow[cell].map(Math.abs);
+    const even = Math.max(...sent) - Math.min(...sent) < 1e-6;
+    const to = k ?? store.get().parent ?? (even ? winners[0] : sent.indexOf(Math.max(...sent)));
+    store.set({ zoom: [cell, speaker[cell][to], to] });
+  }
+  const rounds = createRounds(app);
+  const tree = createTree({ facts, choose, open });
+  const plane = createPlane({ choose, open });
+  const zoom = createZoom(app);
+  const entropy = curveChart({
+    label: "Entropy of the couplings",
+    title: prose("[entropy|Entropy] of the [coupling|couplings]"),
+    facts: facts.entropy,
   });
-  const count = h("output", { class: "count" });
-  const transport = h(
-    "div",
-    { class: "transport", role: "group", "aria-label": "Iterations" },
-    button("Previous iteration", BACK, () => {
-      pause();
-      go(step - 1);
-    }),
-    play,
-    button("Next iteration", ON, () => {
-      pause();
-      go(step + 1);
-    }),
-    slider,
-    count,
-  );
-
-  function pause() {
-    clearInterval(timer);
-    timer = 0;
-    play.setAttribute("aria-label", "Play");
-    play.replaceChildren(icon(PLAY));
-  }
-  function start() {
-    if (!answer?.route) return;
-    go(step >= last() ? 0 : step + 1);
-    timer = setInterval(() => (step >= last() ? pause() : go(step + 1)), PACE);
-    play.setAttribute("aria-label", "Pause");
-    play.replaceChildren(icon(PAUSE));
-  }
-
-  const stage = h(
+  const activation = curveChart({ label: "Each class capsule", facts: facts.activation });
+  const agreed = barChart({
+    label: "Agreement with each class",
+    compact: true,
+    facts: (k) => facts.agreement(k, step),
+  });
+  const first = h("p", { class: "lead" });
+  const says = h("div", { class: "story", "aria-live": "polite" });
+  const legend = h("p", { class: "faint", "data-testid": "legend" });
+  const sums = h("p", { class: "faint", "data-testid": "sums" });
+  const look = h("p", { class: "faint" });
+  const formula = h("div", { class: "formulas" });
+  const blank = h("p", { class: "blank", hidden: true }, "Draw a digit, or pick one, to watch it being routed.");
+  const overview = h(
     "section",
-    { class: "card", "aria-label": "Routing" },
-    h("div", { class: "card-head" }, h("h2", {}, "Who sends what to whom"), transport),
+    { class: "card tree-card", "aria-label": "Routing" },
+    h("h2", {}, "Who sends what to whom"),
     h(
       "p",
       { class: "faint" },
-      "Point at anything for its numbers. Choose a class to see the single capsules that speak for it most.",
+      ...prose(
+        "Each dot is a place with several [small capsule|small capsules], each ring a [class capsule]. Click a dot or a line to see its numbers; click a ring to follow one class.",
+      ),
     ),
     tree.element,
+    legend,
     says,
   );
-  const blank = h("p", { class: "blank", hidden: true }, "Draw a digit, or pick one, to watch it being routed.");
-  const element = h(
-    "div",
-    { class: "view routing-view" },
-    blank,
-    stage,
+  const agreementCard = h(
+    "section",
+    { class: "card plane-card", "aria-label": "Agreement" },
+    h("h2", {}, "Agreement you can see"),
     h(
-      "section",
-      { class: "card charts", "aria-label": "Curves" },
-      entropy.element,
-      agreement.element,
-      single,
-      h("div", { class: "chart" }, h("h3", {}, "The update"), formula, sums),
+      "p",
+      { class: "faint" },
+      ...prose(
+        "Each small arrow is what one place [vote|votes] for a class, times its [coupling]; each class has its colour. Laid end to end from one origin they add up to the thick arrow, the class capsule's [pose] before it is normalised. All are seen in the plane of two poses, on one scale.",
+      ),
     ),
+    look,
+    plane.element,
   );
+  const numbers = h(
+    "section",
+    { class: "card charts", "aria-label": "Curves" },
+    entropy.element,
+    activation.element,
+    h("div", { class: "chart" }, h("h3", {}, "Agreement with each class, largest = 1"), agreed.element),
+    h("div", { class: "chart" }, h("h3", {}, "The update"), formula, sums),
+  );
+  const all = h(
+    "div",
+    { class: "view" },
+    h("section", { class: "card lead-card", "aria-label": "What to look at" }, first, rounds.element),
+    overview,
+    zoom.element,
+    agreementCard,
+    numbers,
+  );
+  const element = h("div", { class: "view routing-view" }, blank, all);
   new ResizeObserver(() => tree.layoutIsStale() && answer?.route && show(store.get())).observe(tree.element);
+
+  function curves(routing, names, parent) {
+    const role = (k) => (k === winners[0] ? "winner" : k === parent || k === winners[1] ? "second" : "other");
+    activation.update({
+      series: names.map((name, k) => ({ name, values: routing.steps.map((s) => s.activation[k]), role: role(k) })),
+      step,
+      range: [0, 1],
+    });
+    entropy.update({
+      series: [{ name: "Entropy", values: routing.steps.map((s) => s.entropy), role: "winner" }],
+      step,
+      range: [0, Math.log(names.length)],
+    });
+    const { agreement } = routing.steps[step];
+    const most = Math.max(...agreement.map(Math.abs), 1e-12);
+    agreed.update({ names, values: agreement.map((a) => a / most), winners, measure: "agreement" });
+    for (const chart of [entropy, activation]) chart.element.hidden = routing.signed || routing.steps.length < 2;
+  }
 
   function show(state) {
     const { route, model } = answer;
     const { routing } = route;
     const [height, width] = route.shape;
     const names = model.classes;
-    step = state.step < 0 ? last() : Math.min(state.step, last());
+    step = rounds.update(answer, state);
     const parent = state.parent !== null && state.parent < names.length ? state.parent : null;
-    tree.update({
-      names,
-      routing,
-      types: model.grid[0],
-      step,
-      flow: flow[step],
-      winners,
-      activation: routing.steps[step].activation,
-      parent,
-      pixels: answer.pixels,
-      height,
-      width,
-    });
-    curves = names.map((name, k) => ({
-      name,
-      values: routing.steps.map((s) => s.agreement[k]),
-      role: k === winners[0] ? "winner" : k === parent || k === winners[1] ? "second" : "other",
-    }));
-    for (const chart of [entropy, agreement]) chart.element.hidden = routing.signed;
-    single.hidden = !routing.signed;
-    const most = Math.max(...routing.steps[0].agreement.map(Math.abs), 1e-12);
-    agreed.update({
-      names,
-      values: routing.steps[0].agreement.map((a) => a / most),
-      winners,
-      measure: "agreement",
-    });
-    entropy.update({
-      series: [{ name: "Entropy", values: routing.steps.map((s) => s.entropy), role: "winner" }],
-      step,
-    });
-    agreement.update({ series: curves, step });
-    says.textContent = story(answer, flow, step);
-    transport.hidden = routing.signed;
-    slider.max = String(last() + 1);
-    slider.value = String(step + 1);
-    count.textContent = `Iteration ${step + 1} of ${last() + 1}`;
+    tree.update({ names, routing, step, winners, parent, pixels: answer.pixels, height, width });
+    overview.classList.toggle("signed", routing.signed);
+    const focus = [
+      ...new Set([...(parent === null ? [] : [parent]), ...winners, ...leaders(answer), ...routing.plane.classes]),
+    ];
+    plane.update({ names, routing, step, focus: focus.slice(0, 3), parent });
+    look.textContent = wordsFor(model.algorithm).look;
+    curves(routing, names, parent);
+    first.textContent = lead(answer);
+    const lines = [...story(answer, step), blankPaper(answer, step)].filter(Boolean);
+    if (says.textContent !== lines.join("")) says.replaceChildren(...lines.map((line) => h("p", {}, line)));
+    const top = number(largestGain(routing), 2);
+    legend.textContent = routing.signed
+      ? `Line width: what a place sends, solid for a class, dashed against it. The thickest: ${top}.`
+      : `Line width: what a place sends above an even split, in small capsules. One scale for all classes and iterations: the thickest line would be ${top} above the ${number(evenSplit(routing), 2)} of an even split. A hairline gains nothing.`;
     const [low, high] = routing.steps[step].coupling_sum ?? [];
     sums.textContent = routing.signed
       ? `Signed and no distribution: the coefficients of a small capsule sum to ${number(low)} to ${number(high)}.`
       : `The couplings of each small capsule sum to ${number(low)}${number(low) === number(high) ? "" : ` to ${number(high)}`}.`;
     formula.replaceChildren(...routing.formula.split("\n").map(typeset));
+    zoom.update(answer, state, step);
+    overview.hidden = !zoom.element.hidden;
   }
 
   return {
     element,
-    leave: pause,
+    leave: rounds.pause,
     update(state, answers) {
       const newer = usesTwo(state) ? answers.two : answers.one;
       if (newer !== answer) {
         answer = newer;
-        flow = answer?.route ? flows(answer) : [];
         winners = answer?.route ? recognised(answer) : [];
       }
       const ready = Boolean(answer?.route);
       blank.hidden = ready;
-      for (const part of [stage, stage.nextElementSibling]) part.hidden = !ready;
+      all.hidden = !ready;
+      blank.textContent = answer?.failed
+        ? "No answer to this drawing."
+        : "Draw a digit, or pick one, to watch it being routed.";
       if (ready) show(state);
-      else pause();
+      else rounds.pause();
     },
   };
 }

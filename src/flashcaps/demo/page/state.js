@@ -1,38 +1,46 @@
 /** What the page shows, in one place, and its mirror in the address bar. */
 
 import { decodeDrawing, encodeDrawing } from "./codec.js";
+import { NAMES } from "./parts_route.js";
+import { atHome, readToy, writeToy } from "./parts_scene.js";
 
-export const VIEWS = ["draw", "overlap", "tweak", "routing", "compare", "learn"];
+export const VIEWS = ["parts", "draw", "routing", "tweak", "overlap", "compare"];
 
 /**
  * @typedef {object} State
  * @property {string} view
+ * @property {import("./parts_scene.js").Toy} toy  the parts, where they lie and how they are looked at
  * @property {string} model       the model of single digits
  * @property {string} pair        the model of overlapping digits
  * @property {import("./codec.js").Drawing} drawing
  * @property {import("./codec.js").Drawing} second
  * @property {number[]} shift     how far both digits are moved: dx, dy of the first, dx, dy of the second
+ * @property {number} iterations  how many to run, 1 to 10; 0 is the number the network was trained with
  * @property {number} step        the routing iteration shown, from 0; -1 is the last
+ * @property {number[] | null} zoom  one multiplication: place, type of the small capsule, class
  * @property {number | null} parent  the class capsule looked at
  * @property {number[]} tweak     the slider of each pose dimension, in whole steps from its middle
  * @property {string[]} compared  names, [] is one of each algorithm
- * @property {number} lesson      step of the tour, from 0
+ * @property {number | null} lesson  step of the tour, from 0; null where nobody takes it
  */
 
 /** @returns {State} */
 export function initialState() {
   return {
-    view: "draw",
+    view: VIEWS[0],
+    toy: atHome("house"),
     model: "",
     pair: "",
     drawing: { kind: "strokes", strokes: [] },
     second: { kind: "strokes", strokes: [] },
     shift: [-3, -2, 3, 2],
+    iterations: 0,
     step: -1,
+    zoom: null,
     parent: null,
     tweak: [],
     compared: [],
-    lesson: 0,
+    lesson: null,
   };
 }
 
@@ -48,6 +56,7 @@ const list = (text, limit) => text.split(",").map((part) => whole(part, -limit, 
 /** Each field that travels: its key, how it is written (null: leave out) and read (undefined: ignore). */
 const FIELDS = {
   view: { key: "v", write: (v) => v, read: (t) => (VIEWS.includes(t) ? t : undefined) },
+  toy: { key: "p", write: (v, s) => (s.view === "parts" ? writeToy(v) : null), read: (t) => readToy(t, NAMES) },
   model: { key: "m", write: (v) => v || null, read: (t) => t },
   pair: { key: "mp", write: (v) => v || null, read: (t) => t },
   drawing: { key: "d", write: encodeDrawing, read: (t) => decodeDrawing(t) ?? undefined },
@@ -61,10 +70,16 @@ const FIELDS = {
     write: (v, s) => (usesTwo(s) ? v.join(",") : null),
     read: (t) => (t.split(",").length === 4 ? list(t, 4) : undefined),
   },
+  iterations: { key: "i", write: (v) => v || null, read: (t) => whole(t, 1, 10) },
   step: {
     key: "t",
-    write: (v, s) => (s.view === "routing" && v >= 0 ? v + 1 : null),
+    write: (v, s) => (["draw", "routing"].includes(s.view) && v >= 0 ? v + 1 : null),
     read: (t) => whole(t, 1, 99) - 1,
+  },
+  zoom: {
+    key: "z",
+    write: (v, s) => (s.view === "routing" && v ? v.join(",") : null),
+    read: (t) => (/^\d{1,4},\d{1,4},\d{1,3}$/.test(t) ? t.split(",").map(Number) : undefined),
   },
   parent: { key: "c", write: (v) => v, read: (t) => whole(t, 0, 999) },
   tweak: {
@@ -77,7 +92,7 @@ const FIELDS = {
     write: (v, s) => (s.view === "compare" && v.length ? v.join(",") : null),
     read: (t) => t.split(",").slice(0, 12),
   },
-  lesson: { key: "l", write: (v, s) => (s.view === "learn" ? v + 1 : null), read: (t) => whole(t, 1, 99) - 1 },
+  lesson: { key: "l", write: (v) => (v === null ? null : v + 1), read: (t) => whole(t, 1, 99) - 1 },
 };
 
 /** @param {State} state */
@@ -131,7 +146,16 @@ export function createStore(initial) {
 }
 
 /** What a link means that says nothing of the fields that are left out when they are at rest. */
-const AT_REST = { view: "draw", tweak: [], step: -1, parent: null, compared: [], lesson: 0 };
+const AT_REST = {
+  view: VIEWS[0],
+  tweak: [],
+  iterations: 0,
+  step: -1,
+  zoom: null,
+  parent: null,
+  compared: [],
+  lesson: null,
+};
 
 /**
  * Keep the address bar in step: a new view is a new page of the history, all else replaces the present one.

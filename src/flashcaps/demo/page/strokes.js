@@ -5,17 +5,35 @@ import { unpackStroke } from "./codec.js";
 export const RASTER = 112; // pixels a side of what is sent to be centred: four for each of the network's
 const PEN = 0.082; // width of the pen as a share of the pad
 
-/** Draw one line of points in 0..1 through the middles of its pieces. */
+const CORNER = Math.cos(Math.PI / 5); // a line that turns by more than 36 degrees at a point has a corner there
+
+/** How a smooth line passes the point b between a and c: a third of its shorter side; nothing at a corner. */
+function handle(a, b, c) {
+  if (!a || !c) return [0, 0];
+  const [before, after] = [Math.hypot(b[0] - a[0], b[1] - a[1]), Math.hypot(c[0] - b[0], c[1] - b[1])];
+  const turn = ((b[0] - a[0]) * (c[0] - b[0]) + (b[1] - a[1]) * (c[1] - b[1])) / (before * after || 1);
+  const along = Math.hypot(c[0] - a[0], c[1] - a[1]);
+  if (turn < CORNER || !along) return [0, 0];
+  const reach = Math.min(before, after) / 3 / along;
+  return [(c[0] - a[0]) * reach, (c[1] - a[1]) * reach];
+}
+
+/** Draw one line through all of its points, in 0..1: smooth where it bends, sharp where it turns. */
 function trace(context, points, side) {
+  const at = ([x, y], [dx, dy], sign) => [(x + sign * dx) * side, (y + sign * dy) * side];
   const [x0, y0] = points[0];
   context.beginPath();
   context.moveTo(x0 * side, y0 * side);
   if (points.length === 1) context.lineTo(x0 * side + 0.01, y0 * side);
+  const handles = points.map((point, i) => handle(points[i - 1], point, points[i + 1]));
   for (let i = 1; i < points.length; i++) {
     const [x, y] = points[i];
-    const [nx, ny] = points[i + 1] ?? points[i];
-    const last = i === points.length - 1;
-    context.quadraticCurveTo(x * side, y * side, (last ? x : (x + nx) / 2) * side, (last ? y : (y + ny) / 2) * side);
+    context.bezierCurveTo(
+      ...at(points[i - 1], handles[i - 1], 1),
+      ...at(points[i], handles[i], -1),
+      x * side,
+      y * side,
+    );
   }
   context.stroke();
 }

@@ -1,78 +1,132 @@
-/** Learn: a tour on the person's own drawing. */
+/** The tour: a card that goes through the real views and lights up what it speaks of. */
 
-import { h } from "./dom.js";
+import { byId, h } from "./dom.js";
 import { LESSONS } from "./lessons.js";
+import { usesTwo } from "./state.js";
+import { prose } from "./words.js";
+
+const ROOM = 8; // px around what is lit up
 
 /** @param {any} app */
-export function createView(app) {
-  const { store, say } = app;
-  const scenes = new Map();
-  const title = h("h2");
-  const text = h("div", { class: "lesson-text", "aria-live": "polite" });
+export function mountTour(app) {
+  const { store, engine } = app;
   const where = h("p", { class: "faint" });
+  const title = h("h2", { tabindex: -1 });
+  const text = h("div", { class: "lesson-text", "aria-live": "polite" });
   const dots = LESSONS.map((lesson, n) =>
     h("button", { type: "button", "aria-label": `Step ${n + 1}: ${lesson.title}`, onclick: () => go(n) }),
   );
   const back = h("button", { type: "button", class: "tool", onclick: () => go(store.get().lesson - 1) }, "Back");
-  const next = h("button", { type: "button", class: "tool primary", onclick: forward }, "Next");
-  const stage = h("div", { class: "lesson-stage" });
-  const blank = h(
-    "p",
-    { class: "blank", hidden: true },
-    "Draw a digit, or pick one: the tour explains what happens to it.",
+  const next = h(
+    "button",
+    { type: "button", class: "tool primary", onclick: () => go(store.get().lesson + 1) },
+    "Next",
   );
+  const end = h("button", { type: "button", class: "tool", onclick: () => go(null) }, "End tour");
   const card = h(
     "section",
-    { class: "card lesson", "aria-label": "Guided tour" },
-    h(
-      "div",
-      { class: "lesson-words" },
-      where,
-      title,
-      text,
-      h("div", { class: "lesson-steps", role: "group", "aria-label": "Steps" }, dots),
-      h("div", { class: "tools" }, back, next),
-    ),
-    stage,
+    { class: "tour card", "aria-label": "Guided tour", hidden: true },
+    where,
+    title,
+    text,
+    h("div", { class: "lesson-steps", role: "group", "aria-label": "Steps" }, dots),
+    h("div", { class: "tools" }, back, next, end),
   );
-  const element = h("div", { class: "view tour-view" }, blank, card);
-  let shown = -1;
+  const spot = h("div", { class: "spot", hidden: true, "aria-hidden": "true" });
+  document.body.append(spot, card);
+  byId("tour").addEventListener("click", () => go(store.get().lesson === null ? 0 : null));
+
+  let shown = null; // the lesson whose view has been set
+  let brought = null; // the lesson whose target has been scrolled to
+  let written = "";
+  let watched = null; // what is lit up, whose size may change
+  const grown = new ResizeObserver(() => place());
 
   function go(n) {
-    store.set({ lesson: Math.max(0, Math.min(LESSONS.length - 1, n)) });
-  }
-  function forward() {
-    const { lesson } = store.get();
-    if (lesson === LESSONS.length - 1) store.set({ view: "routing", step: 0, lesson: 0 });
-    else go(lesson + 1);
+    const lesson = n === null || n >= LESSONS.length ? null : Math.max(0, n);
+    if (lesson === null) byId("tour").focus();
+    store.set({ lesson });
   }
 
-  return {
-    element,
-    update(state, answers) {
-      const answer = answers.one;
-      const ready = Boolean(answer?.route);
-      blank.hidden = ready;
-      card.hidden = !ready;
-      if (!ready) return;
-      const n = Math.min(state.lesson, LESSONS.length - 1);
-      const lesson = LESSONS[n];
-      if (!scenes.has(n)) scenes.set(n, lesson.scene(say));
-      const scene = scenes.get(n);
-      if (shown !== n) stage.replaceChildren(scene.element);
+  const answerOf = (state) => engine.answers.get()[usesTwo(state) ? "two" : "one"];
+  const target = () =>
+    [...document.querySelectorAll(`.stage ${LESSONS[shown].target}`)].find((e) => e.getClientRects().length);
+
+  /** Beside what is lit up where there is room, else at the foot of the window. */
+  function place() {
+    const lit = shown === null ? null : target();
+    spot.hidden = !lit;
+    if (lit !== watched) {
+      grown.disconnect();
+      if (lit) grown.observe(lit);
+      watched = lit;
+    }
+    if (!lit) return;
+    if (brought !== shown) {
+      brought = shown;
+      lit.scrollIntoView({ block: lit.offsetHeight > innerHeight * 0.7 ? "start" : "center" });
+    }
+    const box = lit.getBoundingClientRect();
+    Object.assign(spot.style, {
+      left: `${box.left - ROOM}px`,
+      top: `${box.top - ROOM}px`,
+      width: `${box.width + 2 * ROOM}px`,
+      height: `${box.height + 2 * ROOM}px`,
+    });
+    const left = box.left > card.offsetWidth + 40;
+    card.classList.toggle("left", left || box.right + card.offsetWidth + 40 > innerWidth);
+  }
+
+  function update() {
+    const state = store.get();
+    const open = state.lesson !== null;
+    card.hidden = !open;
+    document.body.classList.toggle("touring", open);
+    byId("tour").setAttribute("aria-pressed", String(open));
+    if (!open) {
+      spot.hidden = true;
+      shown = brought = null;
+      return;
+    }
+    const n = Math.min(state.lesson, LESSONS.length - 1);
+    const lesson = LESSONS[n];
+    const answer = answerOf(state);
+    if (shown !== n) {
+      const set = typeof lesson.set === "function" ? (answer?.route ? lesson.set(answer) : null) : (lesson.set ?? {});
+      if (set === null) return;
+      const opened = shown === null;
       shown = n;
-      where.textContent = `Step ${n + 1} of ${LESSONS.length}`;
-      title.textContent = lesson.title;
-      const lines = lesson.words(answer);
-      if (text.textContent !== lines.join("")) text.replaceChildren(...lines.map((line) => h("p", {}, line)));
-      dots.forEach((dot, i) => {
-        dot.classList.toggle("done", i < n);
-        if (i === n) dot.setAttribute("aria-current", "step");
-        else dot.removeAttribute("aria-current");
-      });
-      back.disabled = n === 0;
-      next.textContent = n === LESSONS.length - 1 ? "Watch it routed" : "Next";
-      scene.update(answer);
+      store.set({ view: lesson.view, ...set });
+      if (opened) title.focus({ preventScroll: true });
+    }
+    where.textContent = `Step ${n + 1} of ${LESSONS.length}`;
+    title.textContent = lesson.title;
+    back.disabled = n === 0;
+    next.hidden = n === LESSONS.length - 1;
+    dots.forEach((dot, i) => {
+      dot.classList.toggle("done", i < n);
+      if (i === n) dot.setAttribute("aria-current", "step");
+      else dot.removeAttribute("aria-current");
+    });
+    const told = answer?.route || lesson.own === false;
+    const lines = told ? lesson.words(answer) : ["Draw a digit, or pick one: the tour explains what happens to it."];
+    const key = `${n}|${lines.join("|")}`;
+    if (key !== written) text.replaceChildren(...lines.map((line) => h("p", {}, ...prose(line))));
+    written = key;
+    requestAnimationFrame(() => requestAnimationFrame(place)); // after the view has been drawn
+  }
+
+  addEventListener(
+    "keydown",
+    (event) => {
+      if (event.key !== "Escape" || store.get().lesson === null || !card.contains(document.activeElement)) return;
+      event.stopPropagation();
+      go(null);
     },
-  };
+    { capture: true },
+  );
+  for (const name of ["scroll", "resize"]) addEventListener(name, place, { passive: true, capture: true });
+  store.on(/** @type {any} */ (Object.keys(store.get())), update);
+  engine.answers.on(["one", "two"], update);
+  update();
 }

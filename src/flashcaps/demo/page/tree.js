@@ -1,8 +1,8 @@
-/** The parse tree: lines from places of the picture to class capsules, as thick as what flows along them. */
+/** The parse tree: lines from places of the picture to class capsules, as thick as what they gain over an even split. */
 
 import { assign, h, reducedMotion, roving, svg } from "./dom.js";
-import { fieldOf } from "./flow.js";
 import { inspectable } from "./inspect.js";
+import { fieldOf, gains, largestGain } from "./measures.js";
 import { paint } from "./pixels.js";
 
 const WIDE = { width: 1000, height: 520, picture: { x: 30, y: 50, side: 420 }, across: false };
@@ -10,20 +10,22 @@ const SMALL = { width: 640, height: 450, picture: { x: 6, y: 65, side: 320 }, ac
 const TALL = { width: 400, height: 600, picture: { x: 55, y: 12, side: 290 }, across: true };
 const TWEEN = 650; // ms
 const RADIUS = 20;
+const HAIR = 0.5; // of a line that gains nothing
+const THICK = 10; // of the largest gain in this picture, in any iteration
 const layoutFor = (width) => (!width || width > 640 ? WIDE : width > 400 ? SMALL : TALL);
 
 /**
- * @param {{facts: Record<"cell" | "parent" | "line" | "twig", Function>, choose: (k: number) => void}} options
+ * @param {{facts: Record<"cell" | "parent" | "line", Function>, choose: (k: number) => void,
+ *   open: (cell: number, k: number | null) => void}} options  choose a class; open a place, and with it a line
  */
-export function createTree({ facts, choose }) {
+export function createTree({ facts, choose, open }) {
   const canvas = h("canvas", { class: "pixels", "aria-hidden": "true" });
   const paper = h("div", { class: "paper tree-paper" }, canvas);
   const lines = svg("g", { class: "lines" });
-  const twigs = svg("g", { class: "lines twigs" });
   const field = svg("rect", { class: "field", rx: 4, visibility: "hidden" });
   const cells = svg("g", { class: "cells", role: "group", "aria-label": "Places of the picture" });
   const parents = svg("g", { class: "parents", role: "group", "aria-label": "Class capsules" });
-  const plot = svg("svg", { role: "group", "aria-label": "Parse tree" }, lines, twigs, field, cells, parents);
+  const plot = svg("svg", { role: "group", "aria-label": "Parse tree" }, lines, field, cells, parents);
   const element = h("div", { class: "tree" }, paper, plot);
 
   let built = "";
@@ -85,31 +87,6 @@ export function createTree({ facts, choose }) {
       : `M${x0} ${y0}C${x0 + 0.35 * dx} ${y0 + 0.2 * dy} ${x0 + 0.6 * dx} ${y1} ${x1 - RADIUS} ${y1}`;
   }
 
-  /** The strongest single capsules of the class looked at, each from its own spot in its place. */
-  function grow() {
-    const found = view.parent === null ? [] : (view.routing.top?.[view.step]?.[view.parent] ?? []);
-    const types = Math.max(1, view.types);
-    const most = Math.max(...found.map(({ weight }) => Math.abs(weight)), 1e-9);
-    twigs.replaceChildren(
-      ...found.flatMap((twig) => {
-        const [x, y] = cellPoint(twig.cell);
-        const turn = (2 * Math.PI * twig.type) / types;
-        const from = [x + 13 * Math.cos(turn), y + 13 * Math.sin(turn)];
-        const share = Math.abs(twig.weight) / most;
-        const kind = twig.weight < 0 ? "negative" : "winner";
-        const path = svg("path", {
-          d: curve(from, parentPoint(view.parent)),
-          class: kind,
-          "stroke-width": (0.8 + 4 * share).toFixed(2),
-          "--strength": (0.25 + 0.65 * share).toFixed(2),
-        });
-        inspectable(path, () => facts.twig(twig, view.parent));
-        return [path, svg("circle", { class: kind, cx: from[0], cy: from[1], r: 3.5 })];
-      }),
-    );
-    lines.classList.toggle("behind", found.length > 0);
-  }
-
   function build() {
     const { picture, width, height } = layout;
     plot.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -126,8 +103,9 @@ export function createTree({ facts, choose }) {
     paths = [];
     for (let cell = 0; cell < count; cell++) {
       for (let k = 0; k < view.names.length; k++) {
-        const path = svg("path", { d: curve(cellPoint(cell), parentPoint(k)) });
+        const path = svg("path", { d: curve(cellPoint(cell), parentPoint(k)), "--hue": `var(--c${k % 10})` });
         inspectable(path, () => facts.line(cell, k));
+        path.addEventListener("click", () => open(cell, k));
         paths.push({ path, cell, k });
       }
     }
@@ -140,8 +118,13 @@ export function createTree({ facts, choose }) {
   function buildCell(cell) {
     const [cx, cy] = cellPoint(cell);
     const node = svg("circle", { cx, cy, r: 6, role: "button", tabindex: cell ? -1 : 0 });
-    inspectable(node, () => facts.cell(cell));
     watch(node, (c) => c === cell, cell);
+    inspectable(
+      node,
+      () => facts.cell(cell),
+      () => field,
+    );
+    node.addEventListener("click", () => open(cell, null));
     return node;
   }
 
@@ -150,7 +133,13 @@ export function createTree({ facts, choose }) {
     const r = layout.across ? 15 : RADIUS;
     const node = svg(
       "g",
-      { class: "parent", transform: `translate(${x} ${y})`, role: "button", tabindex: k ? -1 : 0 },
+      {
+        class: "parent",
+        transform: `translate(${x} ${y})`,
+        role: "button",
+        tabindex: k ? -1 : 0,
+        "--hue": `var(--c${k % 10})`,
+      },
       svg("circle", { class: "disc", r }),
       svg("circle", { class: "ring", r, pathLength: 1, transform: "rotate(-90)" }),
       svg("text", { dy: "0.36em", "text-anchor": "middle" }, name),
@@ -161,25 +150,22 @@ export function createTree({ facts, choose }) {
     return node;
   }
 
-  /** Steeper than the weight itself: with hundreds of lines, small differences have to be seen. */
-  function style({ path, cell, k }, w) {
-    const share = Math.min(1, Math.abs(w) / view.flow.top);
-    const shown = share > 0.02;
-    path.style.display = shown ? "" : "none";
-    if (!shown) return;
-    const place = view.winners.indexOf(k);
-    const kind = w < 0 ? "negative" : view.routing.signed ? "winner" : (["winner", "second"][place] ?? "other");
-    const open = view.step === 0 && !view.routing.signed; // nobody has won yet
-    const calm = place >= 0 && !open ? 1 : view.routing.signed ? 0.3 : 0.5; // what did not win stays in the background
-    path.setAttribute("class", path.classList.contains("hot") ? `${kind} hot` : kind);
-    path.setAttribute("stroke-width", (0.4 + 8.6 * share ** 2.4).toFixed(2));
-    path.style.setProperty("--strength", (calm * (0.08 + 0.82 * share ** 2)).toFixed(3));
+  /** One scale for all classes and iterations: twice the gain is twice the width. Losses are hairlines. */
+  function style({ path, cell, k }, gain) {
+    const { signed } = view.routing;
+    const share = (signed ? Math.abs(gain) : Math.max(0, gain)) / view.top;
+    path.setAttribute(
+      "class",
+      `${signed && gain < 0 ? "negative" : "positive"}${path.classList.contains("hot") ? " hot" : ""}`,
+    );
+    path.setAttribute("stroke-width", (HAIR + THICK * share).toFixed(2));
+    path.style.setProperty("--strength", (0.16 + 0.74 * Math.min(1, 2 * share)).toFixed(3));
     path.dataset.at = `${cell},${k}`;
   }
 
   function move() {
     cancelAnimationFrame(frame);
-    const target = paths.map(({ cell, k }) => view.flow.weight[cell][k]);
+    const target = paths.map(({ cell, k }) => view.gains[cell][k]);
     const same = weights.length !== target.length || target.every((w, i) => w === weights[i]);
     const from = same ? target : weights;
     const started = performance.now();
@@ -212,9 +198,14 @@ export function createTree({ facts, choose }) {
 
   return {
     element,
-    /** @param {{names, routing, types, step, flow, winners, activation, parent, pixels, height, width}} next */
+    /** @param {{names, routing, step, winners, parent, pixels, height, width}} next */
     update(next) {
-      view = next;
+      view = {
+        ...next,
+        gains: gains(next.routing, next.step),
+        top: largestGain(next.routing),
+        activation: next.routing.steps[next.step].activation,
+      };
       const form = layoutFor(element.clientWidth);
       const key = JSON.stringify([form.width, view.names, view.routing.grid, view.routing.field, view.width]);
       if (key !== built) {
@@ -224,7 +215,6 @@ export function createTree({ facts, choose }) {
       }
       paint(canvas, view.pixels, view.height, view.width);
       move();
-      grow();
       labels();
       heat(view.parent === null ? null : (_, k) => k === view.parent);
     },

@@ -69,10 +69,7 @@ export function createView(app) {
   const strips = newest(({ model, pose: still, k }, signal) => api.dimensions(model, still, k, signal), {
     failed,
     done: ({ rows: found }, { shape }) =>
-      found.forEach(({ dimension, images, stands_for: name }) => {
-        rows[dimension]?.film.show(images, ...shape);
-        rows[dimension]?.name(name);
-      }),
+      found.forEach(({ dimension, images }) => rows[dimension]?.film.show(images, ...shape)),
   });
 
   function makeRow(d, stands) {
@@ -91,7 +88,7 @@ export function createView(app) {
       },
     });
     const value = h("output", { for: `pose-${d}` });
-    const words = h("span", { class: "stands" });
+    const words = h("span", { class: "stands" }, stands ?? "");
     const label = h("label", { for: `pose-${d}` }, h("b", {}, `${d + 1}`), words);
     const film = filmstrip();
     const row = h("div", { class: "slider" }, label, h("div", { class: "run" }, film.element, input), value);
@@ -104,12 +101,8 @@ export function createView(app) {
         ["stands for", words.textContent || "nothing nameable"],
       ],
     }));
-    const name = (text) => {
-      words.textContent = text ?? "";
-      input.setAttribute("aria-label", `Pose dimension ${d + 1}${text ? `, ${text}` : ""}`);
-    };
-    name(stands);
-    return { row, input, value, film, name };
+    input.setAttribute("aria-label", `Pose dimension ${d + 1}${stands ? `, ${stands}` : ""}`);
+    return { row, input, value, film };
   }
 
   function rebuild(model) {

@@ -1,0 +1,195 @@
+"""What is known of a model before it sees a drawing: where its capsules look, what its pose's dimensions stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..analysis.drawings import OFFSETS
+from ..analysis.figure import Run
+from ..analysis.inside import children, class_votes, receptive_fields
+from ..analysis.measures import measure
+from ..data import to_float
+from ..deploy.hub import model_card
+from ..deploy.predict import answer_rule, class_names
+from ..nn.capsules import ConvCapsules
+from ..nn.trace import iterations_of, keeps_couplings, layers_of
+from ..training.batches import Batch
+
+MEASURED = {
+    "thickness": "stroke thickness",
+    "skew": "slant",
+    "width": "width",
+    "height": "height",
+    "area": "amount of ink",
+}
+NAMEABLE = 1.0  # standard deviations by which a dimension must move a measure to be named after it
+
+
+def place(digit: Tensor, height: int, width: int) -> Tensor:
+    """A digit in the middle of a model's image; on a smaller one its margin is lost. (..., 28, 28) -> (..., H, W)"""
+    top, left = (height - digit.shape[-2]) // 2, (width - digit.shape[-1]) // 2
+    return F.pad(digit, (left, width - digit.shape[-1] - left, top, height - digit.shape[-2] - top))
+
+
+def batch_of(model: Any, digits: Tensor) -> Batch:
+    """uint8 (N, 28, 28) -> images of the model's size, grey in every channel."""
+    images = to_float(place(digits, *model.image[1:]))[:, None].expand(-1, *model.image)
+    labels = torch.zeros(len(images), dtype=torch.long)
+    return Batch(images, labels, labels, images)
+
+
+@torch.no_grad()
+def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool = False) -> dict[str, Any]:
+    """The header of a model's file, less its layers. digits: uint8 (N, 28, 28), to measure its drawings on.
+
+    `info` is the model's entry in the list of models. own: a user's model, whose title has its name.
+    """
+    batch = batch_of(model, digits)
+    run = Run(model.eval(), batch, name=name)
+    layer, (rule, threshold) = run.layer(), answer_rule(model)
+    routing, pairs = layer.routing, rule != "top1"
+    signed = keeps_couplings(routing)
+    grid, field = grid_and_field(run)
+    labels = run.output.scores.argmax(1)
+    poses = run.poses[torch.arange(len(labels)), labels]  # of the capsules that win, (N, D)
+    reach = reach_of(poses, routing.output_activation)
+    offsets = [round(x / OFFSETS[-1] * reach, 5) for x in OFFSETS]
+    result: dict[str, Any] | None = getattr(model, "config", {}).get("result")
+    if routing.output_activation in ("length", "probability") and not routing.stepwise:
+        shown = "length" if routing.output_activation == "length" else "activation"
+    else:
+        shown = "logistic score" if pairs else "softmax of scores"
+    return {
+        "info": {
+            "name": name,
+            "algorithm": layer.name,
+            "title": routing.title + (f": {name}" if own else ", two digits" if pairs else ""),
+            "classes": list(class_names(model)),
+            "image": list(model.image),
+            "pairs": pairs,
+            "iterations": None if signed else iterations_of(run.stack()),
+            "decoder": model.decoder is not None,
+            "pose_dim": layer.out_dim,
+            "reach": reach,
+            "parameters": run.parameters,
+            "result": None if result is None else error_of(result),
+            "grid": list(grid),
+            "parents": layer.parents,
+            "dimensions": dimension_names(run, poses, labels, offsets),
+            "card": card,
+        },
+        "rule": rule,
+        "threshold": threshold,
+        "signed": signed,
+        "measure": shown,
+        "field": field,
+        "offsets": offsets,
+    }
+
+
+def reach_of(poses: Tensor, activation: str | None) -> float:
+    """The range of sliders: 0.25 for vectors no longer than 1 (dynamic, Fig. 4), else the deviation of poses."""
+    if activation == "length" or len(poses) < 2:
+        return OFFSETS[-1]
+    return float(f"{max(float(poses.std(0).mean()), 0.01):.2g}")
+
+
+def draw(run: Run, poses: Tensor, labels: Tensor) -> Tensor:
+    """Drawings (N, H, W) of poses (N, D) of class capsules labels (N,), channels averaged."""
+    capsules = poses.new_zeros(len(poses), *run.poses.shape[1:])
+    capsules[torch.arange(len(poses)), labels] = poses
+    return run.draw(capsules, labels).mean(1)
+
+
+def dimension_names(run: Run, poses: Tensor, labels: Tensor, offsets: list[float]) -> list[str | None]:
+    """The measure that each dimension of a pose stands for, if any; a name is given once."""
+    dim = poses.shape[1]
+    if run.model.decoder is None:
+        return [None] * dim
+    deviations = {name: x.std().clamp(min=1e-3) for name, x in measure(crisp(draw(run, poses, labels))).items()}
+    ends = torch.tensor([offsets[0], offsets[-1]])
+    moved = torch.eye(dim)[:, None] * ends[None, :, None]  # (D, 2, D)
+    first = {int(k): pose for k, pose in zip(labels, poses, strict=True)}  # one digit of each class
+    effects = []
+    for k, pose in first.items():
+        varied = (pose + moved).flatten(0, 1)
+        pictures = draw(run, varied, torch.full((len(varied),), k)).unflatten(0, (dim, 2))
+        effects.append(effects_on(pictures, deviations))
+    return names_of(torch.stack(effects).mean(0))
+
+
+def effects_on(pictures: Tensor, deviations: dict[str, Tensor]) -> Tensor:
+    """How far each measure is moved from the first to the last picture of a row (D, N, H, W), in deviations: (D, M)."""
+    values = measure(crisp(pictures))
+    return torch.stack([((values[m][:, -1] - values[m][:, 0]) / deviations[m]).abs() for m in MEASURED], 1)
+
+
+def names_of(effects: Tensor) -> list[str | None]:
+    """Each measure names the dimension that moves it most, if that is what this dimension moves most. (D, M)"""
+    names: list[str | None] = [None] * len(effects)
+    for m, name in enumerate(MEASURED.values()):
+        d = int(effects[:, m].argmax())
+        if effects[d, m] >= NAMEABLE and int(effects[d].argmax()) == m:
+            names[d] = name
+    return names
+
+
+def crisp(pictures: Tensor) -> Tensor:
+    """Drawings (..., H, W) with sharp edges, so that blur does not count as thickness."""
+    top = pictures.amax((-2, -1), keepdim=True).clamp(min=1e-6)
+    return (5 * (pictures / top - 0.5) + 0.5).clamp(0, 1)
+
+
+def error_of(result: dict[str, Any]) -> dict[str, Any]:
+    """Test error in percent, of the stored weights if they were tested again, and the split."""
+    value = result.get("stored", result)["value"]
+    return {"error": round(100 - value if "accuracy" in result["metric"] else value, 4), "split": result["split"]}
+
+
+def grid_and_field(run: Run) -> tuple[tuple[int, int, int], dict[str, int]]:
+    """The grid of the class layer's children, (types, H, W), and the receptive field of one place.
+
+    field: side in pixels, distance between neighbours, first pixel of the first place (negative with padding).
+    Capsule layers in between widen it by their kernels. Children without places see the whole image.
+    """
+    assert run.model.image is not None
+    side = max(run.model.image[1:])
+    votes, top = class_votes(run, run.first(1))
+    u, _ = children(run, run.first(1))
+    if top.u.ndim != 5 or u.ndim != 5:
+        return (votes.shape[1], 1, 1), {"size": side, "stride": side, "offset": 0}
+    field = field_of(receptive_fields(run, run.first(1)), side)
+    for layer in layers_of(run.stack())[:-1]:
+        if isinstance(layer, ConvCapsules):
+            field["offset"] -= layer.padding * field["stride"]
+            field["size"] += (layer.kernel - 1) * field["stride"]
+            field["stride"] *= layer.stride
+    _, types, h, w, _ = top.u.shape
+    return (types, h, w), field
+
+
+def field_of(fields: Tensor, side: int) -> dict[str, int]:
+    """size, stride and offset from the first and last row that each place sees; borders cut some of them short."""
+    first, last = fields[:, 0, 0], fields[:, 0, 1]
+    size = int((last - first).max()) + 1
+    whole = (last - first + 1 == size).nonzero()[:, 0]
+    k = int(whole[0])
+    if len(whole) > 1:
+        stride = int(first[whole[1]] - first[k]) // int(whole[1] - k)
+    else:
+        stride = max(1, (side - size) // max(1, len(first) - 1))
+    return {"size": size, "stride": stride, "offset": int(first[k]) - stride * k}
+
+
+def card_of(name: str, model: Any, folder: Path) -> str:
+    """The card beside the weights, or a new one."""
+    beside = folder / f"{name}.md"
+    if beside.is_file():
+        return beside.read_text(encoding="utf-8")
+    config = getattr(model, "config", {})
+    return model_card(model, config, config.get("result", {}))

@@ -1,0 +1,163 @@
+"""flashcaps demo: what it builds and refuses; test_site.py serves it, test_installed.py calls the command."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import flashcaps
+from flashcaps.cli import main
+from flashcaps.demo import build as building
+from flashcaps.demo.build import DEMO, MAGIC, network_file, pack
+from flashcaps.demo.facts import MEASURED, effects_on, facts_of, names_of
+from flashcaps.demo.network import OPTIONS, Description
+from flashcaps.training.checkpoint import save_weights
+from tests.demo.served import IMAGES
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    with pytest.raises(SystemExit) as left:
+        main(["demo", "--no-browser", *map(str, words)])
+    assert left.value.code == 1
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("error: ")
+    assert "\n" not in said
+    return said
+
+
+def header_of(content: bytes) -> dict[str, Any]:
+    assert content[:8] == MAGIC
+    return json.loads(content[16 : 16 + struct.unpack_from("<I", content, 8)[0]])
+
+
+def tiny(**overrides: Any) -> Any:
+    return flashcaps.create_model("capsnet_tiny", **overrides)
+
+
+def test_a_port_that_is_taken_and_a_checkpoint_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        said = error_of(capsys, "--port", port)
+    assert f"port {port}" in said
+    assert f"--port {port + 1}" in said
+    assert "runs/nothing is neither a run folder" in error_of(capsys, "runs/nothing", "--port", "0")
+
+
+def test_own_networks_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "DEMO", ("demo_em",))
+    for folder in (tmp_path / "a" / "run", tmp_path / "b" / "run"):
+        save_weights(folder / "last.safetensors", tiny(), {})
+    result = {"metric": "test_error_percent", "value": 3.5, "split": "test"}
+    (tmp_path / "a" / "run" / "result.json").write_text(json.dumps(result | {"weights": "last"}))
+    monkeypatch.setattr(building, "card_of", lambda *a: "card")
+    site, own = tmp_path / "site", [str(tmp_path / x / "run") for x in "ab"]
+    for _ in range(2):  # an earlier page is written over
+        assert building.build(site, own) == ["run", "run-2", "demo_em"]
+    first, second, _ = json.loads((site / "models" / "index.json").read_text())["models"]
+    assert first["result"] == {"error": 3.5, "split": "test"}
+    assert second["result"] is None
+    assert first["title"] == "Dynamic routing: run"
+    assert header_of((site / "models" / "run.caps").read_bytes())["info"] == first
+    assert {path.name for path in site.iterdir()} == {"index.html", "models", "page"}
+
+
+def test_other_folders_are_not_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.tex").write_text("...")
+    assert "holds other files" in error_of(capsys, "--build", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_no_models_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "shipped_files", dict)
+    with pytest.raises(FileNotFoundError, match="give a run folder"):
+        building.build(tmp_path)
+
+
+class Other(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_what_the_page_does_not_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Stem(nn.Sequential):
+        pass
+
+    conv = nn.Conv2d(1, 8, 3, 2)
+    for model, message in (
+        (flashcaps.create_model("cnn_mnist"), "expected a capsule network; cnn_mnist has no capsules"),
+        (flashcaps.create_model("heinsen_sst2"), "expected a model of images; this one reads text"),
+        (tiny(backbone=nn.Sequential(conv, Other())), r"the page does not run backbone.1, Other\(\)"),
+        (tiny(backbone=nn.Sequential(conv, nn.GELU())), "the page does not run backbone.1, GELU"),
+        (tiny(backbone=Stem(conv)), "the page does not run backbone, Stem"),
+        (tiny(backbone=nn.Conv2d(1, 8, 3, 2, dilation=2)), "the page does not run backbone, Conv2d"),
+        (tiny(backbone=nn.Sequential(conv, nn.BatchNorm2d(8, affine=False))), "backbone.1, BatchNorm2d"),
+        (tiny(backbone=nn.Sequential(conv, nn.MaxPool2d(3, 2))), "backbone.1, MaxPool2d"),
+    ):
+        with pytest.raises(ValueError, match=f"^mine: .*{message}"):
+            Description("mine", model)
+    save_weights(tmp_path / "run" / "last.safetensors", flashcaps.create_model("cnn_mnist"), {})
+    assert "error: run: expected a capsule network" in error_of(capsys, tmp_path / "run", "--port", "0")
+
+
+@pytest.mark.parametrize(("name", "option", "value"), [("dynamic", "leaky", True), ("em", "eps", 0.5)])
+def test_an_option_the_page_does_not_know_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, option: str, value: Any
+) -> None:
+    """As if an algorithm had an option that the engine has not: at its default it changes nothing."""
+    monkeypatch.setitem(OPTIONS, name, (OPTIONS[name][0] - {option}, OPTIONS[name][1]))
+    Description("mine", tiny(routing=name))
+    with pytest.raises(ValueError, match=rf"capsules.layers.0, whose {name} routing has {option}={value}"):
+        Description("mine", tiny(routing=name, options={option: value}))
+
+
+def test_an_algorithm_the_page_does_not_know_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(OPTIONS, "em")
+    with pytest.raises(ValueError, match=r"mine: the page does not run capsules.layers.0, which routes by 'em'"):
+        Description("mine", tiny(routing="em"))
+
+
+def test_numbers_beyond_half_precision_are_refused() -> None:
+    with pytest.raises(ValueError, match="x: expected finite numbers within half precision, got up to 100000"):
+        pack({}, {"x": torch.tensor([1e5])})
+
+
+def test_where_capsules_look() -> None:
+    """Stem 3 x 3 and two 3 x 3 of a block, the first with stride 2, then primary 3 x 3 with stride 2: by hand."""
+    for model, grid, field in (
+        (flashcaps.load("demo_dynamic"), [6, 6, 6], {"size": 13, "stride": 4, "offset": -4}),
+        (tiny(), [8, 4, 4], {"size": 13, "stride": 4, "offset": 0}),
+        (tiny(hidden=[12]), [12, 1, 1], {"size": 28, "stride": 28, "offset": 0}),
+    ):
+        facts = facts_of("model", model, IMAGES[:2])
+        assert (facts["info"]["grid"], facts["field"]) == (grid, field)
+    overrides: dict[str, Any] = {"backbone": {"channels": 8}, "primary": {"types": 3}, "image": (2, 32, 32)}
+    info, content = network_file("stereo", flashcaps.create_model("em_smallnorb", **overrides), IMAGES[:2])
+    assert info["decoder"] is False
+    assert header_of(content)["field"]["size"] > 5
+
+
+def test_a_dimension_is_named_after_what_it_moves() -> None:
+    """A bar that leans from left to right, one that leans half as far, and one that stays."""
+    bars = torch.zeros(3, 11, 28, 28)
+    for d, slope in enumerate((0.5, 0.25, 0)):
+        for n in range(11):
+            for row in range(4, 24):
+                column = 14 + round((n - 5) / 5 * slope * (14 - row))
+                bars[d, n, row, column - 1 : column + 2] = 1
+    deviations = {name: torch.tensor(0.2 if name == "skew" else 10.0) for name in MEASURED}
+    assert names_of(effects_on(bars, deviations)) == ["slant", None, None]
+
+
+def test_names_of_dimensions_are_given_once() -> None:
+    for name in DEMO:
+        names = [x for x in facts_of(name, flashcaps.load(name), IMAGES)["info"]["dimensions"] if x]
+        assert 0 < len(names) == len(set(names))

@@ -1,0 +1,122 @@
+"""What the page says, against the numbers it says it of: every sample through every network, every iteration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from .page_server import Visit, expect
+from .served import Asked
+
+pytestmark = pytest.mark.browser
+TELL = """async (name) => {
+  const load = (file) => import(`./page/${file}`);
+  const [{ api }, codec, captions, measures] =
+    await Promise.all(['api.js', 'codec.js', 'captions.js', 'measures.js'].map(load));
+  const { models, samples } = await api.models();
+  const model = models.find((m) => m.name === name);
+  const [, height, width] = model.image;
+  const found = [];
+  for (const { label, image } of samples) {
+    const pixels = codec.place(codec.fromBase64(image), height, width);
+    const route = await api.route(name, codec.asPicture(pixels, height, width));
+    const answer = { route, model, pixels };
+    const steps = route.routing.steps.map(({ activation, entropy, flow }) => ({ activation, entropy, flow }));
+    found.push({
+      label, steps, predicted: route.predicted, signed: route.routing.signed, measure: captions.measureOf(answer),
+      lead: captions.lead(answer), verdict: captions.verdict(answer), standing: measures.standing(answer),
+      stories: steps.map((_, t) => captions.story(answer, t).join(' ')),
+      blank: steps.map((_, t) => captions.blankPaper(answer, t)),
+    });
+  }
+  return found;
+}"""
+CHANGE = re.compile(r"(rises|falls) from (−?\d+\.\d+)(\u202f%)? to (−?\d+\.\d+)(\u202f%)?")
+
+
+@pytest.fixture(scope="module")
+def told(ask: Asked) -> dict[str, list[dict[str, Any]]]:
+    """By network of single digits: what was measured and said of each sample."""
+    return {m["name"]: ask.page.evaluate(TELL, m["name"]) for m in ask("models")["models"] if not m["pairs"]}
+
+
+def leader(step: dict[str, Any]) -> int:
+    return max(range(len(step["activation"])), key=step["activation"].__getitem__)
+
+
+def share(step: dict[str, Any], k: int) -> float:
+    return sum(abs(row[k]) for row in step["flow"]) / sum(abs(v) for row in step["flow"] for v in row)
+
+
+def as_printed(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}".replace("-", "−") if float(f"{value:.{digits}f}") else f"{0:.{digits}f}"
+
+
+def said(name: str, before: float, now: float, digits: int, unit: str = "") -> str:
+    """The one way a change may be told."""
+    a, b = (as_printed(v, digits) + unit for v in (before, now))
+    return f"{name} stays at {b}" if a == b else f"{name} {'rises' if now > before else 'falls'} from {a} to {b}"
+
+
+def test_no_caption_claims_what_the_numbers_do_not_have(told: Any) -> None:
+    gains = 0
+    for name, samples in told.items():
+        for sample in samples:
+            for way, a, _, b, _ in CHANGE.findall(" ".join([sample["lead"], sample["verdict"], *sample["stories"]])):
+                low, high = (float(v.replace("−", "-")) for v in (a, b))
+                assert low < high if way == "rises" else low > high, (name, sample["stories"])
+                gains += 1
+            steps, k = sample["steps"], sample["predicted"][0]
+            for t, story in enumerate(sample["stories"]):
+                assert f"Ahead after this iteration: {leader(steps[t])}," in story or sample["signed"]
+                if sample["signed"] or t == 0:
+                    assert not CHANGE.search(story)
+                    continue
+                before, now = steps[t - 1], steps[t]
+                percent = said(f"The share of all votes that capsule {k} gets", 100 * share(before, k),
+                               100 * share(now, k), 1, "\u202f%")  # fmt: skip
+                active = said(f"its {sample['measure']}", before["activation"][k], now["activation"][k], 3)
+                entropy = said("The entropy of the couplings", before["entropy"], now["entropy"], 3)
+                assert f"{percent}, and {active}. {entropy}." in story, (name, story)
+    assert gains > 300  # and there was something to check
+
+
+def test_the_first_sentence_says_what_happened(told: Any) -> None:
+    for samples in told.values():
+        for sample in samples:
+            leaders = [leader(step) for step in sample["steps"]]
+            changed = [(k, t + 1) for t, k in enumerate(leaders) if t == 0 or k != leaders[t - 1]]
+            if len(changed) == 1:
+                assert "change its mind" not in sample["lead"]
+                assert str(leaders[0]) in sample["lead"]
+            else:
+                for k, t in changed:
+                    assert re.search(rf"iteration {t} (the answer|it) is {k}\b", sample["lead"]), sample["lead"]
+
+
+def test_blank_paper_is_explained_and_samples_are_digits(told: Any) -> None:
+    explained = [s["blank"][-1] for s in told["demo_em"] if s["blank"][-1]]
+    assert len(explained) > len(told["demo_em"]) / 2
+    assert all(int(re.match(r"(\d+)", text)[1]) >= 40 and "no ink" in text for text in explained)
+    standing = [s["standing"]["digit"] for samples in told.values() for s in samples]
+    assert standing.count("no") <= 0.05 * len(standing)
+
+
+def test_the_page_opens_where_routing_changes_its_mind(told: Any, visit: Callable[..., Visit]) -> None:
+    """Of all networks and samples whose first iteration is wrong and whose last is right: the one that passes through
+    most answers, and of these the one that is surest of a wrong one on the way."""
+    best: tuple[Any, ...] = (0,)
+    for name, samples in told.items():
+        for n, sample in enumerate(samples):
+            leaders = [leader(step) for step in sample["steps"]]
+            if leaders[0] != sample["label"] == leaders[-1]:
+                tops = zip((max(step["activation"]) for step in sample["steps"]), leaders, strict=True)
+                wrong = max(top for top, k in tops if k != sample["label"])
+                best = max(best, (len(set(leaders)), wrong, name, n))
+    page = visit().open("#v=draw")
+    opening = page.evaluate("async () => (await import('./page/opening.js')).OPENING")
+    assert opening == {"model": best[2], "sample": best[3]}, f"page/opening.js: expected {best[2:]}"
+    expect(page.get_by_test_id("lead")).to_contain_text("change its mind")
