@@ -62,7 +62,7 @@ def test_traced_as_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None
         found = graph.graph.output_node().args[0]
         return lambda *_: [torch.zeros(x.meta["example_value"].shape) for x in found]
 
-    output: Any = torch.compile(model, fullgraph=True, backend=trace)(draw(model, 2))
+    output: Any = torch.compile(model, fullgraph=True, dynamic=False, backend=trace)(draw(model, 2))
     assert output.scores.shape == (2, model.classes)
     assert any("flashcaps." in target for target in seen)
 
@@ -74,7 +74,7 @@ def test_compiled_gradients_on_a_cpu(name: str) -> None:
     model = flashcaps.create_model(name)
     x = draw(model, 2)
     expected = [g.clone() for g in gradients(model, model, x)]
-    actual = gradients(torch.compile(model, fullgraph=True, backend="aot_eager"), model, x)
+    actual = gradients(torch.compile(model, fullgraph=True, dynamic=False, backend="aot_eager"), model, x)
     for a, e in zip(actual, expected, strict=True):
         assert (a - e).norm() <= 1e-3 * e.norm() + 1e-7
 
@@ -105,7 +105,7 @@ def test_compiled_on_a_device(name: str, mode: str) -> None:
     torch.manual_seed(0)
     model, half = flashcaps.create_model(name).cuda(), mode == "reduce-overhead"
     x = draw(model, 8, "cuda")
-    compiled = torch.compile(model, fullgraph=True, mode=mode)
+    compiled = torch.compile(model, fullgraph=True, dynamic=False, mode=mode)
     with torch.autocast("cuda", torch.bfloat16, enabled=half):
         expected = [g.clone() for g in gradients(model, model, x)]
         for _ in range(3):
