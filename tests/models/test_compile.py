@@ -33,6 +33,12 @@ SLOW = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for 
 SRC = Path(flashcaps.__file__).parent
 
 
+@pytest.fixture(autouse=True)
+def afresh() -> None:
+    """Models share the code of their forward pass, of which Dynamo compiles a few kinds alone."""
+    torch.compiler.reset()
+
+
 def draw(model: Any, batch: int, device: str = "cpu") -> Tensor:
     shape = (batch, *model.image) if model.image else (batch, 6, *model.reads)
     return torch.rand(shape, device=device)
