@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flashcaps.training.loop import convolutions_last
-from flashcaps.training.step import record, warm_up
+from flashcaps.training.capture import on_side_stream, record
 
 from .workloads import BACKENDS, NO_CAPSULES, Workload
 
@@ -43,8 +42,6 @@ class Stepper:
         torch.set_float32_matmul_precision("high")
         self.workload, self.precision, self.device = workload, precision, device
         self.module: Any = workload.build(backend).to(device)
-        if device == "cuda":
-            convolutions_last(self.module)  # as training has them
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         self.sets: list[tuple[tuple[Tensor, ...], list[Tensor] | None]] = []
         self.more(1)
@@ -130,7 +127,7 @@ def summary(times: list[float]) -> dict[str, Any]:
 
 def capture(stepper: Stepper, k: int) -> Callable[[], Any]:
     """A graph of the step on the k-th set of inputs, ready to replay; it owns its results."""
-    warm_up(lambda: stepper.step(k))
+    on_side_stream(lambda: stepper.step(k))
     graph, kept = record(lambda: stepper.step(k))
 
     def replay(graph: Any = graph, kept: Any = kept) -> None:

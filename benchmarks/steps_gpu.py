@@ -47,9 +47,6 @@ def step_of(model: Model) -> Callable[[], Tensor]:
     """Forward, loss, backward on one random batch, channels last."""
     torch.manual_seed(0)
     network = create_model(model.name, backend="triton", **model.overrides).cuda()
-    for module in network.modules():
-        if isinstance(module, torch.nn.Conv2d):
-            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     images = torch.rand(model.batch, *network.image, device="cuda").contiguous(memory_format=torch.channels_last)
     labels = torch.randint(network.classes, (model.batch,), device="cuda")
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flashcaps.training.distributed import BUCKET
+
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
 PAGE = DOCS / "scaling.md"
@@ -21,6 +23,7 @@ IMAGES, KILOBYTES, EPOCHS = 1_281_167, 110, 90
 BACKBONE_PARAMETERS, BACKBONE_FLOP = 8_543_296, 3 * 2 * 3.3e9  # a ResNet-50 up to 14 x 14; forward and backward
 BACKBONE_MIB = 60.0  # activations an image, bf16
 USED = 0.4  # of the device's measured bf16 rate, by convolutions
+BACKWARD = 2 / 3  # of a step's computation
 MEMORY, NVLINK, NETWORK = 141e9, 450e9, 50e9  # bytes of a GPU; bytes/s within a machine, and from each GPU out of it
 CLUSTERS = ((8, 128), (256, 32))  # GPUs, images on each
 
@@ -198,17 +201,18 @@ def cluster_table(rate: Rate) -> str:
     gradient = 4 * (BACKBONE_PARAMETERS + sum(layer.weights for layer in IMAGENET))
     lines = [f"{rate.hardware}: capsules {capsules:.3f} ms an image (measured rate), backbone {backbone:.3f} ms "
              f"({USED:.0%} of the measured bf16 rate).", "",
-             "| GPUs | batch | compute, ms a step | all-reduce, ms | most of it | images/s | 90 epochs | read, GB/s |",
-             "| --- |" + " --- |" * 7]
+             "| GPUs | batch | compute, ms a step | all-reduce, ms | waited for, ms | most of it | images/s "
+             "| 90 epochs | read, GB/s |", "| --- |" + " --- |" * 8]
     for count, each in CLUSTERS:
         compute = each * (capsules + backbone)
         wire = NVLINK if count <= 8 else NETWORK
         reduce = 1e3 * 2 * (count - 1) / count * gradient / wire
-        speed = count * each / (compute + reduce) * 1e3
+        waited = max(reduce * min(BUCKET / gradient, 1.0), reduce - BACKWARD * compute)  # the last bucket, at least
+        speed = count * each / (compute + waited) * 1e3
         minutes = IMAGES * EPOCHS / speed / 60
-        shares = {"backbone": each * backbone, "capsules": each * capsules, "all-reduce": reduce}
+        shares = {"backbone": each * backbone, "capsules": each * capsules, "all-reduce": waited}
         most = max(shares, key=lambda name: shares[name])
-        lines.append(f"| {count} | {count * each:,} | {compute:.1f} | {reduce:.2f} | {most} "
+        lines.append(f"| {count} | {count * each:,} | {compute:.1f} | {reduce:.2f} | {waited:.2f} | {most} "
                      f"| {speed:,.0f} | {minutes:.0f} min | {speed * KILOBYTES / 1e6:.1f} |")
     return "\n".join(lines)
 

@@ -10,4 +10,4 @@ STATIC = ("test_schema", "test_autograd_registration", "test_faketensor", "test_
 
 
 def opcheck(operator: Any, *arguments: Any) -> None:
-    torch.library.opcheck(operator, arguments, test_utils=STATIC)
+    torch.library.opcheck(getattr(operator, "overload", operator), arguments, test_utils=STATIC)

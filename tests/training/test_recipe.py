@@ -21,7 +21,7 @@ from flashcaps.training.batches import Share
 from flashcaps.training.distributed import Workers
 from flashcaps.training.loader import open_sources
 from flashcaps.training.recipe import SECTIONS, Claim, Train, list_recipes, make_recipe, read_recipe
-from flashcaps.training.step import make_step
+from flashcaps.training.step import TrainStep
 
 from ..fake_data import SMALL, fake_load_data, small_recipe
 from ..small_transformer import Letters
@@ -144,10 +144,10 @@ def test_every_recipe_trains_two_steps(name: str, monkeypatch: pytest.MonkeyPatc
     overrides = {**found.options, **recipe.model.overrides, **shrunk(recipe.model.name, monkeypatch)}
     model = create_model(recipe.model.name, **overrides)
     before = [p.clone() for p in model.parameters()]
-    step, advance = make_step(model, stream, recipe, found.test.rule, Workers(CPU))
+    step = TrainStep(model, stream, recipe, found.test.rule, Workers(CPU))
     plan = stream.plan(0)
     for k in range(2):
-        advance(plan.index[k], plan.noise[k], k)
+        step(plan.index[k], plan.noise[k], k)
     loss, error, images = step.read()
     assert 0 < loss < float("inf")
     assert 0 <= error <= 100

@@ -1,4 +1,4 @@
-"""One training step: which loss, at which margin and rate, of which weights, in how many parts, averaged, captured."""
+"""One training step: which loss, at which margin and rate, of which weights, in how many parts, averaged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flashcaps.models.base import Output
 from flashcaps.training.batches import Batch
 from flashcaps.training.distributed import Workers
 from flashcaps.training.recipe import Loss
-from flashcaps.training.step import WARM_UP, Average, CapturedStep, criterion
+from flashcaps.training.step import Average, criterion
 
 from ..fake_data import small_step
 
@@ -142,22 +142,3 @@ def test_processes_average_what_batches_left_behind(monkeypatch: pytest.MonkeyPa
     Workers(torch.device("cpu"), 0, 2).average_statistics(model)
     assert (model.running_mean.item(), model.running_var.item()) == (1, 1.5)
     assert (model.weight.item(), model.bias.item(), model.num_batches_tracked.item()) == (1, 0, 0)
-
-
-def test_a_capture_that_fails_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    step, plan = small_step()
-
-    class NoGraph:
-        def __enter__(self) -> None:
-            raise RuntimeError("operation not permitted when stream is capturing")
-
-        def __exit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "graph", lambda _: NoGraph())
-    captured = CapturedStep(step)
-    captured.warm = WARM_UP
-    captured.index, captured.noise = plan.index[0], plan.noise[0]
-    with pytest.raises(RuntimeError, match=r"could not be captured.*not permitted.*train\.capture=false"):
-        captured(plan.index[0], plan.noise[0], 0)

@@ -48,6 +48,11 @@ class Bar(training.Progress):
         self.progress_bar.start()
         self.begun = True
 
+    def compiled(self, kernels: int, total: int) -> None:
+        if not kernels:
+            self.begin(f"compiling {total} kernels, once for this machine", total, 0)
+        self.progress_bar.update(self.task, completed=kernels)
+
     def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
         text = f"loss {loss:.4f}  error {error:.2f} %  {images_s:,.0f} images/s"
         self.progress_bar.update(self.task, completed=at, text=text)

@@ -37,7 +37,7 @@ def attention_routing(
     active = beta_u is not None and beta_a is not None
     if isinstance(votes, Votes) and activation is not None:
         u = votes.u
-        votes = votes._replace(u=u * activation.to(u.dtype).view(*u.shape[:3], 1, 1))
+        votes = Votes(u * activation.to(u.dtype).view(*u.shape[:3], 1, 1), votes.weight)
     kind: Any = Attend
     if triton:
         from .attend.triton import TritonAttend as kind

@@ -22,7 +22,7 @@ def weighted_sum(votes: Votes, coefficients: Tensor, triton: bool = False) -> Te
         from .attend.triton import TritonAttend
 
         j = votes.weight.shape[0]
-        return TritonAttend(votes._replace(weight=votes.weight * (j * coefficients.t()[:, None, :, None])))(None)
+        return TritonAttend(Votes(votes.u, votes.weight * (j * coefficients.t()[:, None, :, None])))(None)
     blocks = _blocks(votes)
     if coefficients.shape[0] != votes.shape[1]:
         coefficients = coefficients.repeat_interleave(votes.u.shape[2], 0)

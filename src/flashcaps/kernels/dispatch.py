@@ -140,7 +140,7 @@ def route(
             activation = _present(votes, routing)
         elif activation is not None and routing.input_activation is None:
             assert isinstance(votes, Votes)  # an image has them in its poses by now
-            votes, activation = votes._replace(u=votes.u * activation.view(*votes.u.shape[:3], 1, 1)), None
+            votes, activation = Votes(votes.u * activation.view(*votes.u.shape[:3], 1, 1), votes.weight), None
         form = pick_form(name, votes, softmax) if backend == "auto" else backend
         common: dict[str, Any] = {"softmax": softmax, "record": record}
         if _bias_apart(transform, twin):
@@ -171,10 +171,9 @@ def _normalised(routed: Routed, activation: Tensor, output_norm: Callable[[Tenso
     """Activations through `output_norm`: the result's, and those of recorded iterations."""
     last, history = output_norm(activation, False), routed.history
     if history is not None:
-        early = (x if x.activation is None else x._replace(activation=output_norm(x.activation, True))
-                 for x in history[:-1])
-        history = (*early, history[-1]._replace(activation=last))
-    return routed._replace(activation=last, history=history)
+        early = (Step(c, p, None if a is None else output_norm(a, True)) for c, p, a in history[:-1])
+        history = (*early, Step(history[-1].coupling, history[-1].pose, last))
+    return Routed(routed.pose, last, routed.coupling, routed.variance, history, routed.kind)
 
 
 def make_votes(transform: Transform, u: Tensor) -> Votes:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..routing.checks import check_iterations, check_per_iteration
-from ..routing.contract import Routed
+from ..routing.contract import Routed, Step
 from ..routing.math import Softmax, over_parents
 from .fit.matrix import Fit, Rule, couplings
 from .votes import Votes, Windows
@@ -44,5 +44,5 @@ def em_routing(
     c, history = couplings(fit, steps, rule, record, coupling)
     a = steps[-1].logit if logits else steps[-1].logit.sigmoid()
     if history is not None and not logits:
-        history = tuple(x._replace(activation=step.logit.sigmoid()) for x, step in zip(history, steps, strict=True))
+        history = tuple(Step(x.coupling, x.pose, step.logit.sigmoid()) for x, step in zip(history, steps, strict=True))
     return Routed(steps[-1].mean, a, c, steps[-1].variance, history)

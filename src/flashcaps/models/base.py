@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from ..nn.backbones import Image
+from ..nn.backbones import ChannelsLast, Image
 from ..routing import Routed
 from ..routing.checks import check_floating
 
@@ -19,7 +19,7 @@ class Output(NamedTuple):
     reconstruction: Tensor | None = None  # (B, C, H, W), or (B, M, C, H, W) when M classes were chosen
 
 
-class Model(nn.Module):
+class Model(ChannelsLast):
     """`create_model(model.name, **model.overrides)` builds it again. image is None where the input is no image."""
 
     name: str

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,19 @@ def through(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
         else:
             x = layer(x)
     return x
+
+
+class ChannelsLast(nn.Module):
+    """A module whose convolutions compute channels last, the order of tensor cores, once it is on a GPU."""
+
+    device = "cuda"
+
+    def _apply(self, *given: Any) -> Self:  # what .to() and .cuda() call
+        super()._apply(*given)  # type: ignore[no-untyped-call]
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d) and layer.weight.device.type == self.device:
+                layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return self
 
 
 class Layers(nn.Sequential):

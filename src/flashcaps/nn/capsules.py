@@ -24,6 +24,7 @@ from ..routing.checks import (
 )
 from ..routing.contract import Memory, Tensors
 from ..routing.math import compute_dtype, length
+from .backbones import ChannelsLast
 
 PRIMARY_FORMS = ("squash", "sigmoid", "norm", "score")
 
@@ -42,7 +43,7 @@ class FiniteModule(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-class PrimaryCapsules(FiniteModule):
+class PrimaryCapsules(FiniteModule, ChannelsLast):
     """A convolution whose output at one place is `types` capsules of `dim` numbers.
 
     form: "squash" (dynamic: vectors), "sigmoid" (em: poses and activations), "norm" (attention: LayerNorm poses),
@@ -262,12 +263,14 @@ class CapsuleLayer(FiniteModule):
             tensors[name] = x.repeat_interleave(repeats, 0) if spec.per_child and repeats > 1 else x
         return tensors
 
-    def _transform(self, parents: int) -> Transform:
+    def _transform(self, parents: int, window: Window | None = None, coordinates: bool = False) -> Transform:
         """parents: as many as children come, where the layer makes any number, which share one transform."""
-        if self.parents is not None:
-            return Transform(self.weight, self.bias, self.rows)
-        bias = None if self.bias is None else self.bias.expand(parents, *self.bias.shape[1:])
-        return Transform(self.weight.expand(parents, *self.weight.shape[1:]), bias, self.rows)
+        weight: Tensor = self.weight
+        bias: Tensor | None = self.bias
+        if self.parents is None:
+            weight = weight.expand(parents, *weight.shape[1:])
+            bias = None if bias is None else bias.expand(parents, *bias.shape[1:])
+        return Transform(weight, bias, self.rows, window, coordinates)
 
     def _route(
         self,
@@ -397,7 +400,7 @@ class DenseCapsules(CapsuleLayer):
                 f"u: expected {self.groups} capsules, got {u.shape[1]} in {tuple(u.shape)}; "
                 "in_capsules=None takes any number"
             )
-        return u, activation, self._transform(u.shape[1])._replace(coordinates=self.coordinates), None
+        return u, activation, self._transform(u.shape[1], coordinates=self.coordinates), None
 
     def extra_repr(self) -> str:
         shared = ", shared" if self.shared else ""
@@ -450,8 +453,7 @@ class ConvCapsules(CapsuleLayer):
         if min(u.shape[2], u.shape[3]) + 2 * p < k:
             raise ValueError(f"u: {u.shape[2]} x {u.shape[3]} places, padded by {p}, do not fill kernel {k}")
         height, width = ((size + 2 * p - k) // self.stride + 1 for size in u.shape[2:4])
-        window = Window(k, self.stride, p, self.over)
-        transform = self._transform(self.weight.shape[0])._replace(window=window)
+        transform = self._transform(self.weight.shape[0], Window(k, self.stride, p, self.over))
         return u, activation, transform, (u.shape[0], height, width)
 
     def extra_repr(self) -> str:

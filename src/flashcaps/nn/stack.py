@@ -78,5 +78,6 @@ class CapsuleStack(nn.Module):
             tops.append(state[-1])
         top = state[-1]
         steps = tuple(Step(x.coupling, x.pose, x.activation) for x in tops if x.coupling is not None)
-        return top._replace(coupling=top.coupling if coupling else None, history=steps if record else None)
+        shown, history = top.coupling if coupling else None, steps if record else None
+        return Routed(top.pose, top.activation, shown, top.variance, history, top.kind)
 

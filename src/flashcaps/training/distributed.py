@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -17,26 +17,16 @@ from torch import Tensor, nn
 
 MEETING_S = 600  # seconds that all processes have to start
 ROLL_CALL_S = 5  # seconds that the others have to answer
+BUCKET = 25 << 20  # bytes of gradients that travel together
 
 
 @dataclass(frozen=True)
 class Workers:
-    """This process among `world`. Gradients are averaged by one all-reduce after the backward pass."""
+    """This process among `world`."""
 
     device: torch.device
     rank: int = 0
     world: int = 1
-
-    def average_gradients(self, parameters: Iterable[nn.Parameter], loss: Tensor | None = None) -> None:
-        """In place, and with them this process's `loss`."""
-        if self.world == 1:
-            return
-        grads = [p.grad for p in parameters if p.grad is not None] + ([] if loss is None else [loss])
-        flat = torch.cat([g.flatten() for g in grads])
-        dist.all_reduce(flat)
-        flat /= self.world
-        parts = flat.split([g.numel() for g in grads])
-        torch._foreach_copy_(grads, [x.view_as(g) for x, g in zip(parts, grads, strict=True)])
 
     def average_statistics(self, model: nn.Module) -> None:
         """Averages batch normalisation's running statistics, which each process took from its own images."""
@@ -71,6 +61,53 @@ class Workers:
     def agreed(self, flag: bool) -> bool:
         """Whether any process has the flag; all of them ask at the same step."""
         return flag if self.world == 1 else bool(self.summed(torch.tensor(float(flag), device=self.device)))
+
+
+class GradientBuckets:
+    """Averages gradients over the process group, in place, while the backward pass goes on.
+
+    Parameters share buckets of about `size` bytes, the last first, whose gradients come first. A bucket that is full is
+    summed over processes beside what is computed next. Buckets leave in the same order in every process, the last with
+    the loss, when the backward pass is done.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], size: int = BUCKET) -> None:
+        self.buckets: list[list[nn.Parameter]] = [[]]
+        for p in reversed(parameters):
+            if sum(x.nbytes for x in self.buckets[-1]) >= size:
+                self.buckets.append([])
+            self.buckets[-1].append(p)
+            p.register_post_accumulate_grad_hook(self._note)
+        self.place = {p: k for k, bucket in enumerate(self.buckets) for p in bucket}
+        self.missing: list[int] = []  # gradients of each bucket; empty between steps
+        self.sent: list[tuple[list[Tensor], Tensor, Any]] = []
+
+    def begin(self) -> None:
+        """Before the backward pass that completes the gradients."""
+        self.missing = [len(bucket) for bucket in self.buckets]
+
+    def finish(self, loss: Tensor) -> None:
+        """After it: the average of all gradients, and of this process's `loss`."""
+        while len(self.sent) < len(self.buckets) - 1:
+            self._send()  # has parameters that this step did not use
+        self._send(loss)
+        for tensors, flat, work in self.sent:
+            work.wait()
+            flat /= dist.get_world_size()
+            parts = flat.split([x.numel() for x in tensors])
+            torch._foreach_copy_(tensors, [x.view_as(y) for x, y in zip(parts, tensors, strict=True)])
+        self.missing, self.sent = [], []
+
+    def _note(self, p: Tensor) -> None:
+        if self.missing:
+            self.missing[self.place[p]] -= 1  # type: ignore[index]
+            while len(self.sent) < len(self.buckets) - 1 and self.missing[len(self.sent)] == 0:
+                self._send()
+
+    def _send(self, *more: Tensor) -> None:
+        tensors = [p.grad for p in self.buckets[len(self.sent)] if p.grad is not None] + list(more)
+        flat = torch.cat([x.flatten() for x in tensors]) if tensors else self.buckets[0][0].new_empty(0)
+        self.sent.append((tensors, flat, dist.all_reduce(flat, async_op=True)))
 
 
 def join_workers(device: str = "auto") -> Workers:

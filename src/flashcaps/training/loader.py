@@ -37,7 +37,7 @@ def open_sources(
     streamed = isinstance(dataset.train.images, StoredImages)
     if streamed and spec.resize:
         raise ValueError("data.resize: pictures that stay on disk are scaled as they are read; use data.size=[H, W]")
-    if streamed and device.type == "cuda" and recipe.train.capture and share is not None and share.world == 1:
+    if streamed and device.type == "cuda" and recipe.train.capture and share is not None:
         raise ValueError("train.capture: a step that reads files cannot be captured; run it with train.capture=false")
     splits: dict[str, Any] = {"train": dataset.train, "test": dataset.test, "validation": validation}
     splits = {name: split for name, split in splits.items() if split is not None}

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from ..models import create_model
 from ..routing.checks import TooLarge
@@ -31,7 +30,7 @@ from .probe import has_routing_logits, probe_due, probe_logits
 from .recipe import Recipe
 from .results import run_result
 from .run_folder import RunFolder, read_metrics, run_name
-from .step import TrainStep, make_step
+from .step import TrainStep
 
 DEV_STEPS = 20
 
@@ -56,6 +55,8 @@ class Progress:
     """Is told about progress; this one is silent. The command line's is a progress bar."""
 
     def begin(self, title: str, total: int, at: int) -> None: ...
+
+    def compiled(self, kernels: int, total: int) -> None: ...
 
     def progress(self, at: int, loss: float, error: float, images_s: float) -> None: ...
 
@@ -100,22 +101,23 @@ def train_once(run: RunFolder, options: RunOptions, workers: Workers, progress: 
     run.class_names = sources.dataset.class_names
     torch.manual_seed(recipe.train.seed)
     model = create_model(recipe.model.name, **sources.options | recipe.model.overrides).to(workers.device)
-    if recipe.train.channels_last and workers.device.type == "cuda":
-        convolutions_last(model)
-    step, advance = make_step(model, stream, recipe, sources.test.rule, workers)
+    step = TrainStep(model, stream, recipe, sources.test.rule, workers)
     if workers.rank == 0:
         run.open(resume)
     at = run.restore(step, state)
     if at == 0:
         torch.manual_seed(recipe.train.seed + workers.rank)  # dropout differs from process to process
+    if workers.device.type == "cuda":
+        plan = stream.plan(at // stream.steps)
+        step.compile_kernels(plan.index[0], plan.noise[0], progress.compiled)
     progress.begin(f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {workers.device}", step.total, at)
     with StopSignals() as stop:
-        at = train_loop(step, advance, sources, run, at, progress, stop)
+        at = train_loop(step, sources, run, at, progress, stop)
     return finish(step, sources, run, at, progress)
 
 
 def train_loop(
-    step: TrainStep, advance: Any, sources: Sources, run: RunFolder, at: int, progress: Progress, stop: StopSignals
+    step: TrainStep, sources: Sources, run: RunFolder, at: int, progress: Progress, stop: StopSignals
 ) -> int:
     """From step `at` to the last one, or until stop_error is reached; the number of steps done."""
     spec, workers, stream = run.recipe.train, step.workers, step.stream
@@ -125,7 +127,7 @@ def train_loop(
         epoch, k = divmod(at, stream.steps)
         plan = stream.plan(epoch) if plan is None or k == 0 else plan
         with batch_that_fits(step, plan.index[k], plan.noise[k]):
-            advance(plan.index[k], plan.noise[k], at)
+            step(plan.index[k], plan.noise[k], at)
         at += 1
         if main and probe_due(at) and has_routing_logits(step.model) and step.guard.healthy:
             with suppress(TooLarge):  # weights that diverge are the guard's to report
@@ -157,13 +159,6 @@ def train_loop(
         if asked and at < step.total and not done:
             raise Stopped(stop.number or 15, run.resume_command)
     return at
-
-
-def convolutions_last(model: nn.Module) -> None:
-    """Convolutions compute channels last, the order of tensor cores; capsule weights keep theirs."""
-    for layer in model.modules():
-        if isinstance(layer, nn.Conv2d):
-            layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def make_run(recipe: Recipe, options: RunOptions, workers: Workers) -> RunFolder:

@@ -36,7 +36,7 @@ LARGEST = 2**31 - 1
 
 # Fields that recipes had once and stored recipes still hold; at these values they changed nothing.
 RETIRED = {"optimiser.sharpness": 0.0, "schedule.staircase": True, "schedule.end_lr": 0.0, "augment.cutmix": 0.0,
-           "train.rollback": 0}  # fmt: skip
+           "train.rollback": 0, "train.channels_last": True}  # fmt: skip
 
 
 def number(default: Any, least: float, most: float) -> Any:
@@ -152,8 +152,7 @@ class Train:
     end: the last, the best on validation data, or (as some papers do) the best on the test data, evaluated all along.
     stop_error: end as soon as the error on validation data, in percent, is at most this. mirror: evaluation sees every
     image and its mirror image, nudge: and moved by so many pixels along each diagonal, and takes their mean score.
-    save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on one GPU.
-    channels_last: the memory order of convolutions on a GPU.
+    save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on a GPU.
     """
 
     epochs: int = number(10, 1, 10**6)
@@ -164,7 +163,6 @@ class Train:
     precision: Literal["fp32", "tf32", "bf16"] = "tf32"
     compile: bool = False
     capture: bool = True
-    channels_last: bool = True
     accumulate: int = number(1, 1, 10**6)
     clip: float = number(0.0, 0, 1e9)
     evaluate_every: int = number(1, 1, LARGEST)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..kernels.warm_up import compile_kernels
 from ..nn import losses
 from ..nn.capsules import CapsuleLayer
 from ..nn.coefficients import ascend_together, coefficient_slopes, discriminative_layers
 from .batches import Batch, Stream
-from .distributed import Workers
+from .capture import capture
+from .distributed import GradientBuckets, Workers
 from .evaluate import forward, is_right, score_threshold
 from .guard import Guard
 from .optim import Rates, make_optimiser, scheduled, set_rates
 from .recipe import Loss, Recipe
-
-WARM_UP = 3  # eager steps before a capture: cuBLAS, cuDNN and Triton choose and allocate in them
-T = TypeVar("T")
 
 
 def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor) -> Tensor:
@@ -42,7 +41,8 @@ def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor) -> Tensor:
 
 
 class TrainStep:
-    """Everything a step changes. Nothing in `advance` waits for the device; `read` does.
+    """Everything a step changes. Nothing in `advance` waits for the device; `read` does. On a GPU it is captured unless
+    the recipe says otherwise, with what processes exchange.
 
     totals: sum of the loss over images, wrong answers, images, since they were last read.
     """
@@ -55,6 +55,7 @@ class TrainStep:
         self.total = spec.steps or spec.epochs * stream.steps
         self.network: Any = torch.compile(model) if spec.compile else model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.buckets = GradientBuckets(self.parameters) if dist.is_available() and dist.is_initialized() else None
         transforms = [m.weight for m in model.modules() if isinstance(m, CapsuleLayer)]
         self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device, transforms)
         self.average = Average(model, spec.ema) if spec.ema else None
@@ -62,10 +63,13 @@ class TrainStep:
         self.margin = torch.zeros((), device=device)
         self.pace = torch.ones((), device=device)  # of discriminative routing's ascent
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
+        self.run = self.advance
+        if spec.capture and device.type == "cuda":
+            self.run = capture(self.advance, otherwise=f"run {recipe.name} again with train.capture=false")
 
     def __call__(self, index: Tensor, noise: Tensor, step: int) -> None:
         self.prepare(step)
-        self.advance(index, noise)
+        self.run(index, noise)
 
     def prepare(self, step: int) -> None:
         """Writes what is scheduled for this step to where `advance` reads it."""
@@ -86,21 +90,31 @@ class TrainStep:
         self.optimiser.zero_grad(set_to_none=True)
         self.guard.remember()
         whole, slopes = torch.zeros((), device=self.workers.device), []
-        for i, u in zip(index.chunk(spec.accumulate), noise.chunk(spec.accumulate), strict=True):
+        parts = list(zip(index.chunk(spec.accumulate), noise.chunk(spec.accumulate), strict=True))
+        for k, (i, u) in enumerate(parts):
             batch = self.stream.batch(i, u)
             scores, loss = self.loss_of(self.network, batch)
             slopes.append(coefficient_slopes(self.model, batch.targets))
+            if self.buckets is not None and k == len(parts) - 1:
+                self.buckets.begin()
             (loss / spec.accumulate).backward()
             self.count(loss.detach(), scores.detach(), batch.targets)
             whole += loss.detach()
         ascend_together(self.model, slopes, self.pace)
-        self.workers.average_gradients(self.parameters, whole)
+        if self.buckets is not None:
+            self.buckets.finish(whole)
         self.guard.test(whole, [p.grad for p in self.parameters if p.grad is not None])
         if spec.clip:
             nn.utils.clip_grad_norm_(self.parameters, spec.clip)
         self.optimiser.step()
         if self.average is not None:
             self.average.update()
+
+    def compile_kernels(self, index: Tensor, noise: Tensor, progress: Any) -> None:
+        """Before the first step on a GPU: its kernels, in several processes; nothing is changed."""
+        parts, trial = self.recipe.train.accumulate, copy.deepcopy(self.model)
+        batch = self.stream.batch(index.chunk(parts)[0], noise.chunk(parts)[0])
+        compile_kernels(lambda: self.loss_of(trial, batch)[1].backward(), progress)
 
     def loss_of(self, network: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """(scores (B, K), loss) of a forward pass."""
@@ -158,59 +172,3 @@ class Average:
         torch._foreach_lerp_([a for a, _ in self.averaged], [x for _, x in self.averaged], 1 - self.decay)
         if self.copied:
             torch._foreach_copy_([a for a, _ in self.copied], [x for _, x in self.copied])
-
-
-class CapturedStep:
-    """A step recorded once as a CUDA graph and replayed. The first few steps run eagerly and count like any other."""
-
-    def __init__(self, step: TrainStep) -> None:
-        self.step = step
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.warm = 0
-
-    def __call__(self, index: Tensor, noise: Tensor, step: int) -> None:
-        if self.warm == 0:
-            self.index, self.noise = index.clone(), noise.clone()  # where the graph reads
-        self.step.prepare(step)
-        self.index.copy_(index)
-        self.noise.copy_(noise)
-        self.warm += 1
-        if self.warm <= WARM_UP:
-            warm_up(self._advance)
-            return
-        try:
-            self.graph = self.graph or record(self._advance)[0]
-        except Exception as error:
-            raise RuntimeError(
-                f"the training step of {self.step.recipe.name} could not be captured in a CUDA graph "
-                f"({type(error).__name__}: {error}); run it again with train.capture=false"
-            ) from error
-        self.graph.replay()
-
-    def _advance(self) -> None:
-        self.step.advance(self.index, self.noise)
-
-
-def make_step(model: nn.Module, stream: Stream, recipe: Recipe, rule: str, workers: Workers) -> tuple[TrainStep, Any]:
-    """(the step's state, what to call for each step): captured on one GPU unless the recipe says otherwise."""
-    step = TrainStep(model, stream, recipe, rule, workers)
-    captured = recipe.train.capture and workers.device.type == "cuda" and workers.world == 1
-    return step, CapturedStep(step) if captured else step
-
-
-def warm_up(run: Callable[[], Any]) -> None:
-    """Runs once on a side stream, as CUDA wants before a graph is recorded."""
-    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-    side.wait_stream(main)
-    with torch.cuda.stream(side):
-        run()
-    main.wait_stream(side)
-
-
-def record(run: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
-    """A CUDA graph of one run, and what the run returned: each replay writes there."""
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        returned = run()
-    return graph, returned

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flashcaps.kernels.common.operators import gradient_of
+from flashcaps.kernels.common.operators import gradient_of, operator
 
 
-@torch.library.custom_op("flashcaps::scaled_for_test", mutates_args=())
+@operator("scaled_for_test")
 def scaled(x: Tensor, shift: Tensor | None, a: Tensor, b: Tensor, factor: float) -> tuple[Tensor, Tensor]:
     """factor (x a + b) + shift, and x a."""
     product = x * a

@@ -64,7 +64,7 @@ def test_operators_are_registered_right(layout: Any, shape: tuple[int, ...], ker
     u = layout(*shape).requires_grad_()
     opcheck(gather_patches, u, kernel, stride)
     g = torch.randn_like(gather_patches(u, kernel, stride)).detach()
-    torch.library.opcheck(scatter_patches, (g, u.shape, u.stride(), kernel, stride), test_utils="test_schema")
+    torch.library.opcheck(scatter_patches.overload, (g, u.shape, u.stride(), kernel, stride), test_utils="test_schema")
 
 
 def test_on_the_cpu_as_views() -> None:

@@ -33,7 +33,8 @@ def test_operators_are_registered_right(case: Case, monkeypatch: pytest.MonkeyPa
     steps = len(Outputs.of(out).parents)
     gradients = [torch.ones_like(x) for x in out[: 3 * steps]]
     checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(fit_routing_backward, (given[:9], out, gradients, *given[9:], True), test_utils=checks)
+    drawn = given[:9], out, gradients, *given[9:], True
+    torch.library.opcheck(fit_routing_backward.overload, drawn, test_utils=checks)
 
 
 def test_operator_on_an_image_is_registered_right() -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..common.patches import Window, fold, windowed
+from ..common.replay import launch
 from ..common.rows import ceil_div, empty_fp32, power_of_two
 from . import plan
 
@@ -43,7 +44,8 @@ def sum_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
     out = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)
     ct = min(power_of_two(parts.shape[0]), 64)
     e = 4096 // ct
-    epilogue.sum_parts[(ceil_div(out.numel(), e),)](parts, out, parts.shape[0], out.numel(), E=e, CT=ct, num_warps=4)
+    tiles = ceil_div(out.numel(), e)
+    launch(epilogue.sum_parts, (tiles,))(parts, out, parts.shape[0], out.numel(), E=e, CT=ct, num_warps=4)
     return out
 
 
@@ -104,12 +106,12 @@ class Launch:
         if not self.coupled:
             return self._uniform_sum(s)
         t, constants = self.tile("log_sum_exp")
-        kernels.log_sum_exp[self.grid(t, self.n.b)](*self.tensors, lse, self.n.b, LEAKY=self.leaky, **constants)
+        launch(kernels.log_sum_exp, self.grid(t, self.n.b))(*self.tensors, lse, self.n.b, LEAKY=self.leaky, **constants)
         t, constants = self.tile("weighted_sum")
         cut = plan.cut(self.n, t, "weighted_sum")
         chunks, batches, groups = cut.grid
         parts = self._parts(chunks, s)
-        kernels.weighted_sum[batches, chunks, groups](
+        launch(kernels.weighted_sum, (batches, chunks, groups))(
             *self.tensors, lse, parts, self.n.b, cut.tiles, cut.parents, **constants
         )
         return parts
@@ -141,7 +143,7 @@ class Launch:
 
         def pose_gradient(examples: slice, rows: slice, out: Tensor, again: bool) -> None:
             query = self.query[rows] if self.given["QUERY"] else self.query
-            kernels.pose_gradient[self.grid(t, rows.stop - rows.start)](
+            launch(kernels.pose_gradient, self.grid(t, rows.stop - rows.start))(
                 gs[rows], self.u[examples], self.weight, query, self.logits, lse[rows], out, delta[rows],
                 rows.stop - rows.start, int(again), DETACH=self.detach, **constants,
             )  # fmt: skip
@@ -150,7 +152,7 @@ class Launch:
         of_parents, constants_of_parents = self.tile("parent_gradient")
         cut = plan.cut(n, of_parents, "parent_gradient")
         gq = empty_fp32(gs, *((cut.grid[0], n.b, n.j, n.c * n.h) if self.given["QUERY"] else (1, 0)))
-        kernels.parent_gradient[cut.grid](
+        launch(kernels.parent_gradient, cut.grid)(
             gs, *self.tensors, lse, delta, gw, gq, gl, n.b, cut.tiles, cut.batches, cut.parents, int(again),
             DETACH=self.detach, **constants_of_parents,
         )  # fmt: skip
@@ -185,7 +187,7 @@ class Launch:
         tiles, chunks = self._chunks("uniform_sum", columns, rows * parents, n.parents)
         parts = self._parts(chunks, s)
         weight = self.weight.permute(0, 3, 2, 1).contiguous() if n.many else self.weight
-        uniform.uniform_sum[parents, rows, chunks](
+        launch(uniform.uniform_sum, (parents, rows, chunks))(
             self.u, weight, parts, n.b * n.c, tiles, self.share, COPIED=n.many, **constants, **self.at
         )
         return parts
@@ -198,7 +200,7 @@ class Launch:
 
         def pose_gradient(_: slice, rows: slice, out: Tensor, again: bool) -> None:
             count = (rows.stop - rows.start) * n.c
-            uniform.uniform_pose_gradient[columns, ceil_div(count, constants["R"])](
+            launch(uniform.uniform_pose_gradient, (columns, ceil_div(count, constants["R"])))(
                 gs[rows], weight, out, count, self.share, int(again), COPIED=n.many, **constants
             )
 
@@ -208,7 +210,7 @@ class Launch:
         share = self.share / self.gain if halves else self.share
         twice = of_weight["M"] > 64
         of_weight["M"] //= 1 + twice
-        uniform.uniform_weight_gradient[parents, poses, gw.shape[0]](
+        launch(uniform.uniform_weight_gradient, (parents, poses, gw.shape[0]))(
             gs, self.u, gw, n.b * n.c, ceil_div(rows, gw.shape[0]), share, int(again), TWICE=int(twice),
             HALVES=halves, **of_weight, **self.at,
         )  # fmt: skip

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from ...routing.math import Softmax, over_parents
 from ..common.formed import takes
-from ..common.operators import empty_gradients, gradient_of
+from ..common.operators import empty_gradients, gradient_of, operator
+from ..common.replay import launch
 from ..common.rows import DTYPES, HAS_TRITON, PROGRAMS, empty_fp32
 from ..votes import Votes, Windows
 from . import plan
@@ -134,7 +135,7 @@ def _step_outputs(u, weight, query, logits, leaky, detach):
     return u.new_empty(n.b, n.j, n.c * n.h), empty_fp32(u, *((n.b, n.g) if coupled else (0, 0)))
 
 
-@torch.library.custom_op("flashcaps::attend", mutates_args=())
+@operator("attend")
 def attend(
     u: Tensor, weight: Tensor, query: Tensor | None, logits: Tensor | None, leaky: bool, detach: bool
 ) -> tuple[Tensor, Tensor]:
@@ -185,7 +186,7 @@ def _dynamic_outputs(u, weight, bias, logits, leaky, iterations, detach):
     return v, empty_fp32(u, iterations, *shape), q, empty_fp32(u, iterations - (logits is None), n.b, n.g)
 
 
-@torch.library.custom_op("flashcaps::route_dynamic", mutates_args=())
+@operator("route_dynamic")
 def route_dynamic(
     u: Tensor, weight: Tensor, bias: Tensor | None, logits: Tensor | None, leaky: bool, iterations: int, detach: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -201,7 +202,7 @@ def route_dynamic(
         last, query = t == iterations - 1, q[t - 1] if t else None
         parts = Launch(u, weight, query, logits, leaky).forward(_lse_of(lse, t, iterations))
         tiles, constants = plan.epilogue_tile(rows, v.shape[2], parts.shape[0])
-        epilogue.squash_forward[(tiles,)](
+        launch(epilogue.squash_forward, (tiles,))(
             parts, u if bias is None else bias.contiguous(), v if query is None else query, s[t], v,
             v if last else q[t], parts.shape[0], rows, v.shape[1], BIAS=bias is not None, SEEN=t > 0, LAST=last,
             **constants,
@@ -231,7 +232,7 @@ def route_dynamic_backward(
     gq, first = grad, last if detach else 0
     for t in range(last, first - 1, -1):
         tiles, constants = plan.epilogue_tile(rows, s.shape[3], gq.shape[0] if t < last else 1)
-        epilogue.squash_backward[(tiles,)](
+        launch(epilogue.squash_backward, (tiles,))(
             grad.contiguous(), gq, s[t], total, gs[t % kept_gs], gq.shape[0], rows, LATER=min(last - t, 2), **constants
         )
         del gq  # before the next
@@ -269,7 +270,7 @@ def _norm_forward(
     rows = out[..., 0].numel()
     tiles, constants = plan.epilogue_tile(rows, out.shape[-1], parts.shape[0], large=True)
     gamma, beta = (out if x is None else x.contiguous() for x in (gamma, beta))  # out is then not read
-    epilogue.norm_forward[(tiles,)](
+    launch(epilogue.norm_forward, (tiles,))(
         parts, gamma, beta, out if s is None else s, out, parts.shape[0], rows, scale, EPS, NORM=gamma is not out,
         STORE=s is not None, **constants,
     )  # fmt: skip
@@ -283,14 +284,14 @@ def _norm_backward(parts: Tensor, s: Tensor, gs: Tensor, scale: float, gamma: Te
     tiles, constants = plan.epilogue_tile(rows, s.shape[-1], parts.shape[0], large=True)
     programs = min(tiles, PROGRAMS)
     sums = empty_fp32(s, 0 if gamma is None else programs, 2, s.shape[-1])
-    epilogue.norm_backward[(programs,)](
+    launch(epilogue.norm_backward, (programs,))(
         parts, s if gamma is None else gamma.contiguous(), s, gs, sums, parts.shape[0], rows, tiles, scale, EPS,
         NORM=gamma is not None, **constants,
     )  # fmt: skip
     return sums
 
 
-@torch.library.custom_op("flashcaps::route_attention", mutates_args=())
+@operator("route_attention")
 def route_attention(
     u: Tensor, weight: Tensor, pose: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     window: list[int], scale: float, iterations: int,

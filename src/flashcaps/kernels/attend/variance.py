@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ..common.formed import Gradients, blocks, constants
+from ..common.operators import operator
+from ..common.replay import launch
 from ..common.rows import empty_fp32
 from ..votes import Votes
 from .wide import coupling, example_at, over_pose
@@ -38,7 +39,7 @@ def _empty(u: Tensor, weight: Tensor, query: Tensor | None) -> tuple[Tensor, Ten
     return empty_fp32(u, b, j), empty_fp32(u, b, j, d), empty_fp32(u, b, j, d)
 
 
-@torch.library.custom_op("flashcaps::spread", mutates_args=())
+@operator("spread")
 def spread(u: Tensor, weight: Tensor, query: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """n (B, J), for the backward pass mean (B, J, D), and m (B, J, D). u (B, G, 1, C, d), weight (J, d, G, h)."""
     b, j = u.shape[0], weight.shape[0]
@@ -46,13 +47,13 @@ def spread(u: Tensor, weight: Tensor, query: Tensor | None) -> tuple[Tensor, Ten
     q = mean if query is None else query.contiguous()
     for block in blocks(u, weight):
         votes = block.votes
-        spread_forward[(b,)](
+        launch(spread_forward, (b,))(
             votes, q, n, mean, m, b, j, votes.shape[0], block.first, QUERY=query is not None, **constants(u, weight)
         )
     return n, mean, m
 
 
-@torch.library.custom_op("flashcaps::spread_backward", mutates_args=())
+@operator("spread_backward")
 def spread_backward(
     gn: Tensor, gm: Tensor, u: Tensor, weight: Tensor, query: Tensor | None, mean: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -62,7 +63,7 @@ def spread_backward(
     q = mean if query is None else query.contiguous()
     for block in blocks(u, weight):
         votes = block.votes
-        spread_gradient[(b,)](
+        launch(spread_gradient, (b,))(
             votes, q, mean, gn, gm, gq, b, j, votes.shape[0], block.first, QUERY=query is not None,
             **constants(u, weight),
         )  # fmt: skip

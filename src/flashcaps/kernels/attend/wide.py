@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..common.formed import Gradients, blocks, constants
+from ..common.replay import launch
 from ..common.rows import empty_fp32
 
 
@@ -29,7 +30,7 @@ def attend_wide(u: Tensor, weight: Tensor, query: Tensor | None, logits: Tensor 
     q, prior = (s if x is None else x.contiguous() for x in (query, logits))  # s stands for what is not read
     for block in blocks(u, weight):
         votes = block.votes
-        wide_sum[(u.shape[0],)](votes, q, prior, s, *s.shape[:2], votes.shape[0], block.first, **options)
+        launch(wide_sum, (u.shape[0],))(votes, q, prior, s, *s.shape[:2], votes.shape[0], block.first, **options)
     return s
 
 
@@ -44,7 +45,7 @@ def attend_wide_backward(
     for block in blocks(u, weight):
         votes = block.votes
         ga = empty_fp32(u, b if logits is not None else 0, votes.shape[0], j)
-        wide_gradient[(b,)](
+        launch(wide_gradient, (b,))(
             votes, q, prior, gs, gq, ga, b, j, votes.shape[0], block.first, **options, **constants(u, weight)
         )
         into.take(block, votes)

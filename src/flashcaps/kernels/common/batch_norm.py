@@ -20,6 +20,8 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from .operators import operator
+from .replay import launch
 from .rows import ceil_div, empty_fp32, fused, power_of_two
 
 TILE = 4096  # elements of a program's tile, 16 for each of its threads
@@ -79,7 +81,7 @@ def _laid_out(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-@torch.library.custom_op("flashcaps::batch_statistics", mutates_args=("running_mean", "running_var", "tracked"))
+@operator("batch_statistics", ("running_mean", "running_var", "tracked"))
 def batch_statistics(x: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, momentum: float) -> Tensor:
     """(2, C) in fp32: mean and variance of each channel. The running ones move, `tracked` counts one batch more."""
     from . import batch_norm_triton as kernels
@@ -87,15 +89,15 @@ def batch_statistics(x: Tensor, running_mean: Tensor, running_var: Tensor, track
     x, at = _laid_out(x), Cut(x)
     programs = at.programs("moments")
     parts, statistics = empty_fp32(x, programs, 2, at.channels), empty_fp32(x, 2, at.channels)
-    kernels.moments[programs, at.blocks](x, parts, at.rows, **REGISTERS, **at.options)
+    launch(kernels.moments, (programs, at.blocks))(x, parts, at.rows, **REGISTERS, **at.options)
     grid, options = at.merge(programs)
-    kernels.merge_moments[grid](
+    launch(kernels.merge_moments, grid)(
         parts, statistics, running_mean, running_var, tracked, programs, at.rows, momentum, ROWS=at.height, **options
     )
     return statistics
 
 
-@torch.library.custom_op("flashcaps::batch_norm", mutates_args=())
+@operator("batch_norm")
 def batch_norm(
     x: Tensor, statistics: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, relu: bool
 ) -> Tensor:
@@ -103,7 +105,7 @@ def batch_norm(
     from . import batch_norm_triton as kernels
 
     x, at, y = _laid_out(x), Cut(x), _empty_like(x)
-    kernels.normalise[at.tiles, at.blocks](
+    launch(kernels.normalise, (at.tiles, at.blocks))(
         x, x if residual is None else _laid_out(residual), y, statistics, weight, bias, at.rows, eps,
         RESIDUAL=residual is not None, RELU=relu, **at.options,
     )  # fmt: skip
@@ -119,7 +121,7 @@ def _empty_gradients(g, x, y, statistics, weight, bias, eps, relu):
     return _empty_like(x), torch.empty_like(weight), torch.empty_like(bias), gr
 
 
-@torch.library.custom_op("flashcaps::batch_norm_backward", mutates_args=())
+@operator("batch_norm_backward")
 def batch_norm_backward(
     g: Tensor, x: Tensor, y: Tensor | None, statistics: Tensor, weight: Tensor, bias: Tensor, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -130,13 +132,13 @@ def batch_norm_backward(
     programs, of_channels = at.programs("gradient_sums"), (statistics, weight, bias, at.rows, eps)
     parts, sums = empty_fp32(x, programs, 2, at.channels), empty_fp32(x, 2, at.channels)
     gx, gw, gb, gr = _empty_gradients(g, x, y, statistics, weight, bias, eps, relu)
-    kernels.gradient_sums[programs, at.blocks](
+    launch(kernels.gradient_sums, (programs, at.blocks))(
         g, x, x if y is None else _laid_out(y), gr, parts, *of_channels, RESIDUAL=y is not None, RELU=relu,
         **at.options,
     )  # fmt: skip
     grid, options = at.merge(programs)
-    kernels.sum_gradients[grid](parts, sums, gw, gb, programs, **options)
-    kernels.gradient[at.tiles, at.blocks](
+    launch(kernels.sum_gradients, grid)(parts, sums, gw, gb, programs, **options)
+    launch(kernels.gradient, (at.tiles, at.blocks))(
         g if y is None else gr, x, gx, sums, *of_channels, RELU=relu and y is None, **at.options
     )
     return gx, gw, gb, gr

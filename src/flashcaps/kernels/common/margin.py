@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .operators import operator
+from .replay import launch
 from .rows import TILE, empty_fp32, power_of_two
 
 CLASSES = 1024  # at most, in a program's tile
@@ -16,7 +17,7 @@ def _empty(v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return empty_fp32(v), empty_fp32(v, *v.shape)
 
 
-@torch.library.custom_op("flashcaps::margin_rows", mutates_args=())
+@operator("margin_rows")
 def margin_rows(
     v: Tensor, targets: Tensor, present: float, absent: float, down_weight: float
 ) -> tuple[Tensor, Tensor]:
@@ -25,7 +26,7 @@ def margin_rows(
 
     (b, k), kp = v.shape, power_of_two(v.shape[1])
     loss, gradient = _empty(v)
-    kernels.margin[(1,)](
+    launch(kernels.margin, (1,))(
         v, targets.contiguous(), loss, gradient, b, *v.stride(), present, absent, down_weight,
         K=k, KP=kp, ROWS=max(min(TILE // kp, power_of_two(b)), 1), INDEX=targets.ndim == 1, num_warps=4,
     )  # fmt: skip

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...routing.math import squash
-from .operators import empty_gradients, gradient_of
+from .operators import empty_gradients, gradient_of, operator
+from .replay import launch
 from .rows import LONGEST, PROGRAMS, empty_fp32, fused, laid_out_like, rows_of, with_gradient
 
 
@@ -38,7 +39,7 @@ def squash_poses(x: Tensor, scale: float = 1.0, shift: float = 0.0) -> Tensor:
     return squash(x.to(pose_dtype(x)))
 
 
-@torch.library.custom_op("flashcaps::norm_rows", mutates_args=())
+@operator("norm_rows")
 def norm_rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
     """LayerNorm of each row of x (..., D), contiguous, in `dtype`."""
     from . import rows_triton as kernels
@@ -46,7 +47,7 @@ def norm_rows(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float,
     y = torch.empty(x.shape, dtype=dtype, device=x.device)
     x, rows = rows_of(x)
     tiles, constants = rows.tile(x.shape[-1])
-    kernels.layer_norm[(tiles,)](
+    launch(kernels.layer_norm, (tiles,))(
         x, y if weight is None else weight.contiguous(), y if bias is None else bias.contiguous(), y, *rows.arguments,
         eps, WEIGHT=weight is not None, BIAS=bias is not None, **constants,
     )  # fmt: skip
@@ -73,7 +74,7 @@ def norm_rows_backward(
     (tiles, constants), sums = rows.tile(x.shape[-1]), weight is not None or bias is not None
     programs = min(tiles, PROGRAMS)
     parts = empty_fp32(x, programs, 2, x.shape[-1]) if sums else gx
-    kernels.layer_norm_backward[(programs,)](
+    launch(kernels.layer_norm_backward, (programs,))(
         y, y if weight is None else weight.contiguous(), grad.contiguous(), gx, parts, tiles, *rows.arguments, eps,
         WEIGHT=weight is not None, SUMS=sums, **constants,
     )  # fmt: skip
@@ -82,7 +83,7 @@ def norm_rows_backward(
     return [laid_out_like(x, gx), *of_both]
 
 
-@torch.library.custom_op("flashcaps::squash_rows", mutates_args=())
+@operator("squash_rows")
 def squash_rows(x: Tensor, scale: float, shift: float, dtype: torch.dtype) -> Tensor:
     """squash(scale x + shift) of each row of x (..., D), contiguous, in `dtype`."""
     from . import rows_triton as kernels
@@ -90,7 +91,7 @@ def squash_rows(x: Tensor, scale: float, shift: float, dtype: torch.dtype) -> Te
     y = torch.empty(x.shape, dtype=dtype, device=x.device)
     x, rows = rows_of(x)
     tiles, constants = rows.tile(x.shape[-1])
-    kernels.squash[(tiles,)](x, y, *rows.arguments, scale, shift, **constants)
+    launch(kernels.squash, (tiles,))(x, y, *rows.arguments, scale, shift, **constants)
     return y
 
 
@@ -106,5 +107,5 @@ def squash_rows_backward(
 
     x, rows, gx = with_gradient(given[0])
     tiles, constants = rows.tile(x.shape[-1])
-    kernels.squash_backward[(tiles,)](x, grad.contiguous(), gx, *rows.arguments, scale, shift, **constants)
+    launch(kernels.squash_backward, (tiles,))(x, grad.contiguous(), gx, *rows.arguments, scale, shift, **constants)
     return [laid_out_like(given[0], gx)]

@@ -1,4 +1,4 @@
-"""Gradients of custom operators as custom operators.
+"""Custom operators that are replayed (`common.replay`), and gradients of such operators that are operators too.
 
 A forward operator takes its tensors first and its options after them, and only its first output has a gradient:
 
@@ -18,6 +18,68 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from ...routing.checks import is_transformed
+from .replay import replayed
+
+
+class Operator:
+    """flashcaps::name, as torch.compile, export and modes of torch see it. A plain eager call does the same past
+    torch's dispatcher, whose way through Python takes longer than a plan.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], mutates_args: Sequence[str]) -> None:
+        self.run = replayed(function)
+        self.definition = torch.library.custom_op(f"flashcaps::{name}", self.run, mutates_args=mutates_args)
+        self.overload = getattr(torch.ops.flashcaps, name).default
+        self.direct = not mutates_args  # whose versions torch counts
+        self.gradient: Any = None
+
+    def __call__(self, *given: Any) -> Any:
+        if torch.compiler.is_compiling() or not (self.direct and is_plain(given)):
+            return self.overload(*given)
+        if self.gradient is None or not torch.is_grad_enabled():
+            return self.run(*given)
+        found = self.gradient.apply(*given)
+        return list(found) if self.gradient.listed else found
+
+    def register_fake(self, fake: Callable[..., Any]) -> None:
+        self.definition.register_fake(fake)
+
+    def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., None]) -> None:
+        self.definition.register_autograd(backward, setup_context=setup_context)
+        run = self.run
+
+        class Gradient(torch.autograd.Function):
+            listed = str(self.overload._schema.returns[0].type).startswith("List")
+
+            @staticmethod
+            def forward(ctx: Any, *given: Any) -> Any:
+                found = run(*given)
+                setup_context(ctx, given, found)
+                return tuple(found) if isinstance(found, list) else found
+
+            @staticmethod
+            @once_differentiable
+            def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+                found = backward(ctx, *([list(gradients)] if Gradient.listed else gradients))
+                return tuple(x if isinstance(x, Tensor) else None for x in found)
+
+        self.gradient = Gradient
+
+
+def is_plain(given: Sequence[Any]) -> bool:
+    """Whether these are tensors of an eager program that nothing of torch looks at."""
+    if _get_current_dispatch_mode() is not None or is_transformed() or torch._C._get_tracing_state() is not None:
+        return False
+    return all(type(x) in (Tensor, torch.nn.Parameter) for x in given if isinstance(x, Tensor))
+
+
+def operator(name: str, mutates_args: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Operator]:
+    """Make a function of tensors, then options, the operator flashcaps::name."""
+    return lambda function: Operator(name, function, mutates_args)
 
 
 def empty_gradients(grad: Tensor, given: Sequence[Tensor | None], *_: Any) -> list[Tensor]:
@@ -25,16 +87,16 @@ def empty_gradients(grad: Tensor, given: Sequence[Tensor | None], *_: Any) -> li
     return [grad.new_empty(0) if x is None else x.new_empty(x.shape) for x in given]
 
 
-def gradient_of(forward: Any, tensors: int, fake: Callable[..., Any] = empty_gradients) -> Callable[..., Any]:
+def gradient_of(forward: Operator, tensors: int, fake: Callable[..., Any] = empty_gradients) -> Callable[..., Operator]:
     """Make a function the gradient of `forward`, which takes so many tensors; fake: memory like what it returns."""
 
-    def register(function: Callable[..., Sequence[Tensor | None]]) -> Any:
+    def register(function: Callable[..., Sequence[Tensor | None]]) -> Operator:
         def filled(grad: Tensor, *rest: Any) -> list[Tensor]:
             return [grad.new_empty(0) if g is None else g for g in function(grad, *rest)]
 
         signature = inspect.signature(function).replace(return_annotation=list[Tensor])
         filled.__signature__ = signature  # type: ignore[attr-defined]
-        backward = torch.library.custom_op(f"flashcaps::{function.__name__}", filled, mutates_args=())
+        backward = Operator(function.__name__, filled, ())
         backward.register_fake(fake)
 
         def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from .. import votes
+from .operators import operator
+from .replay import launch
 from .rows import fused, tile
 
 
@@ -72,7 +74,7 @@ def fold(g: Tensor, out: Tensor, window: Window, again: bool = False) -> None:
 
     b, t, h, w, d = out.shape
     tiles, constants = tile(t, d)
-    kernels.scatter[(b * h * w, tiles)](
+    launch(kernels.scatter, (b * h * w, tiles))(
         g, out, t, h, w, window.height, window.width, *out.stride(), int(again), KERNEL=window.kernel,
         STRIDE=window.stride, **constants,
     )  # fmt: skip
@@ -83,7 +85,7 @@ def _empty_patches(u, kernel, stride):
     return torch.empty(b, *places(u, kernel, stride), t * kernel * kernel, d, dtype=u.dtype, device=u.device)
 
 
-@torch.library.custom_op("flashcaps::gather_patches", mutates_args=())
+@operator("gather_patches")
 def gather_patches(u: Tensor, kernel: int, stride: int) -> Tensor:
     """(B, T, H, W, D) of any strides -> (B, H', W', T * k * k, D), contiguous."""
     from . import patches_triton as kernels
@@ -91,7 +93,7 @@ def gather_patches(u: Tensor, kernel: int, stride: int) -> Tensor:
     out = _empty_patches(u, kernel, stride)
     b, oh, ow, rows, d = out.shape
     tiles, constants = tile(rows, d)
-    kernels.gather[(b * oh * ow, tiles)](
+    launch(kernels.gather, (b * oh * ow, tiles))(
         u, out, u.shape[1], oh, ow, *u.stride(), KERNEL=kernel, STRIDE=stride, **constants
     )
     return out
@@ -101,7 +103,7 @@ def _empty_image(g, size, strides, kernel, stride):
     return torch.empty_strided(size, strides, dtype=g.dtype, device=g.device)
 
 
-@torch.library.custom_op("flashcaps::scatter_patches", mutates_args=())
+@operator("scatter_patches")
 def scatter_patches(g: Tensor, size: list[int], strides: list[int], kernel: int, stride: int) -> Tensor:
     """The gradient of u, of this size and strides, from g (B, H', W', T * k * k, D)."""
     out = _empty_image(g, size, strides, kernel, stride)

@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .operators import operator
 from .patches import places
+from .replay import launch
 from .rows import TILE, ceil_div, fused, power_of_two
 
 CHANNELS = 4  # at most: more, and a library's convolution is a product of its own
@@ -30,7 +32,7 @@ def _empty_columns(x, kernel, stride, padding, dtype):
     return torch.empty(x.shape[0] * oh * ow, columns, dtype=dtype, device=x.device)
 
 
-@torch.library.custom_op("flashcaps::image_columns", mutates_args=())
+@operator("image_columns")
 def image_columns(x: Tensor, kernel: int, stride: int, padding: int, dtype: torch.dtype) -> Tensor:
     """(B, C, H, W) -> (B H' W', columns) in `dtype`: C k k numbers (channel, row, column), then ones."""
     from . import patches_triton as kernels
@@ -39,7 +41,7 @@ def image_columns(x: Tensor, kernel: int, stride: int, padding: int, dtype: torc
     rows, width = out.shape
     wp = power_of_two(width)
     height = max(TILE // wp, 1)
-    kernels.columns[(ceil_div(rows, height),)](
+    launch(kernels.columns, (ceil_div(rows, height),))(
         x, out, rows, *x.shape[2:], *places(x, kernel, stride, padding), *x.stride(), K=x.shape[1] * kernel * kernel,
         WIDTH=width, WP=wp, ROWS=height, KERNEL=kernel, STRIDE=stride, PADDING=padding, num_warps=4,
     )  # fmt: skip
@@ -51,7 +53,7 @@ def _empty_product(cols, weight, batch, height):
     return torch.empty(size, dtype=cols.dtype, device=cols.device, memory_format=torch.channels_last)
 
 
-@torch.library.custom_op("flashcaps::image_product", mutates_args=())
+@operator("image_product")
 def image_product(cols: Tensor, weight: Tensor, batch: int, height: int) -> Tensor:
     """cols (B H' W', columns), weight (channels, columns) -> (B, channels, H', W'), channels last.
 

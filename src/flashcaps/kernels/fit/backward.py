@@ -18,6 +18,7 @@ import triton
 from torch import Tensor
 
 from ..common.patches import Window, fold
+from ..common.replay import launch
 from . import backward_kernels as kernels
 from . import plan, wide
 from .components import HEAD
@@ -209,7 +210,7 @@ def _of_stored_votes(
     for lo in range(0, b, some):
         u = x.u[lo : lo + some]
         v = votes_of(u, x.weight, x.bias if own else None)
-        kernels.vote_gradients[(len(u), triton.cdiv(i, rows), triton.cdiv(j, parents))](
+        launch(kernels.vote_gradients, (len(u), triton.cdiv(i, rows), triton.cdiv(j, parents)))(
             v, *trail.pointers(x, given.outputs.normalisers), lo, b, i, J=j, D=d, RUN=run, **trail.options(x),
             ROWS=rows, PARENTS=parents, num_warps=4,
         )  # fmt: skip
@@ -235,7 +236,7 @@ def _of_wide_votes(x: Inputs, o: Options, given: Given) -> list[Tensor | None]:
         sums, past = Sums(beta=total.beta), given.rows(rows)
         trail, (b, i, _, r) = walk_back(source, part, o, past, sums), source.sizes
         votes = source.by_parent
-        wide.wide_vote_gradients[(b * i, source.tiles)](
+        launch(wide.wide_vote_gradients, (b * i, source.tiles))(
             votes, *trail.pointers(part, past.outputs.normalisers.contiguous()), b, i, r, **source.options,
             **trail.options(part),
         )  # fmt: skip
@@ -337,10 +338,10 @@ def slopes(
         "VARIANCE": given.variance is not None, "AGAIN": again,
     }  # fmt: skip
     if source.tiled:
-        wide.wide_slopes[(b, source.tiles)](*tensors, **source.options, **known)
+        launch(wide.wide_slopes, (b, source.tiles))(*tensors, **source.options, **known)
     else:
         size = {"J": j, "D": d, "RUN": source.run, "BLOCK": 64, "num_warps": 2}
-        kernels.slopes[(triton.cdiv(b * j, 64),)](*tensors, b * j, **size, **known)
+        launch(kernels.slopes, (triton.cdiv(b * j, 64),))(*tensors, b * j, **size, **known)
 
 
 def child_gradients(step: Step, poses: bool, sums: bool) -> None:
@@ -348,14 +349,14 @@ def child_gradients(step: Step, poses: bool, sums: bool) -> None:
     source, found = step.source, step.sums
     b, i, _, r = source.sizes
     if source.tiled:
-        wide.wide_child_sums[(b * i,)](source.by_parent, *step.pointers(), step.s, b, i, r, **step.options())
+        launch(wide.wide_child_sums, (b * i,))(source.by_parent, *step.pointers(), step.s, b, i, r, **step.options())
         return
     lanes = plan.child_lanes(source)
     again = poses and found.u is not None
     if poses and source.u is not None and found.u is None:
         c, k, _ = source.pose
         found.u = torch.empty(b, i, c * k, dtype=source.u.dtype, device=step.s.device)
-    kernels.child_gradients[(b, triton.cdiv(i, lanes))](
+    launch(kernels.child_gradients, (b, triton.cdiv(i, lanes)))(
         *source.by_children, *step.sum_pointers(), pointer(found.u, step.s), i, r, G=source.groups, SUM=sums,
         POSES=poses, AGAIN=again, BLOCK=lanes, **step.sum_options(), **source.where, num_warps=1,
     )  # fmt: skip
@@ -375,9 +376,9 @@ def parent_gradients(step: Step) -> tuple[Tensor, Tensor, Tensor] | None:
         sums.weight = torch.empty(grid[2] * b, j, k, h, device=device)
     given = (*step.sum_pointers(), parts)
     if source.tiled:
-        wide.wide_parent_gradients[grid](source.by_parent, *given, b, i, r, walk.steps, **step.sum_options())
+        launch(wide.wide_parent_gradients, grid)(source.by_parent, *given, b, i, r, walk.steps, **step.sum_options())
     else:
-        kernels.parent_gradients[grid](
+        launch(kernels.parent_gradients, grid)(
             *source.by_parents, *given, pointer(sums.weight, step.s), b, i, r, walk.steps, ONE=source.one, AGAIN=again,
             **walk.options, **step.sum_options(), **source.where, **bound,
         )  # fmt: skip
@@ -385,7 +386,7 @@ def parent_gradients(step: Step) -> tuple[Tensor, Tensor, Tensor] | None:
         return None
     g_prior = torch.empty(b, j, device=device)
     g_mean, g_variance = torch.empty(b, d, j, device=device), torch.empty(b, d, j, device=device)
-    kernels.finish_parents[(triton.cdiv(b * d * j, 64),)](
+    launch(kernels.finish_parents, (triton.cdiv(b * d * j, 64),))(
         parts, step.below.variance, g_prior, g_mean, g_variance, pointer(sums.shift, parts), step.tau, b * d * j,
         grid[2], J=j, D=d, SHIFT=sums.shift is not None, BLOCK=64, num_warps=2,
     )  # fmt: skip
@@ -406,7 +407,7 @@ def weight_gradients(step: Step) -> None:
             sums.beta = torch.empty(grid[2], i, j, device=device)
     if step.first is not None and r == 1:
         sums.first = torch.empty(grid[2], i, j, device=device)
-    kernels.weight_gradients[grid](
+    launch(kernels.weight_gradients, grid)(
         *source.by_parents, *step.sum_pointers(), sums.weight,
         *(pointer(y, step.s) for y in (sums.own, sums.beta, sums.first)), b, i, r, walk.steps, PAIR=r == 1,
         AGAIN=again, **walk.options, **step.sum_options(), **source.where,
@@ -426,9 +427,9 @@ def pair_gradients(step: Step) -> None:
         sums.first = torch.empty(1, i, j, device=device)
     given = (*step.pointers(), pointer(sums.beta, step.table), pointer(sums.first, step.table), b, i, r)
     if source.tiled:
-        wide.wide_pair_gradients[(i, source.tiles)](source.by_parent, *given, AGAIN=again, **step.options())
+        launch(wide.wide_pair_gradients, (i, source.tiles))(source.by_parent, *given, AGAIN=again, **step.options())
         return
     parents = plan.parent_lanes(j)
-    kernels.pair_gradients[(i, triton.cdiv(j, parents))](
+    launch(kernels.pair_gradients, (i, triton.cdiv(j, parents)))(
         *source.by_parents, *given, PARENTS=parents, AGAIN=again, **step.options(), num_warps=1
     )

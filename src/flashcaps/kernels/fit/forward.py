@@ -23,6 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..common.replay import launch
 from . import plan, wide
 from .components import (
     AHEAD,
@@ -295,13 +296,13 @@ def moments(
     given = (*(pointer(y, gate) for y in (table, first, z, gate, x.beta)), parts, b, i, r, walk.steps)
     known = {"DENSITY": table is not None, "FIRST": first is not None, "SCORE": x.beta is not None}
     if source.tiled:
-        wide.wide_moments[grid](source.by_parent, *given, **source.options, **known)
+        launch(wide.wide_moments, grid)(source.by_parent, *given, **source.options, **known)
     else:
-        _moments[grid](
+        launch(_moments, grid)(
             *source.by_parents, *given, **walk.options, **source.options, **source.where, **known, ONE=source.one
         )
     score = torch.empty(b, j, device=gate.device)
-    _finish[(triton.cdiv(b * d * j, 64),)](
+    launch(_finish, (triton.cdiv(b * d * j, 64),))(
         parts, pointer(source.shift, parts), out.weight, score, out.mean, out.variance, o.eps, b * d * j, grid[2], J=j,
         D=d, SHIFT=source.shift is not None, BLOCK=64, num_warps=2,
     )  # fmt: skip
@@ -313,7 +314,7 @@ def describe(source: Source, x: Inputs, o: Options, out: Parents, benefit: Tenso
     b, d, j = out.mean.shape
     run, none, last = source.run, out.logit, t == len(o.scales) - 1
     table = None if last else torch.empty(b, (HEAD.value + 2 * d) // run, j, run, device=none.device)
-    _describe[(triton.cdiv(b * j, 64),)](
+    launch(_describe, (triton.cdiv(b * j, 64),))(
         out.weight, pointer(benefit, none), out.mean, out.variance, pointer(x.offset, none), pointer(x.slope, none),
         pointer(source.shift, none), out.logit, pointer(table, none), o.scales[t], o.tau(t), b * j, J=j, D=d, RUN=run,
         **logit_options(x, o), BENEFIT=benefit is not None, SHIFT=source.shift is not None, TABLE=not last, BLOCK=64,
@@ -331,10 +332,10 @@ def normaliser(source: Source, table: Tensor, out: Tensor) -> Tensor:
     """Z_i = log sum_j exp a_ij, (B, I)."""
     b, i, _, r = source.sizes
     if source.tiled:
-        wide.wide_normaliser[(b * i,)](source.by_parent, table, out, b, i, r, **source.options)
+        launch(wide.wide_normaliser, (b * i,))(source.by_parent, table, out, b, i, r, **source.options)
         return out
     lanes = plan.child_lanes(source)
-    _normaliser[(b, triton.cdiv(i, lanes))](
+    launch(_normaliser, (b, triton.cdiv(i, lanes)))(
         *source.by_children, table, out, i, r, G=source.groups, BLOCK=lanes, **source.options, **source.where,
         num_warps=1,
     )  # fmt: skip

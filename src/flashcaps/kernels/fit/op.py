@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..common.operators import operator
 from .backward import Given, ParentGradients, gradients_of
 from .forward import Outputs, route
 from .plan import Inputs, Options, by_group, in_parts, source_of, wide_parts
@@ -31,7 +32,7 @@ def _shapes(u: Tensor, weight: Tensor, steps: int, window: list[int]) -> list[tu
     return [*[(b, d, j)] * (2 * steps), *[(b, j)] * (2 * steps), (steps - 1, b, i)]
 
 
-@torch.library.custom_op("flashcaps::fit", mutates_args=())
+@operator("fit")
 def fit_routing(
     u: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, first_z: Tensor | None, first: Tensor | None,
     beta: Tensor | None, offset: Tensor | None, slope: Tensor | None,
@@ -57,7 +58,7 @@ def _(*given: Any) -> list[Tensor]:
     return [gate.new_empty(shape) for shape in _shapes(u, weight, len(o.scales), o.window)]
 
 
-@torch.library.custom_op("flashcaps::fit_backward", mutates_args=())
+@operator("fit_backward")
 def fit_routing_backward(
     tensors: list[Tensor | None], outputs: list[Tensor], gradients: list[Tensor | None],
     scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, taus: list[float], gated: bool,

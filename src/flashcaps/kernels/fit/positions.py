@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..common.replay import launch
 from .components import LOWEST
 
 
@@ -120,7 +121,7 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], grid: list[int], **options
     n, i = tensors[0].shape
     t = i // (k * k)
     block = min(triton.next_power_of_2(t), 32)
-    kernel[(n // (oh * ow) * h * w, triton.cdiv(t, block))](
+    launch(kernel, (n // (oh * ow) * h * w, triton.cdiv(t, block)))(
         *tensors, t, h, w, oh, ow, KERNEL=k, STRIDE=stride, BLOCK=block, **options, num_warps=1
     )
 

@@ -1,0 +1,132 @@
+"""Plans: the numbers of the function they were recorded from, for any arguments of their kind, and for no others."""
+
+from __future__ import annotations
+
+import ast
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import flashcaps.kernels
+from flashcaps.kernels.common import replay
+from flashcaps.kernels.common.replay import launch, replayed
+
+from ...layer_cases import LayerCase, assert_same, cases, ids, run_layer
+
+
+@replayed
+def mixed(x: Tensor, more: list[Tensor], scale: float, copies: int) -> tuple[Tensor, list[Tensor]]:
+    """Views, buffers, changes in place, lists, casts that do nothing, and options."""
+    s = torch.empty(copies, *x.shape, dtype=x.dtype)
+    for k in range(copies):
+        s[k].copy_(x.to(x.dtype) * scale).add_(more[k % len(more)].t().contiguous().t())
+    first, *rest = s.unbind()
+    return first + 0, [y.clone() for y in rest]
+
+
+def draw(shape: tuple[int, int]) -> tuple[Tensor, list[Tensor]]:
+    return torch.randn(shape), [torch.randn(shape), torch.randn(shape)]
+
+
+def test_plans_of_shapes_and_options_that_alternate() -> None:
+    mixed.plans.clear()  # type: ignore[attr-defined]
+    kinds = [((3, 4), 0.5, 2), ((4, 3), 0.5, 2), ((3, 4), 2.0, 3)]
+    for _ in range(4):
+        for shape, scale, copies in kinds:
+            x, more = draw(shape)
+            first, rest = mixed(x, more, scale, copies)
+            for k, y in enumerate([first, *rest]):
+                torch.testing.assert_close(y, x * scale + more[k % 2], rtol=0, atol=0)
+            assert isinstance(rest, list)
+    plans = mixed.plans  # type: ignore[attr-defined]
+    assert len(plans) == len(kinds)
+    assert all(plan is not None for plan in plans.values())
+
+
+def test_a_plan_is_for_its_strides_alignment_and_precision() -> None:
+    mixed.plans.clear()  # type: ignore[attr-defined]
+    x, more = draw((4, 4))
+    odd = torch.randn(17)[1:].view(4, 4)
+    for y in (x, x.t(), odd, x, x.t(), odd, x, x.t(), odd):
+        torch.testing.assert_close(mixed(y, more, 1.0, 1)[0], y + more[0], rtol=0, atol=0)
+    assert len(mixed.plans) == 3  # type: ignore[attr-defined]
+    torch.set_float32_matmul_precision("high")
+    try:
+        mixed(x, more, 1.0, 1)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert len(mixed.plans) == 4  # type: ignore[attr-defined]
+
+
+def test_a_tensor_given_twice_is_two_in_the_plan() -> None:
+    add = replayed(lambda x, y: x + 2 * y)
+    x, y = torch.randn(3), torch.randn(3)
+    add(x, x), add(x, x)
+    torch.testing.assert_close(add(x, y), x + 2 * y)
+
+
+def test_kinds_that_come_once_are_forgotten() -> None:
+    scale = replayed(lambda x, factor: x * factor)
+    for k in range(replay.MOST + 5):
+        scale(torch.ones(1), float(k))
+    assert len(scale.plans) == replay.MOST  # type: ignore[attr-defined]
+
+
+def test_a_buffer_is_freed_after_its_last_use() -> None:
+    alive: list[int] = []
+
+    def count(x: Tensor) -> None:
+        gc.collect()
+        alive.append(sum(type(y) is Tensor and y.shape == (1231,) for y in gc.get_objects()))
+
+    class Counted:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            return count
+
+    kernel = Counted()
+
+    @replayed
+    def chain(x: Tensor) -> Tensor:
+        for _ in range(5):
+            x = x + 1
+            launch(kernel, (1,))(x)
+        return x
+
+    for _ in range(3):
+        alive.clear()
+        chain(torch.zeros(1231))
+    assert max(alive) <= 3
+
+
+def test_what_cannot_be_replayed_is_an_error() -> None:
+    foreign = torch.ones(2)
+    reads, takes = replayed(lambda x: x * x.sum().item()), replayed(lambda x: x + foreign)
+    for function, words in ((reads, "reads what a tensor holds"), (takes, "neither given nor made inside")):
+        function(torch.ones(2))
+        with pytest.raises(RuntimeError, match=words):
+            function(torch.ones(2))
+
+
+@pytest.mark.parametrize("case", cases("dynamic", "heinsen", forms=("dense",), options=False) +
+                         cases("em", "attention", forms=("conv",), options=False), ids=ids)  # fmt: skip
+def test_layers_replayed(case: LayerCase) -> None:
+    """Three batches, the last from plans: outputs and every gradient as the reference has them."""
+    fused, reference = case.build("triton", torch.float32), case.build("reference", torch.float64)
+    for seed in (0, 2, 4):
+        u, a = case.draw(seed=seed)
+        actual = run_layer(fused, u.float(), None if a is None else a.float())
+        assert_same(actual, run_layer(reference, u, a), torch.float32)
+
+
+def test_every_kernel_is_launched_where_plans_see_it() -> None:
+    """kernel[grid](...) would be missing from a plan."""
+    found = []
+    for path in Path(flashcaps.kernels.__path__[0]).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript) and path.name != "replay.py":
+                found.append(f"{path.name}: {ast.unparse(node.func)}")
+    assert found == []

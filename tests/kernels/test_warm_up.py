@@ -1,0 +1,75 @@
+"""Kernels compiled ahead, by other processes, are those that a step then finds, and a plan launches as Triton does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import flashcaps
+from flashcaps.kernels.warm_up import Pointer, kind_of
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import importlib, os, pathlib, pkgutil, torch
+import flashcaps.kernels
+from flashcaps import DenseCapsules
+from flashcaps.kernels.warm_up import compile_kernels
+from benchmarks.host import CountingDriver
+from triton.runtime import driver
+
+for module in pkgutil.walk_packages(flashcaps.kernels.__path__, "flashcaps.kernels."):
+    importlib.import_module(module.name)
+os.environ["TRITON_INTERPRET"] = "1"  # layers take tensors of the host for a device's
+counter = CountingDriver()
+driver.set_active(counter)
+layer = DenseCapsules("discriminative", in_capsules=5, in_dim=4, out_capsules=3, out_dim=4, backend="triton")
+step = lambda: layer(torch.randn(6, 5, 4)).pose.sum().backward()
+compiled = lambda: sorted(pathlib.Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin"))
+heard = []
+count = compile_kernels(step, lambda *told: heard.append(told))
+before = compiled()
+assert not counter.launches and count == len(before) > 1, (count, before)
+assert heard == [(k, count) for k in range(count + 1)], heard
+calls = []  # the first as Triton makes it, the second recorded, the third from a plan
+for _ in range(3):
+    counter.launches.clear()
+    step()
+    calls.append([(grid, function, [(x.dtype, x.shape) if isinstance(x, torch.Tensor) else x for x in given])
+                  for grid, function, given in counter.launches])
+assert len(calls[0]) > 2 and calls[0] == calls[1] == calls[2], calls
+assert compiled() == before, "the step compiled again"
+assert compile_kernels(step) == 0, "nothing was left to do"
+"""
+
+
+def test_a_step_finds_what_was_compiled_ahead(tmp_path: Path) -> None:
+    environment = {k: x for k, x in os.environ.items() if k != "TRITON_INTERPRET"} | {
+        "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_arguments_are_of_few_kinds() -> None:
+    assert [kind_of(x) for x in (1, 32, 48, 5, 7, 2**31, 0.1, True)] == [1, 16, 16, 3, 3, 2**32 + 16, 0.5, True]
+    assert kind_of(torch.zeros(8)[1:]) == Pointer(torch.float32, 4)
+
+
+def test_there_is_nothing_to_compile_for_a_cpu() -> None:
+    assert flashcaps.warm_up(flashcaps.create_model("capsnet_tiny"), (2, 1, 28, 28)) == 0
+
+
+@pytest.mark.gpu
+def test_a_models_first_step_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    model = flashcaps.create_model("capsnet_tiny").cuda()
+    assert flashcaps.warm_up(model, (16, 1, 28, 28)) > 0
+    before = sorted(tmp_path.rglob("*.cubin"))
+    model(torch.rand(16, 1, 28, 28, device="cuda")).scores.sum().backward()
+    torch.cuda.synchronize()
+    assert sorted(tmp_path.rglob("*.cubin")) == before
+    assert flashcaps.warm_up(model, (16, 1, 28, 28)) == 0

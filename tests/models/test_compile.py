@@ -1,0 +1,142 @@
+"""Models in torch.compile: one for every algorithm and kind of layer, forward and backward, as one graph."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import flashcaps
+from flashcaps.kernels.common import batch_norm, norm, patches, stem
+from flashcaps.nn.backbones import ChannelsLast
+from flashcaps.nn.capsules import CapsuleLayer
+from flashcaps.training.capture import capture
+
+MODELS = [
+    "capsnet_mnist",  # dynamic, dense
+    "dynamic_simple_cifar10",  # dynamic, convolutional
+    "attention_simple_cifar10",  # attention, all layers at once
+    "attention_resnet_cifar10",
+    "attention_diverse_wide",  # poses of 72 elements
+    "em_smallnorb",  # em, over positions, a class layer with coordinates
+    "em_resnet_cifar10",
+    "heinsen_smallnorb",  # heinsen, any number of children
+    "heinsen_sst2",  # of tokens, after a linear layer
+    "discriminative_mnist",
+]
+QUICK = ("attention_resnet_cifar10", "em_smallnorb")
+SLOW = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
+SRC = Path(flashcaps.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> None:
+    """Models share the code of their forward pass, of which Dynamo compiles a few kinds alone."""
+    torch.compiler.reset()
+
+
+def draw(model: Any, batch: int, device: str = "cpu") -> Tensor:
+    shape = (batch, *model.image) if model.image else (batch, 6, *model.reads)
+    return torch.rand(shape, device=device)
+
+
+def gradients(run: Any, model: Any, x: Tensor) -> list[Tensor]:
+    model.zero_grad()
+    run(x).scores.float().square().mean().backward()
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_traced_as_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of a GPU as far as Dynamo follows it; what it found is not run."""
+    for module in (norm, patches, batch_norm, stem):
+        monkeypatch.setattr(module, "fused", lambda x: x.is_floating_point())
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    torch.manual_seed(0)
+    model = flashcaps.create_model(name)
+    for layer in model.modules():
+        if isinstance(layer, CapsuleLayer):
+            layer.backend = "triton"
+    seen: list[str] = []
+
+    def trace(graph: Any, inputs: list[Tensor]) -> Any:
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        found = graph.graph.output_node().args[0]
+        return lambda *_: [torch.zeros(x.meta["example_value"].shape) for x in found]
+
+    output: Any = torch.compile(model, fullgraph=True, dynamic=False, backend=trace)(draw(model, 2))
+    assert output.scores.shape == (2, model.classes)
+    assert any("flashcaps." in target for target in seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", flashcaps.list_models())
+def test_compiled_gradients_on_a_cpu(name: str) -> None:
+    torch.manual_seed(0)
+    model = flashcaps.create_model(name)
+    x = draw(model, 2)
+    expected = [g.clone() for g in gradients(model, model, x)]
+    actual = gradients(torch.compile(model, fullgraph=True, dynamic=False, backend="aot_eager"), model, x)
+    for a, e in zip(actual, expected, strict=True):
+        assert (a - e).norm() <= 1e-3 * e.norm() + 1e-7
+
+
+def test_what_compilers_trace_makes_named_tuples_by_their_class() -> None:
+    """torch 2.11 cannot give back a named tuple that `_replace` made while it traced."""
+    for path in [*SRC.glob("nn/*.py"), *SRC.glob("routing/*.py"), *SRC.glob("models/*.py"), *SRC.glob("kernels/*.py")]:
+        assert not re.search(r"\._(replace|make)\(", path.read_text()), path
+
+
+def test_a_model_on_a_device_has_its_convolutions_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = flashcaps.create_model("capsnet_tiny")
+    before, expected = dict(model.named_parameters()), model(draw(model, 2)).scores
+    monkeypatch.setattr(ChannelsLast, "device", "cpu")
+    model.to("cpu")
+    for name, p in model.named_parameters():
+        assert p is before[name]
+        last = p.ndim == 4 and isinstance(model.get_submodule(name.rpartition(".")[0]), torch.nn.Conv2d)
+        assert p.is_contiguous(memory_format=torch.channels_last if last else torch.contiguous_format), name
+    torch.testing.assert_close(model(draw(model, 2)).scores.shape, expected.shape)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("name", MODELS)
+def test_compiled_on_a_device(name: str, mode: str) -> None:
+    """fp32, and bf16 under autocast where steps are captured, too."""
+    torch.manual_seed(0)
+    model, half = flashcaps.create_model(name).cuda(), mode == "reduce-overhead"
+    x = draw(model, 8, "cuda")
+    compiled = torch.compile(model, fullgraph=True, dynamic=False, mode=mode)
+    with torch.autocast("cuda", torch.bfloat16, enabled=half):
+        expected = [g.clone() for g in gradients(model, model, x)]
+        for _ in range(3):
+            actual = gradients(compiled, model, x)
+    for a, e in zip(actual, expected, strict=True):
+        assert torch.isfinite(a).all()
+        assert (a - e).norm() <= (0.2 if half else 2e-2) * e.norm() + 1e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MODELS)
+def test_captured_on_a_device(name: str) -> None:
+    torch.manual_seed(0)
+    model = flashcaps.create_model(name).cuda()
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, capturable=True)
+
+    @capture
+    def step(x: Tensor) -> Tensor:
+        optimiser.zero_grad()
+        loss = model(x).scores.float().square().mean()
+        loss.backward()
+        optimiser.step()
+        return loss
+
+    x = draw(model, 8, "cuda")
+    losses = [step(x).item() for _ in range(8)]
+    assert len(set(losses)) > 4
+    assert losses[-1] < losses[0]

@@ -1,0 +1,92 @@
+"""Gradients that travel in buckets: the mean over processes, whatever order they come in, and the step around them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+from flashcaps import create_model
+from flashcaps.training.batches import ImageStream, Share
+from flashcaps.training.distributed import GradientBuckets, Workers
+from flashcaps.training.step import TrainStep
+
+from ..fake_data import fake_split, small_recipe
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 2), nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def loss_of(model: nn.Sequential, rank: int) -> Tensor:
+    """The first layer is used by no one."""
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(rank))
+    return model[1:](x).square().mean()
+
+
+def process(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    model = network()
+    buckets = GradientBuckets(list(model.parameters()), size=40)
+    assert len(buckets.buckets) > 3
+    for _ in range(2):  # a second step begins anew
+        model.zero_grad()
+        (loss_of(model, rank) / 2).backward()  # a part that comes before, whose gradients stay here
+        buckets.begin()
+        loss = loss_of(model, rank) / 2
+        loss.backward()
+        early, total = len(buckets.sent), loss.detach() * 2
+        buckets.finish(total)
+    grads = [p.grad for p in model.parameters()]
+    torch.save((early, total, grads), os.path.join(folder, str(rank)))
+    dist.destroy_process_group()
+
+
+def test_two_processes_have_the_mean(tmp_path: Path) -> None:
+    mp.spawn(process, (str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]
+    model = network()
+    loss = (loss_of(model, 0) + loss_of(model, 1)) / 2
+    loss.backward()
+    for rank in range(2):
+        early, total, grads = torch.load(tmp_path / str(rank))
+        assert early > 0  # on their way before the backward pass was done
+        torch.testing.assert_close(total, loss.detach())
+        for g, p in zip(grads, model.parameters(), strict=True):
+            assert g is None if p.grad is None else torch.allclose(g, p.grad, atol=1e-7)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A process group of one."""
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def steps(device: str, *overrides: str) -> list[Tensor]:
+    """The weights after six steps, on a GPU captured."""
+    recipe = small_recipe(*overrides)
+    images = ImageStream(fake_split(64, 10, (1, 28, 28)).to(device), recipe.augment, Share(8), 10, 0)
+    torch.manual_seed(0)
+    model = create_model(recipe.model.name, **recipe.model.overrides).to(device)
+    step, plan = TrainStep(model, images, recipe, "top1", Workers(torch.device(device))), images.plan(0)
+    for k in range(6):
+        step(plan.index[k], plan.noise[k], k)
+    return [p.detach().cpu() for p in step.parameters]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_group_of_one_takes_the_same_steps(device: str, parts: int, request: pytest.FixtureRequest) -> None:
+    alone = steps(device, f"accumulate={parts}")
+    request.getfixturevalue("group")
+    for x, y in zip(steps(device, f"accumulate={parts}"), alone, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-6)
