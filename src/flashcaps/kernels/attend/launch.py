@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..common.patches import Window, fold, windowed
-from ..common.rows import ceil_div, empty_fp32, power_of_two
+from ..common.rows import ceil_div, empty_fp32
 from . import plan
 
+EPS = 1e-5  # LayerNorm's
 EXACT = "tf32x3"  # products of fp32 as exact as those of the fp32 units (2e-7), and faster
 
 
@@ -41,10 +42,63 @@ def sum_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
     if parts.shape[0] == 1:
         return parts[0].to(dtype)
     out = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)
-    ct = min(power_of_two(parts.shape[0]), 64)
-    e = 4096 // ct
-    epilogue.sum_parts[(ceil_div(out.numel(), e),)](parts, out, parts.shape[0], out.numel(), E=e, CT=ct, num_warps=4)
+    rows, d = out.numel() // out.shape[-1], out.shape[-1]
+    programs, constants = plan.finish(rows, d, parts.shape[0], 4)
+    epilogue.sum_parts[(programs,)](parts, out, parts.shape[0], rows, D=d, **constants, num_warps=4)
     return out
+
+
+class End(NamedTuple):
+    """What `epilogue.finish` makes of s: its KIND, and tensors where it has them."""
+
+    kind: str
+    out: Tensor
+    s: Tensor | None = None  # (B, J, D)
+    bias: Tensor | None = None  # (J, D), or LayerNorm's scale (D,)
+    beta: Tensor | None = None
+    seen: Tensor | None = None
+    scale: float = 1.0
+
+
+class Earlier(NamedTuple):
+    """What `epilogue.finish_gradient` makes for the iteration before: its KIND, and tensors where it has them."""
+
+    kind: str
+    out: Tensor  # gs
+    s: Tensor | None = None  # (B, J, D)
+    total: Tensor | None = None
+    bias: Tensor | None = None
+    beta: Tensor | None = None
+    before: Tensor | None = None  # s of the iteration before that one
+    query: Tensor | None = None  # which follows from it
+    more: bool = False
+    scale: float = 1.0
+    next_scale: float = 1.0
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        given = self.bias, self.beta, self.s, self.total, self.out, self.before, self.query
+        return [self.out if x is None else x.contiguous() for x in given]  # out stands for what is not read
+
+    @property
+    def numbers(self) -> tuple[int, float, float, float]:
+        return int(self.more), self.scale, self.next_scale, EPS
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"KIND": self.kind, "BIAS": self.bias is not None}
+
+
+def output_gradient(grad: Tensor, counters: Tensor, earlier: Earlier) -> None:
+    """gs of the last iteration from the gradient of its output; counters 0."""
+    from . import epilogue
+
+    d = grad.shape[-1]
+    programs, constants = plan.finish(grad.numel() // d, d, 1, 4)
+    epilogue.output_gradient[(programs,)](
+        grad.contiguous(), counters, counters.numel(), grad.numel() // d, *earlier.tensors, *earlier.numbers, D=d,
+        DP=constants["RP"], RT=constants["RT"], CT=constants["CT"], **earlier.options, num_warps=4,
+    )  # fmt: skip
 
 
 class Launch:
@@ -85,43 +139,53 @@ class Launch:
         self.precision, self.gain = precision(u.dtype), tf32_gain(u)
         self.share = self.gain / (n.j + leaky)
 
-    def tile(self, kernel: str) -> tuple[plan.Tile, dict[str, Any]]:
-        """A kernel's tile, and all its constants."""
+    def plan(self, kernel: str) -> tuple[plan.Tile, plan.Cut, dict[str, Any]]:
+        """A kernel's tile, how its sums are cut, and all its constants."""
         t = plan.tile(self.n, kernel, self.precision == EXACT)
         bound = {} if t.registers is None else {"maxnreg": t.registers}
         tile = {"BT": t.bt, "IC": t.ic, "CP": t.cp, "DP": t.dp, "HP": t.hp, "num_warps": t.warps, **bound}
-        return t, {**self.shape, **tile, **self.given, "PRECISION": self.precision, "GAIN": self.gain, **self.at}
+        numbers = {"PRECISION": self.precision, "GAIN": self.gain}
+        return t, plan.cut(self.n, t, kernel), {**self.shape, **tile, **self.given, **numbers, **self.at}
 
-    def grid(self, t: plan.Tile, rows: int) -> tuple[int, int]:
-        return ceil_div(rows, t.bt), ceil_div(self.n.g, t.ic)
+    def counters(self, kernel: str) -> int:
+        """How many a launch with couplings has: for its sums, and for each chunk of children and of examples."""
+        chunks, batches, _ = self.plan(kernel)[1].grid
+        return 1 + chunks * batches
 
-    def forward(self, lse: Tensor, s: Tensor | None = None) -> Tensor:
-        """Partial s (chunks, B, J, D), in `s` (1, B, J, D) if there is one chunk; lse (B, G) is written if couplings
-        depend on anything.
-        """
+    def forward(self, lse: Tensor, counters: Tensor, end: End) -> None:
+        """What `end` says; lse (B, G) is written if couplings depend on anything. counters: 0."""
         from . import kernels
 
         if not self.coupled:
-            return self._uniform_sum(s)
-        t, constants = self.tile("log_sum_exp")
-        kernels.log_sum_exp[self.grid(t, self.n.b)](*self.tensors, lse, self.n.b, LEAKY=self.leaky, **constants)
-        t, constants = self.tile("weighted_sum")
-        cut = plan.cut(self.n, t, "weighted_sum")
+            return self._uniform_forward(counters, end)
+        n, (t, cut, constants) = self.n, self.plan("forward")
         chunks, batches, groups = cut.grid
-        parts = self._parts(chunks, s)
-        kernels.weighted_sum[batches, chunks, groups](
-            *self.tensors, lse, parts, self.n.b, cut.tiles, cut.parents, **constants
-        )
-        return parts
+        parts, programs, finish, tensors = self._end(end, chunks, t.warps)
+        programs += batches * (ceil_div(n.g, t.ic) + chunks * groups)
+        kernels.attend_forward[(programs,)](
+            *self.tensors, lse, parts, counters, *tensors, n.b, cut.tiles, cut.parents, int(end.seen is not None),
+            end.scale, EPS, LEAKY=self.leaky, **constants, **finish,
+        )  # fmt: skip
 
-    def _parts(self, chunks: int, s: Tensor | None) -> Tensor:
-        n = self.n
-        return s if s is not None and chunks == 1 else empty_fp32(self.u, chunks, n.b, n.j, n.c * n.h)
+    def _end(self, end: End, chunks: int, warps: int) -> tuple[Tensor, int, dict[str, Any], list[Tensor]]:
+        """Memory for partial s (chunks, B, J, D), programs that finish, their constants and tensors. Where there is one
+        chunk it is what it would be summed up to, if that is kept and in fp32.
+        """
+        n, d = self.n, self.n.c * self.n.h
+        kept = end.out if end.kind == "sum" else end.s
+        whole = chunks == 1 and kept is not None and kept.dtype == torch.float32
+        parts = kept if whole and kept is not None else empty_fp32(self.u, chunks, n.b, n.j, d)
+        programs, constants = plan.finish(n.b * n.j, d, chunks, warps)
+        store = end.s is not None and (not whole or (end.kind == "squash" and end.bias is not None))
+        options = {"KIND": end.kind, "BIAS": end.bias is not None, "STORE": store}
+        given = end.bias, end.beta, end.seen, end.s, end.out
+        tensors = [end.out if x is None else x.contiguous() for x in given]  # out stands for what is not read
+        return parts, 0 if whole and end.kind == "sum" else programs, {**constants, **options}, tensors
 
     def gradients(self, dtype: torch.dtype, alone: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Memory for gu in `dtype` and for partial gW and gl, of this step alone or of several."""
         n = self.n
-        batches = plan.cut(n, self.tile("parent_gradient")[0], "parent_gradient").grid[1]
+        batches = self.plan("backward")[1].grid[1]
         if alone and not self.coupled:
             rows, columns, parents = self._uniform("uniform_weight_gradient")[1]
             batches = self._chunks("uniform_weight_gradient", rows, columns * parents, n.weight)[1]
@@ -129,86 +193,117 @@ class Launch:
         gu = torch.empty_strided(self.u.shape, self.strides, dtype=dtype, device=self.u.device)
         return gu, empty_fp32(self.u, batches, *self.weight.shape), empty_fp32(self.u, *gl)
 
-    def backward(self, gs: Tensor, lse: Tensor, into: tuple[Tensor, Tensor, Tensor], again: bool) -> Tensor:
-        """Partial gq (chunks, B, J, D). gu, gW and gl are written to `into`, or added to what it holds if `again`."""
+    def backward(
+        self, gs: Tensor, lse: Tensor, counters: Tensor, into: tuple[Tensor, Tensor, Tensor], again: bool,
+        earlier: Earlier | None = None,
+    ) -> None:  # fmt: skip
+        """What `earlier` says. gu, gW and gl are written to `into`, or added to what it holds if `again`."""
         from . import kernels
 
         n, (gu, gw, gl) = self.n, into
-        if not self.coupled:
-            self._uniform_gradients(gs, gu, gw, again)
-            return empty_fp32(gs, 1, 0)
-        delta, (t, constants) = empty_fp32(gs, n.b, n.g), self.tile("pose_gradient")
+        delta, (t, cut, constants) = empty_fp32(gs, n.b, n.g), self.plan("backward")
+        chunks, batches, groups = cut.grid
+        gq = empty_fp32(gs, *((chunks, n.b, n.j, n.c * n.h) if earlier is not None else (1, 0)))
+        end = Earlier("none", gs) if earlier is None else earlier
+        finishing, finish = plan.finish(n.b * n.j, n.c * n.h, chunks, t.warps)
+        finishing = 0 if earlier is None else finishing
+        constants |= {"DETACH": self.detach, **finish, **end.options}
 
-        def pose_gradient(examples: slice, rows: slice, out: Tensor, again: bool) -> None:
+        def run(examples: slice, rows: slice, out: Tensor, poses: int, sums: int, last: int, again: bool) -> None:
             query = self.query[rows] if self.given["QUERY"] else self.query
-            kernels.pose_gradient[self.grid(t, rows.stop - rows.start)](
-                gs[rows], self.u[examples], self.weight, query, self.logits, lse[rows], out, delta[rows],
-                rows.stop - rows.start, int(again), DETACH=self.detach, **constants,
+            kernels.attend_backward[(poses + sums + last,)](
+                gs[rows], self.u[examples], self.weight, query, self.logits, lse[rows], out, delta[rows], gw, gq, gl,
+                counters, *end.tensors, rows.stop - rows.start, poses, sums, cut.tiles, cut.batches, cut.parents,
+                int(again), *end.numbers, **constants,
             )  # fmt: skip
 
-        self._by_examples(pose_gradient, gu, again)
-        of_parents, constants_of_parents = self.tile("parent_gradient")
-        cut = plan.cut(n, of_parents, "parent_gradient")
-        gq = empty_fp32(gs, *((cut.grid[0], n.b, n.j, n.c * n.h) if self.given["QUERY"] else (1, 0)))
-        kernels.parent_gradient[cut.grid](
-            gs, *self.tensors, lse, delta, gw, gq, gl, n.b, cut.tiles, cut.batches, cut.parents, int(again),
-            DETACH=self.detach, **constants_of_parents,
-        )  # fmt: skip
-        return gq
+        every, sums, wide = slice(0, n.b), chunks * batches * groups, ceil_div(n.g, t.ic)
+        if self.window is None:
+            return run(slice(0, n.b), every, gu, ceil_div(n.b, t.bt) * wide, sums, finishing, again)
 
-    def _by_examples(self, launch: Callable[[slice, slice, Tensor, bool], None], gu: Tensor, again: bool) -> None:
-        """Poses' gradients, those of an image a few examples at a time: patches are larger than it."""
-        n, window, every = self.n, self.window, slice(0, self.u.shape[0])
-        if window is None:
-            return launch(every, every, gu, again)
-        count = plan.examples(n, every.stop)
+        def poses(examples: slice, rows: slice, out: Tensor) -> None:
+            run(examples, rows, out, ceil_div(rows.stop - rows.start, t.bt) * wide, 0, 0, False)
+
+        self._by_examples(poses, gu, again)
+        run(slice(0, self.u.shape[0]), every, gu, 0, sums, finishing, again)
+
+    def _by_examples(self, launch: Callable[[slice, slice, Tensor], None], gu: Tensor, again: bool) -> None:
+        """Poses' gradients of an image, a few examples at a time: patches are larger than it."""
+        n, window, batch = self.n, self.window, self.u.shape[0]
+        assert window is not None
+        count = plan.examples(n, batch)
         patches = empty_fp32(gu, count * window.places, n.g, n.c * n.d)
-        for examples, rows in window.spans(every.stop, count):
-            launch(examples, rows, patches, False)
+        for examples, rows in window.spans(batch, count):
+            launch(examples, rows, patches)
             fold(patches, gu[examples], window, again)
+
+    def finished(self, into: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """gu, gW and gl, in the dtypes of what they are gradients of."""
+        gu, gw, gl = into
+        return gu.to(self.u.dtype), sum_parts(gw, self.weight.dtype), sum_parts(gl, torch.float32)
 
     def _uniform(self, kernel: str) -> tuple[dict[str, Any], tuple[int, int, int]]:
         """Constants of a kernel of equal couplings, and tiles of its rows, columns (i, k) and (j, h)."""
         n, t = self.n, plan.uniform(kernel, self.n)
         tile = {"R": t.rows, "N": t.columns, "M": t.parents, "STAGES": t.stages, "num_warps": t.warps}
         tiles = ceil_div(n.b * n.c, t.rows), ceil_div(n.g * n.d, t.columns), ceil_div(n.j * n.h, t.parents)
-        return {**self.shape, "PRECISION": self.precision, **tile}, tiles
+        return {**self.shape, "PRECISION": self.precision, "COPIED": n.many, **tile, **self.at}, tiles
 
     def _chunks(self, kernel: str, tiles: int, programs: int, copy: int) -> tuple[int, int]:
         """Tiles of a program and chunks, each of which leaves a copy of so many elements."""
         return plan.chunks(tiles, programs, self.n.room // copy, plan.uniform(kernel, self.n).resident)
 
-    def _uniform_sum(self, s: Tensor | None) -> Tensor:
+    def _uniform_forward(self, counters: Tensor, end: End) -> None:
         from . import uniform
 
         n, (constants, (rows, columns, parents)) = self.n, self._uniform("uniform_sum")
         tiles, chunks = self._chunks("uniform_sum", columns, rows * parents, n.parents)
-        parts = self._parts(chunks, s)
+        parts, programs, finish, tensors = self._end(end, chunks, constants["num_warps"])
         weight = self.weight.permute(0, 3, 2, 1).contiguous() if n.many else self.weight
-        uniform.uniform_sum[parents, rows, chunks](
-            self.u, weight, parts, n.b * n.c, tiles, self.share, COPIED=n.many, **constants, **self.at
-        )
-        return parts
+        uniform.uniform_forward[(parents * rows * chunks + programs,)](
+            self.u, weight, parts, counters, *tensors, n.b, tiles, chunks, int(end.seen is not None), self.share,
+            end.scale, EPS, **constants, **finish,
+        )  # fmt: skip
 
-    def _uniform_gradients(self, gs: Tensor, gu: Tensor, gw: Tensor, again: bool) -> None:
+    def uniform_backward(
+        self, gs: Tensor, counters: Tensor, into: tuple[Tensor, Tensor, Tensor], again: bool
+    ) -> tuple[Tensor, Tensor]:
+        """gu and gW where couplings depend on nothing, with what `into` holds if `again`."""
         from . import uniform
 
-        n, (constants, (_, columns, _)) = self.n, self._uniform("uniform_pose_gradient")
+        n, (gu, gw, _), copies = self.n, into, into[1].shape[0]
+        kernels = "uniform_pose_gradient", "uniform_weight_gradient"
+        (of_poses, (_, columns, _)), (of_weight, (rows, poses, parents)) = (self._uniform(k) for k in kernels)
         weight = self.weight.permute(2, 1, 0, 3).contiguous() if n.many else self.weight
-
-        def pose_gradient(_: slice, rows: slice, out: Tensor, again: bool) -> None:
-            count = (rows.stop - rows.start) * n.c
-            uniform.uniform_pose_gradient[columns, ceil_div(count, constants["R"])](
-                gs[rows], weight, out, count, self.share, int(again), COPIED=n.many, **constants
-            )
-
-        self._by_examples(pose_gradient, gu, again)
-        of_weight, (rows, poses, parents) = self._uniform("uniform_weight_gradient")
         halves = n.many and self.u.dtype == torch.float32 and self.precision == "tf32"
-        share = self.share / self.gain if halves else self.share
         twice = of_weight["M"] > 64
         of_weight["M"] //= 1 + twice
-        uniform.uniform_weight_gradient[parents, poses, gw.shape[0]](
-            gs, self.u, gw, n.b * n.c, ceil_div(rows, gw.shape[0]), share, int(again), TWICE=int(twice),
-            HALVES=halves, **of_weight, **self.at,
-        )  # fmt: skip
+        share = self.share / self.gain if halves else self.share
+        whole = copies == 1 and self.weight.dtype == torch.float32
+        gw_out = gw[0] if whole else torch.empty_like(self.weight)
+        programs, finish = plan.finish(gw_out.numel() // n.h, n.h, copies, of_weight["num_warps"])
+        sums = parents * poses * copies
+
+        def run(
+            examples: slice, rows_: slice, out: Tensor, programs: int, constants: dict[str, Any], again: bool, **do: bool
+        ) -> None:
+            count = ceil_div((rows_.stop - rows_.start) * n.c, constants["R"]) * columns if do["POSES"] else 0
+            uniform.uniform_backward[(count + programs,)](
+                gs[rows_], self.u[examples], weight, gu, out, gw, gw_out, counters, rows_.stop - rows_.start,
+                ceil_div(rows, copies), copies, count, self.share, share, int(again), TWICE=int(twice), HALVES=halves,
+                **constants, **finish, **do,
+            )  # fmt: skip
+
+        programs = sums + (0 if whole else programs)
+        every, gu_out = slice(0, n.b), gu if gu.dtype == self.u.dtype or self.window else torch.empty_like(self.u)
+        if self.window is None and of_poses == of_weight:
+            run(slice(0, n.b), every, gu_out, programs, of_weight, again, POSES=True, WEIGHTS=True)
+            return gu_out, gw_out
+        if self.window is None:
+            run(slice(0, n.b), every, gu_out, 0, of_poses, again, POSES=True, WEIGHTS=False)
+        else:
+            self._by_examples(
+                lambda e, r, out: run(e, r, out, 0, of_poses, False, POSES=True, WEIGHTS=False), gu, again
+            )
+        run(slice(0, self.u.shape[0]), every, gu_out, programs, of_weight, again, POSES=False, WEIGHTS=True)
+        return gu_out.to(self.u.dtype), gw_out
