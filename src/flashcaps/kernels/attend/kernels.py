@@ -94,24 +94,31 @@ def _times_weight(p, w_j, x, PREC: tl.constexpr):
 
 @triton.jit
 def _meet_parent(
-    x, w, q, l, b, i, j, B, G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    HP: tl.constexpr, QUERY: tl.constexpr, LOGITS: tl.constexpr, PREC: tl.constexpr, GAIN: tl.constexpr,
+    x, w, q, gs, l, b, i, j, B, G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
+    HP: tl.constexpr, QUERY: tl.constexpr, LOGITS: tl.constexpr, GRADIENT: tl.constexpr, PREC: tl.constexpr,
+    GAIN: tl.constexpr,
 ):  # fmt: skip
-    """How every kernel begins with parent j: the agreement a_ij (BT, IC), W_j (DP * IC, HP), and of a query y_ij
-    (BT, CP, DP, IC) and q_j (BT * CP, HP), x for both without one.
+    """How every kernel begins with parent j: the agreement a_ij (BT, IC), W_j (DP * IC, HP); of a query y_ij (BT, CP, DP,
+    IC) and q_j (BT * CP, HP), x for both without one; of a GRADIENT z_ij and gs_j alike. Loads come before products.
     """
     w_at, w_in = _weight_at(i, j, G, D, H, x.shape[2], HP)
+    p_at, p_in = _parent_at(b, j, B, J, C, H, x.shape[1], HP)
     w_j = tl.load(w + w_at, w_in, 0.0)
     a = tl.zeros((x.shape[0], x.shape[3]), tl.float32)
-    q_j, y = x, x
+    q_j, y, gs_j, z = x, x, x, x
     if QUERY:
-        p_at, p_in = _parent_at(b, j, B, J, C, H, x.shape[1], HP)
         q_j = tl.load(q + p_at, p_in, 0.0)
+    if GRADIENT:
+        gs_j = tl.load(gs + p_at, p_in, 0.0)
+    if QUERY:
         y = _times_weight(q_j, w_j, x, PREC)
+    if GRADIENT:
+        z = _times_weight(gs_j, w_j, x, PREC)
+    if QUERY:
         a = _dot_poses(x, y, GAIN)
     if LOGITS:
         a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
-    return a, w_j, y, q_j
+    return a, w_j, y, q_j, z, gs_j
 
 
 @triton.jit
@@ -166,7 +173,9 @@ def attend_forward(
         top = tl.full((BT, IC), 0.0 if LEAKY else -3.0e38, tl.float32)
         total = tl.full((BT, IC), 1.0 if LEAKY else 0.0, tl.float32)
         for j in range(J):
-            a, _w, _y, _q = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
+            a, _w, _y, _q, _z, _gs = _meet_parent(
+                x, w, q, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, False, PRECISION, GAIN
+            )
             less = tl.exp(-tl.abs(top - a))  # of two exponentials, relative to the top, one is always 1
             total = tl.where(a > top, total * less + 1.0, total + less)
             top = tl.maximum(top, a)
@@ -184,7 +193,9 @@ def attend_forward(
             child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
             lse_i = tl.load(lse + child, inside, float("inf"))
             for j in range(first, tl.minimum(first + parents, J)):
-                a, w_j, _y, _q = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
+                a, w_j, _y, _q, _z, _gs = _meet_parent(
+                    x, w, q, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, False, PRECISION, GAIN
+                )
                 p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
                 before = tl.load(parts + p_at, p_in & (t > 0), 0.0)
                 s_j = _sum_votes(x, tl.exp(a - lse_i), w_j, DP * IC, HP, PRECISION, GAIN)
@@ -236,9 +247,9 @@ def attend_backward(
         mean_y = tl.zeros((BT, CP, DP, IC), tl.float32)
         delta_i = tl.zeros((BT, IC), tl.float32)
         for j in range(J):
-            a, w_j, y, _q = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
-            p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-            z = _times_weight(tl.load(gs + p_at, p_in, 0.0), w_j, x, PRECISION)
+            a, _w, y, _q, z, _gs = _meet_parent(
+                x, w, q, gs, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, True, PRECISION, GAIN
+            )
             gc = _dot_poses(x, z, GAIN)
             c = tl.exp(a - lse_i)
             if QUERY and not DETACH:
@@ -271,32 +282,30 @@ def attend_backward(
             b = (row * batches + n) * BT + tl.arange(0, BT)
             to_gw = (n > 0) | (again > 0)
             x, u_at, u_in = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
-            across = tl.permute(tl.load(u + u_at, u_in, 0.0).to(tl.float32), (3, 1, 0, 2)) * GAIN  # (DP, IC, BT, CP)
+            across = tl.permute(tl.load(u + u_at, u_in, 0.0).to(tl.float32), (3, 1, 0, 2))  # (DP, IC, BT, CP)
             child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
             lse_i = tl.load(lse + child, inside, float("inf"))
             delta_i = tl.load(delta + child, inside, 0.0)
             for j in tl.range(first, tl.minimum(first + parents, J), num_stages=1):
-                a, w_j, _y, q_j = _meet_parent(
-                    x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN
+                a, w_j, _y, q_j, z, gs_j = _meet_parent(
+                    x, w, q, gs, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, True, PRECISION, GAIN
                 )
                 p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
                 w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
-                gs_j = tl.load(gs + p_at, p_in, 0.0)
                 c = tl.exp(a - lse_i)
-                ga = c * (_dot_poses(x, _times_weight(gs_j, w_j, x, PRECISION), GAIN) - delta_i)
+                ga = c * (_dot_poses(x, z, GAIN) - delta_i)
                 if LOGITS:
                     gl_at = gl + i * J + j
                     tl.store(gl_at, tl.load(gl_at, (i < G) & to_gw, 0.0) + tl.sum(ga, 0), i < G)
+                coupled = tl.reshape(across * tl.trans(c)[None, :, :, None], (DP * IC, BT * CP)).to(gs_j.dtype)
+                gw_j = tl.dot(coupled, gs_j, input_precision=PRECISION)
+                if QUERY and not DETACH:
+                    moved = tl.reshape(across * tl.trans(ga)[None, :, :, None], (DP * IC, BT * CP)).to(gs_j.dtype)
+                    gw_j = tl.dot(moved, q_j, gw_j, input_precision=PRECISION)
                 if KIND != "none":
                     of_q = tl.load(gq + p_at, p_in & (t > 0), 0.0)
                     tl.store(gq + p_at, of_q + _sum_votes(x, ga, w_j, DP * IC, HP, PRECISION, GAIN), p_in)
-                gw_j = tl.load(gw + w_at, w_in & to_gw, 0.0)
-                coupled = tl.reshape(across * tl.trans(c)[None, :, :, None], (DP * IC, BT * CP)).to(gs_j.dtype)
-                gw_j += tl.dot(coupled, gs_j, input_precision=PRECISION)
-                if QUERY and not DETACH:
-                    moved = tl.reshape(across * tl.trans(ga)[None, :, :, None], (DP * IC, BT * CP)).to(gs_j.dtype)
-                    gw_j += tl.dot(moved, q_j, input_precision=PRECISION)
-                tl.store(gw + w_at, gw_j, w_in)
+                tl.store(gw + w_at, gw_j * GAIN + tl.load(gw + w_at, w_in & to_gw, 0.0), w_in)
             tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote
         arrive(counters)
     else:
