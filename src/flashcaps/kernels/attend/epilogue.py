@@ -2,13 +2,14 @@ r"""How a launch ends: partial sums added up over their chunks, in order, then s
 (attention), and the gradients of both. Rows are (b, j), of D numbers each; all sums are in fp32.
 
 A launch has several kinds of programs, those that others wait for first. A program that others wait for stores its
-results and arrives at a counter; one that reads them awaits the count. Counters are 0 when a launch begins. Why that is
-right on a device: `arrive` has a barrier, so all stores of the program happen before its first thread adds to the counter,
-and it adds as a release at the scope of the device, which covers the stores that the thread has seen by the barrier. The
-counter is read as an acquire at the same scope, which also drops the multiprocessor's first-level cache, and the barrier
-after it holds back the other threads' loads. Why nobody waits forever: programs wait only for programs of a lower index,
-and a device starts programs in the order of their indices. Nothing is summed by an atomic, and a sum's order is its
-chunks', whoever arrives last: results have the same bits each time.
+results and arrives at a counter; one that reads them awaits the count. Counters are 0 when a launch begins.
+
+Why that is right on a device: `arrive` has a barrier, so all stores of the program happen before one thread adds to the
+counter, and it adds as a release at the scope of the device, which covers the stores that the thread has seen by the
+barrier. The counter is read as an acquire at the same scope, which also drops the multiprocessor's first-level cache,
+and the barrier after it holds back the other threads' loads. Why nobody waits forever: programs wait only for those of
+a lower index, and a device starts programs in the order of their indices. Nothing is summed by an atomic, and a sum's
+order is its chunks', whoever arrives last: results have the same bits each time.
 """
 
 from __future__ import annotations
@@ -70,68 +71,55 @@ def _normalised(x, gamma, beta, k, inside, eps, D: tl.constexpr):
 
 @triton.jit
 def finish(
-    program, programs, parts, chunks, rows, J, bias, beta, seen, s, out, more, scale, eps,
+    program, programs, parts, chunks, rows, J, bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
     D: tl.constexpr, DP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr,
     STORE: tl.constexpr,
 ):  # fmt: skip
-    """s = sum of parts (chunks, rows, D), written if STORE, and what follows from it. KIND
+    """out, from the sum x of parts (chunks, rows, D). KIND, forward, where s keeps x if STORE:
 
-    "sum":     out = s
-    "squash":  s + bias_j for s if BIAS;  out = s n / (1 + n^2) with n = ||s||, added to `seen` if there is `more`
-    "norm":    out = scale LayerNorm(s), whose scale and shift are `bias` and `beta`, or scale s without BIAS
-    """
-    for t in range(program, tl.cdiv(rows, RT), programs):
-        r, k, at, inside = _tile(t, rows, D, DP, RT)
-        x = _sum_rows(parts, at, inside, chunks, rows * D, CT)
-        if KIND == "squash":
-            if BIAS:
-                x += tl.load(bias + r % J * D + k, inside, 0.0).to(tl.float32)
-            if STORE:
-                tl.store(s + at, x, inside)
-            n2 = tl.sum(x * x, 1)[:, None]
-            x = x * (tl.sqrt(n2) / (1.0 + n2)) + tl.load(seen + at, inside & (more > 0), 0.0).to(tl.float32)
-        elif KIND == "norm":
-            if STORE:
-                tl.store(s + at, x, inside)
-            if BIAS:
-                x = _normalised(x, bias, beta, k, inside, eps, D)
-            x *= scale
-        tl.store(out + at, x.to(out.dtype.element_ty), inside)
+    "sum":     scale x
+    "squash":  x, and bias_j if BIAS, times n / (1 + n^2) with n its length, added to `total` if there is `more`
+    "norm":    scale LayerNorm(x), whose scale and shift are bias and beta, or scale x without BIAS
 
+    and backward, to the gradient of s, where x is that of what was made from it:
 
-@triton.jit
-def finish_gradient(
-    program, programs, parts, chunks, rows, bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
-    D: tl.constexpr, DP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr,
-):  # fmt: skip
-    """out: gs of an iteration from parts (chunks, rows, D), whose sum g is the gradient of what `finish` made there. KIND
-
-    "sum":     scale g
-    "squash":  g and, if there is `more`, the `total` of later iterations, which is kept, through squash
-    "norm":    scale g through LayerNorm, whose gradients of scale and shift this program adds up in total (programs,
-               2, D); and if there is `more`, the iteration's query again: next_scale LayerNorm(before)
+    "squash gradient":  x and, if there is `more`, the `total` of later iterations, which is kept, through squash
+    "norm gradient":    scale x through LayerNorm, whose gradients of scale and shift this program adds up in total
+                        (programs, 2, D); and if there is `more`, query: next_scale LayerNorm(before)
     """
     of_gamma = tl.zeros((RT, DP), tl.float32)
     of_beta = tl.zeros((RT, DP), tl.float32)
     for t in range(program, tl.cdiv(rows, RT), programs):
-        _, k, at, inside = _tile(t, rows, D, DP, RT)
-        g = _sum_rows(parts, at, inside, chunks, rows * D, CT) * scale
+        r, k, at, inside = _tile(t, rows, D, DP, RT)
+        x = _sum_rows(parts, at, inside, chunks, rows * D, CT)
+        if KIND == "squash" and BIAS:
+            x += tl.load(bias + r % J * D + k, inside, 0.0).to(tl.float32)
+        if STORE:
+            tl.store(s + at, x, inside)
         if KIND == "squash":
-            g += tl.load(total + at, inside & (more > 0), 0.0)
-            tl.store(total + at, g, inside)
-            g = _squash_gradient(g, tl.load(s + at, inside, 0.0))
-        elif KIND == "norm":
+            n2 = tl.sum(x * x, 1)[:, None]
+            x = x * (tl.sqrt(n2) / (1.0 + n2)) + tl.load(total + at, inside & (more > 0), 0.0).to(tl.float32)
+        elif KIND == "squash gradient":
+            x += tl.load(total + at, inside & (more > 0), 0.0)
+            tl.store(total + at, x, inside)
+            x = _squash_gradient(x, tl.load(s + at, inside, 0.0))
+        elif KIND == "norm gradient":
+            x *= scale
             earlier = tl.load(before + at, inside & (more > 0), 0.0)
             if BIAS:
                 earlier = _normalised(earlier, bias, beta, k, inside, eps, D)
-                x, rstd = standardised(tl.load(s + at, inside, 0.0), inside, eps, D)
-                of_gamma += g * x
-                of_beta += g
-                g *= tl.load(bias + k, k < D, 0.0).to(tl.float32)
-                g = rstd * (g - tl.sum(g, 1)[:, None] / D - x * (tl.sum(g * x, 1)[:, None] / D))
+                y, rstd = standardised(tl.load(s + at, inside, 0.0), inside, eps, D)
+                of_gamma += x * y
+                of_beta += x
+                x *= tl.load(bias + k, k < D, 0.0).to(tl.float32)
+                x = rstd * (x - tl.sum(x, 1)[:, None] / D - y * (tl.sum(x * y, 1)[:, None] / D))
             tl.store(query + at, (earlier * next_scale).to(query.dtype.element_ty), inside & (more > 0))
-        tl.store(out + at, g.to(out.dtype.element_ty), inside)
-    if KIND == "norm" and BIAS:
+        else:
+            if KIND == "norm" and BIAS:
+                x = _normalised(x, bias, beta, k, inside, eps, D)
+            x *= scale
+        tl.store(out + at, x.to(out.dtype.element_ty), inside)
+    if KIND == "norm gradient" and BIAS:
         k = tl.arange(0, DP)
         sums = total + program * (2 * D) + k
         tl.store(sums, tl.sum(of_gamma, 0), k < D)
@@ -139,25 +127,17 @@ def finish_gradient(
 
 
 @triton.jit
-def sum_parts(parts, out, chunks, rows, D: tl.constexpr, DP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr):
-    """out (rows, D), of any dtype: the sum of parts (chunks, rows, D)."""
-    finish(
-        tl.program_id(0), tl.num_programs(0), parts, chunks, rows, 1, out, out, out, out, out, 0, 1.0, 0.0,
-        D, DP, RT, CT, "sum", False, False,
-    )  # fmt: skip
-
-
-@triton.jit
-def output_gradient(
-    grad, counters, count, rows, bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
-    D: tl.constexpr, DP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr,
+def finish_alone(
+    parts, counters, count, chunks, rows, J, bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
+    D: tl.constexpr, RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr,
+    STORE: tl.constexpr,
 ):  # fmt: skip
-    """How a backward pass begins: gs of the last iteration, and all counters 0."""
+    """`finish` as a launch of its own, after which so many counters are 0."""
     if tl.program_id(0) == 0:
         for first in range(0, count, 256):
             at = first + tl.arange(0, 256)
             tl.store(counters + at, tl.zeros((256,), tl.int32), at < count)
-    finish_gradient(
-        tl.program_id(0), tl.num_programs(0), grad, 1, rows, bias, beta, s, total, out, before, query, more,
-        scale, next_scale, eps, D, DP, RT, CT, KIND, BIAS,
+    finish(
+        tl.program_id(0), tl.num_programs(0), parts, chunks, rows, J, bias, beta, s, total, out, before, query, more,
+        scale, next_scale, eps, D, RP, RT, CT, KIND, BIAS, STORE,
     )  # fmt: skip

@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 
 from ..common.patches_triton import child_at, place_at
-from .epilogue import arrive, finish, finish_gradient, wait_for
+from .epilogue import arrive, finish, wait_for
 
 
 @triton.jit
@@ -98,8 +98,8 @@ def _meet_parent(
     HP: tl.constexpr, QUERY: tl.constexpr, LOGITS: tl.constexpr, GRADIENT: tl.constexpr, PREC: tl.constexpr,
     GAIN: tl.constexpr,
 ):  # fmt: skip
-    """How every kernel begins with parent j: the agreement a_ij (BT, IC), W_j (DP * IC, HP); of a query y_ij (BT, CP, DP,
-    IC) and q_j (BT * CP, HP), x for both without one; of a GRADIENT z_ij and gs_j alike. Loads come before products.
+    """How every kernel begins with parent j: the agreement a_ij (BT, IC), W_j (DP * IC, HP); of a query y_ij (BT, CP,
+    DP, IC) and q_j (BT * CP, HP), x for both without one; of a GRADIENT z_ij and gs_j. Loads come before products.
     """
     w_at, w_in = _weight_at(i, j, G, D, H, x.shape[2], HP)
     p_at, p_in = _parent_at(b, j, B, J, C, H, x.shape[1], HP)
@@ -146,7 +146,8 @@ def _sum_votes(x, c, w_j, N: tl.constexpr, HP: tl.constexpr, PREC: tl.constexpr,
 
 @triton.jit
 def attend_forward(
-    u, w, q, l, lse, parts, counters, bias, beta, seen, s, out, B, tiles, parents, more, scale, eps,
+    u, w, q, l, lse, parts, counters, B, tiles, parents,
+    bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
     QUERY: tl.constexpr, LOGITS: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr, GAIN: tl.constexpr,
@@ -171,15 +172,15 @@ def attend_forward(
         i = p // high * IC + tl.arange(0, IC)
         x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
         top = tl.full((BT, IC), 0.0 if LEAKY else -3.0e38, tl.float32)
-        total = tl.full((BT, IC), 1.0 if LEAKY else 0.0, tl.float32)
+        of_all = tl.full((BT, IC), 1.0 if LEAKY else 0.0, tl.float32)
         for j in range(J):
             a, _w, _y, _q, _z, _gs = _meet_parent(
                 x, w, q, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, False, PRECISION, GAIN
             )
             less = tl.exp(-tl.abs(top - a))  # of two exponentials, relative to the top, one is always 1
-            total = tl.where(a > top, total * less + 1.0, total + less)
+            of_all = tl.where(a > top, of_all * less + 1.0, of_all + less)
             top = tl.maximum(top, a)
-        tl.store(lse + b[:, None] * G + i[None, :], top + tl.log(total), (b[:, None] < B) & (i[None, :] < G))
+        tl.store(lse + b[:, None] * G + i[None, :], top + tl.log(of_all), (b[:, None] < B) & (i[None, :] < G))
         arrive(counters + 1 + p // high // tiles * high + p % high)
     elif p < high * wide + sums:
         k = p - high * wide
@@ -206,31 +207,31 @@ def attend_forward(
         wait_for(counters, sums)
         k = p - high * wide - sums
         finish(
-            k, tl.num_programs(0) - high * wide - sums, parts, chunks, B * J, J, bias, beta, seen, s, out, more, scale,
-            eps, C * H, RP, RT, CT, KIND, BIAS, STORE,
+            k, tl.num_programs(0) - high * wide - sums, parts, chunks, B * J, J, bias, beta, s, total, out, before,
+            query, more, scale, next_scale, eps, C * H, RP, RT, CT, KIND, BIAS, STORE,
         )  # fmt: skip
 
 
 @triton.jit
 def attend_backward(
-    gs, u, w, q, l, lse, gu, delta, gw, gq, gl, counters, bias, beta, s, total, out, before, query, B, poses, sums, tiles,
-    batches, parents, again, more, scale, next_scale, eps,
+    gs, u, w, q, l, lse, gu, delta, gw, gq, gl, counters, B, poses, sums, tiles, batches, parents, again,
+    bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
     QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr, GAIN: tl.constexpr,
-    RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr,
+    RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr, STORE: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
     ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
     """Three kinds of programs, each of which waits for the one before; all of a kind, or none:
 
-    gu (B, G, C, d), added to what it holds if `again`, and delta (B, G). `poses` programs: a tile, all its parents once,
+    gu (B, G, C, d), added to what it holds if `again`, and delta (B, G). `poses` programs: a tile, all its parents,
         gu_i = sum_j c_ij (z_ij + gc_ij y_ij) - delta_i sum_j c_ij y_ij
     Partial gW (examples' chunks, J, d, G, h), gq (children's chunks, B, J, C, h), gl (examples' chunks, G, J). `sums`
         programs: `batches` tiles of examples x `tiles` of children x `parents` parents, added up in their own partials;
         gW and gl are added to what they hold if `again`. gW sums over rows: its left factors are transposed, of which
         poses are held twice, once so, and only c and ga, d times smaller, pass through shared memory.
-    `finish_gradient` of the iteration before, with bias to query, more to eps and RP to BIAS; KIND "none": no gq, either.
+    `finish`, of the iteration before, with bias to eps and RP to STORE. KIND "none": no gq, either.
 
     counters: one for all sums, one for each chunk of children and of examples.
     """
@@ -311,7 +312,7 @@ def attend_backward(
     else:
         wait_for(counters, sums)
         k = p - poses - sums
-        finish_gradient(
-            k, tl.num_programs(0) - poses - sums, gq, tl.cdiv(wide, tiles), B * J, bias, beta, s, total, out, before,
-            query, more, scale, next_scale, eps, C * H, RP, RT, CT, KIND, BIAS,
+        finish(
+            k, tl.num_programs(0) - poses - sums, gq, tl.cdiv(wide, tiles), B * J, J, bias, beta, s, total, out, before,
+            query, more, scale, next_scale, eps, C * H, RP, RT, CT, KIND, BIAS, STORE,
         )  # fmt: skip

@@ -35,70 +35,52 @@ def tf32_gain(u: Tensor) -> float:
     return 1.0 + dropped * 2.0**-10 / (2 * math.log(2))
 
 
-def sum_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
-    """Sum over the first axis, in order."""
-    from . import epilogue
-
-    if parts.shape[0] == 1:
-        return parts[0].to(dtype)
-    out = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)
-    rows, d = out.numel() // out.shape[-1], out.shape[-1]
-    programs, constants = plan.finish(rows, d, parts.shape[0], 4)
-    epilogue.sum_parts[(programs,)](parts, out, parts.shape[0], rows, D=d, **constants, num_warps=4)
-    return out
-
-
-class End(NamedTuple):
-    """What `epilogue.finish` makes of s: its KIND, and tensors where it has them."""
+class Finish(NamedTuple):
+    """What `epilogue.finish` makes of a sum: its KIND, and tensors where it has them."""
 
     kind: str
     out: Tensor
     s: Tensor | None = None  # (B, J, D)
+    total: Tensor | None = None
     bias: Tensor | None = None  # (J, D), or LayerNorm's scale (D,)
     beta: Tensor | None = None
-    seen: Tensor | None = None
-    scale: float = 1.0
-
-
-class Earlier(NamedTuple):
-    """What `epilogue.finish_gradient` makes for the iteration before: its KIND, and tensors where it has them."""
-
-    kind: str
-    out: Tensor  # gs
-    s: Tensor | None = None  # (B, J, D)
-    total: Tensor | None = None
-    bias: Tensor | None = None
-    beta: Tensor | None = None
-    before: Tensor | None = None  # s of the iteration before that one
-    query: Tensor | None = None  # which follows from it
+    before: Tensor | None = None
+    query: Tensor | None = None
     more: bool = False
     scale: float = 1.0
     next_scale: float = 1.0
 
     @property
-    def tensors(self) -> list[Tensor]:
+    def arguments(self) -> list[Any]:
+        """From bias to eps; out stands for what is not read."""
         given = self.bias, self.beta, self.s, self.total, self.out, self.before, self.query
-        return [self.out if x is None else x.contiguous() for x in given]  # out stands for what is not read
+        tensors = [self.out if x is None else x.contiguous() for x in given]
+        return [*tensors, int(self.more), self.scale, self.next_scale, EPS]
 
-    @property
-    def numbers(self) -> tuple[int, float, float, float]:
-        return int(self.more), self.scale, self.next_scale, EPS
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"KIND": self.kind, "BIAS": self.bias is not None}
+    def constants(self, rows: int, d: int, chunks: int, warps: int, store: bool = False) -> dict[str, Any]:
+        options = {"KIND": self.kind, "BIAS": self.bias is not None, "STORE": store}
+        return {**plan.finish(rows, d, chunks, warps), **options}
 
 
-def output_gradient(grad: Tensor, counters: Tensor, earlier: Earlier) -> None:
-    """gs of the last iteration from the gradient of its output; counters 0."""
+def finish_alone(parts: Tensor, finish: Finish, counters: Tensor | None = None) -> None:
+    """`finish` of parts (chunks, .., D) in a launch of its own; counters, if there are any, are 0 after it."""
     from . import epilogue
 
-    d = grad.shape[-1]
-    programs, constants = plan.finish(grad.numel() // d, d, 1, 4)
-    epilogue.output_gradient[(programs,)](
-        grad.contiguous(), counters, counters.numel(), grad.numel() // d, *earlier.tensors, *earlier.numbers, D=d,
-        DP=constants["RP"], RT=constants["RT"], CT=constants["CT"], **earlier.options, num_warps=4,
+    chunks, d = parts.shape[0], parts.shape[-1]
+    rows, count = parts.numel() // (chunks * d), 0 if counters is None else counters.numel()
+    epilogue.finish_alone[(plan.finishers(rows),)](
+        parts, finish.out if counters is None else counters, count, chunks, rows, 1, *finish.arguments, D=d,
+        num_warps=4, **finish.constants(rows, d, chunks, 4),
     )  # fmt: skip
+
+
+def sum_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
+    """Sum over the first axis, in order."""
+    if parts.shape[0] == 1:
+        return parts[0].to(dtype)
+    out = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)
+    finish_alone(parts, Finish("sum", out))
+    return out
 
 
 class Launch:
@@ -152,35 +134,40 @@ class Launch:
         chunks, batches, _ = self.plan(kernel)[1].grid
         return 1 + chunks * batches
 
-    def forward(self, lse: Tensor, counters: Tensor, end: End) -> None:
-        """What `end` says; lse (B, G) is written if couplings depend on anything. counters: 0."""
-        from . import kernels
+    def forward(self, lse: Tensor, counters: Tensor, finish: Finish) -> None:
+        """What `finish` says of s; lse (B, G) is written if couplings depend on anything. counters: 0."""
+        from . import kernels, uniform
 
-        if not self.coupled:
-            return self._uniform_forward(counters, end)
-        n, (t, cut, constants) = self.n, self.plan("forward")
-        chunks, batches, groups = cut.grid
-        parts, programs, finish, tensors = self._end(end, chunks, t.warps)
-        programs += batches * (ceil_div(n.g, t.ic) + chunks * groups)
-        kernels.attend_forward[(programs,)](
-            *self.tensors, lse, parts, counters, *tensors, n.b, cut.tiles, cut.parents, int(end.seen is not None),
-            end.scale, EPS, LEAKY=self.leaky, **constants, **finish,
-        )  # fmt: skip
+        n = self.n
+        if self.coupled:
+            t, cut, constants = self.plan("forward")
+            chunks, batches, groups = cut.grid
+            parts, programs, of_end = self._end(finish, chunks, t.warps)
+            programs += batches * (ceil_div(n.g, t.ic) + chunks * groups)
+            kernels.attend_forward[(programs,)](
+                *self.tensors, lse, parts, counters, n.b, cut.tiles, cut.parents, *finish.arguments, LEAKY=self.leaky,
+                **constants, **of_end,
+            )  # fmt: skip
+            return
+        constants, (rows, columns, parents) = self._uniform("uniform_sum")
+        tiles, chunks = self._chunks("uniform_sum", columns, rows * parents, n.parents)
+        parts, programs, of_end = self._end(finish, chunks, constants["num_warps"])
+        weight = self.weight.permute(0, 3, 2, 1).contiguous() if n.many else self.weight
+        uniform.uniform_forward[(parents * rows * chunks + programs,)](
+            self.u, weight, parts, counters, n.b, tiles, chunks, self.share, *finish.arguments, **constants, **of_end
+        )
 
-    def _end(self, end: End, chunks: int, warps: int) -> tuple[Tensor, int, dict[str, Any], list[Tensor]]:
-        """Memory for partial s (chunks, B, J, D), programs that finish, their constants and tensors. Where there is one
-        chunk it is what it would be summed up to, if that is kept and in fp32.
+    def _end(self, finish: Finish, chunks: int, warps: int) -> tuple[Tensor, int, dict[str, Any]]:
+        """Memory for partial s (chunks, B, J, D), programs that finish, and their constants. One chunk is what it would
+        be summed up to, if that is kept in fp32.
         """
-        n, d = self.n, self.n.c * self.n.h
-        kept = end.out if end.kind == "sum" else end.s
+        n, d, kind = self.n, self.n.c * self.n.h, finish.kind
+        kept = finish.out if kind == "sum" else finish.s
         whole = chunks == 1 and kept is not None and kept.dtype == torch.float32
         parts = kept if whole and kept is not None else empty_fp32(self.u, chunks, n.b, n.j, d)
-        programs, constants = plan.finish(n.b * n.j, d, chunks, warps)
-        store = end.s is not None and (not whole or (end.kind == "squash" and end.bias is not None))
-        options = {"KIND": end.kind, "BIAS": end.bias is not None, "STORE": store}
-        given = end.bias, end.beta, end.seen, end.s, end.out
-        tensors = [end.out if x is None else x.contiguous() for x in given]  # out stands for what is not read
-        return parts, 0 if whole and end.kind == "sum" else programs, {**constants, **options}, tensors
+        store = finish.s is not None and (not whole or (kind == "squash" and finish.bias is not None))
+        programs = 0 if whole and kind == "sum" else plan.finishers(n.b * n.j)
+        return parts, programs, finish.constants(n.b * n.j, d, chunks, warps, store)
 
     def gradients(self, dtype: torch.dtype, alone: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Memory for gu in `dtype` and for partial gW and gl, of this step alone or of several."""
@@ -195,47 +182,47 @@ class Launch:
 
     def backward(
         self, gs: Tensor, lse: Tensor, counters: Tensor, into: tuple[Tensor, Tensor, Tensor], again: bool,
-        earlier: Earlier | None = None,
+        finish: Finish | None = None,
     ) -> None:  # fmt: skip
-        """What `earlier` says. gu, gW and gl are written to `into`, or added to what it holds if `again`."""
+        """gu, gW and gl are written to `into`, or added to what it holds if `again`. finish: of gq, if wanted."""
         from . import kernels
 
         n, (gu, gw, gl) = self.n, into
         delta, (t, cut, constants) = empty_fp32(gs, n.b, n.g), self.plan("backward")
         chunks, batches, groups = cut.grid
-        gq = empty_fp32(gs, *((chunks, n.b, n.j, n.c * n.h) if earlier is not None else (1, 0)))
-        end = Earlier("none", gs) if earlier is None else earlier
-        finishing, finish = plan.finish(n.b * n.j, n.c * n.h, chunks, t.warps)
-        finishing = 0 if earlier is None else finishing
-        constants |= {"DETACH": self.detach, **finish, **end.options}
+        end = Finish("none", gs) if finish is None else finish
+        gq = empty_fp32(gs, *((1, 0) if finish is None else (chunks, n.b, n.j, n.c * n.h)))
+        constants |= {"DETACH": self.detach, **end.constants(n.b * n.j, n.c * n.h, chunks, t.warps)}
 
-        def run(examples: slice, rows: slice, out: Tensor, poses: int, sums: int, last: int, again: bool) -> None:
+        def run(examples: slice, rows: slice, out: Tensor, of_poses: bool, of_parents: bool, again: bool) -> None:
+            count = rows.stop - rows.start
+            poses = ceil_div(count, t.bt) * ceil_div(n.g, t.ic) * of_poses
+            sums, last = chunks * batches * groups * of_parents, plan.finishers(n.b * n.j) * of_parents
             query = self.query[rows] if self.given["QUERY"] else self.query
-            kernels.attend_backward[(poses + sums + last,)](
+            kernels.attend_backward[(poses + sums + last * (finish is not None),)](
                 gs[rows], self.u[examples], self.weight, query, self.logits, lse[rows], out, delta[rows], gw, gq, gl,
-                counters, *end.tensors, rows.stop - rows.start, poses, sums, cut.tiles, cut.batches, cut.parents,
-                int(again), *end.numbers, **constants,
+                counters, count, poses, sums, cut.tiles, cut.batches, cut.parents, int(again), *end.arguments,
+                **constants,
             )  # fmt: skip
 
-        every, sums, wide = slice(0, n.b), chunks * batches * groups, ceil_div(n.g, t.ic)
-        if self.window is None:
-            return run(slice(0, n.b), every, gu, ceil_div(n.b, t.bt) * wide, sums, finishing, again)
+        self._run(run, gu, True, again)
 
-        def poses(examples: slice, rows: slice, out: Tensor) -> None:
-            run(examples, rows, out, ceil_div(rows.stop - rows.start, t.bt) * wide, 0, 0, False)
-
-        self._by_examples(poses, gu, again)
-        run(slice(0, self.u.shape[0]), every, gu, 0, sums, finishing, again)
-
-    def _by_examples(self, launch: Callable[[slice, slice, Tensor], None], gu: Tensor, again: bool) -> None:
-        """Poses' gradients of an image, a few examples at a time: patches are larger than it."""
+    def _run(self, run: Callable[..., None], gu: Tensor, together: bool, again: bool) -> None:
+        """Gradients of poses and of parents, in one launch if `together`; of an image's poses in launches of a few
+        examples each: patches are larger than it.
+        """
         n, window, batch = self.n, self.window, self.u.shape[0]
-        assert window is not None
-        count = plan.examples(n, batch)
-        patches = empty_fp32(gu, count * window.places, n.g, n.c * n.d)
-        for examples, rows in window.spans(batch, count):
-            launch(examples, rows, patches)
-            fold(patches, gu[examples], window, again)
+        every = slice(0, batch), slice(0, n.b)
+        if window is None:
+            run(*every, gu, True, together, again)
+        else:
+            together, count = False, plan.examples(n, batch)
+            patches = empty_fp32(gu, count * window.places, n.g, n.c * n.d)
+            for examples, rows in window.spans(batch, count):
+                run(examples, rows, patches, True, False, False)
+                fold(patches, gu[examples], window, again)
+        if not together:
+            run(*every, gu, False, True, again)
 
     def finished(self, into: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """gu, gW and gl, in the dtypes of what they are gradients of."""
@@ -253,18 +240,6 @@ class Launch:
         """Tiles of a program and chunks, each of which leaves a copy of so many elements."""
         return plan.chunks(tiles, programs, self.n.room // copy, plan.uniform(kernel, self.n).resident)
 
-    def _uniform_forward(self, counters: Tensor, end: End) -> None:
-        from . import uniform
-
-        n, (constants, (rows, columns, parents)) = self.n, self._uniform("uniform_sum")
-        tiles, chunks = self._chunks("uniform_sum", columns, rows * parents, n.parents)
-        parts, programs, finish, tensors = self._end(end, chunks, constants["num_warps"])
-        weight = self.weight.permute(0, 3, 2, 1).contiguous() if n.many else self.weight
-        uniform.uniform_forward[(parents * rows * chunks + programs,)](
-            self.u, weight, parts, counters, *tensors, n.b, tiles, chunks, int(end.seen is not None), self.share,
-            end.scale, EPS, **constants, **finish,
-        )  # fmt: skip
-
     def uniform_backward(
         self, gs: Tensor, counters: Tensor, into: tuple[Tensor, Tensor, Tensor], again: bool
     ) -> tuple[Tensor, Tensor]:
@@ -273,37 +248,26 @@ class Launch:
 
         n, (gu, gw, _), copies = self.n, into, into[1].shape[0]
         kernels = "uniform_pose_gradient", "uniform_weight_gradient"
-        (of_poses, (_, columns, _)), (of_weight, (rows, poses, parents)) = (self._uniform(k) for k in kernels)
+        (of_pose, (_, columns, _)), (of_weight, (tiles, poses, parents)) = (self._uniform(k) for k in kernels)
+        together = of_pose == of_weight
         weight = self.weight.permute(2, 1, 0, 3).contiguous() if n.many else self.weight
         halves = n.many and self.u.dtype == torch.float32 and self.precision == "tf32"
         twice = of_weight["M"] > 64
         of_weight["M"] //= 1 + twice
-        share = self.share / self.gain if halves else self.share
         whole = copies == 1 and self.weight.dtype == torch.float32
         gw_out = gw[0] if whole else torch.empty_like(self.weight)
-        programs, finish = plan.finish(gw_out.numel() // n.h, n.h, copies, of_weight["num_warps"])
-        sums = parents * poses * copies
+        gu_out = gu if gu.dtype == self.u.dtype or self.window else torch.empty_like(self.u)
+        finish = plan.finish(gw_out.numel() // n.h, n.h, copies, of_weight["num_warps"])
+        programs = parents * poses * copies + (0 if whole else plan.FINISHERS)
 
-        def run(
-            examples: slice, rows_: slice, out: Tensor, programs: int, constants: dict[str, Any], again: bool, **do: bool
-        ) -> None:
-            count = ceil_div((rows_.stop - rows_.start) * n.c, constants["R"]) * columns if do["POSES"] else 0
-            uniform.uniform_backward[(count + programs,)](
-                gs[rows_], self.u[examples], weight, gu, out, gw, gw_out, counters, rows_.stop - rows_.start,
-                ceil_div(rows, copies), copies, count, self.share, share, int(again), TWICE=int(twice), HALVES=halves,
-                **constants, **finish, **do,
+        def run(examples: slice, rows: slice, out: Tensor, of_poses: bool, of_parents: bool, again: bool) -> None:
+            constants, b = of_weight if of_parents else of_pose, rows.stop - rows.start
+            count = ceil_div(b * n.c, constants["R"]) * columns * of_poses
+            uniform.uniform_backward[(count + programs * of_parents,)](
+                gs[rows], self.u[examples], weight, gu, out, gw, gw_out, counters, b, ceil_div(tiles, copies), copies,
+                count, self.share, self.share / self.gain if halves else self.share, int(again), TWICE=int(twice),
+                HALVES=halves, POSES=of_poses, WEIGHTS=of_parents, **constants, **finish,
             )  # fmt: skip
 
-        programs = sums + (0 if whole else programs)
-        every, gu_out = slice(0, n.b), gu if gu.dtype == self.u.dtype or self.window else torch.empty_like(self.u)
-        if self.window is None and of_poses == of_weight:
-            run(slice(0, n.b), every, gu_out, programs, of_weight, again, POSES=True, WEIGHTS=True)
-            return gu_out, gw_out
-        if self.window is None:
-            run(slice(0, n.b), every, gu_out, 0, of_poses, again, POSES=True, WEIGHTS=False)
-        else:
-            self._by_examples(
-                lambda e, r, out: run(e, r, out, 0, of_poses, False, POSES=True, WEIGHTS=False), gu, again
-            )
-        run(slice(0, self.u.shape[0]), every, gu_out, programs, of_weight, again, POSES=False, WEIGHTS=True)
+        self._run(run, gu_out, together, again)
         return gu_out.to(self.u.dtype), gw_out

@@ -159,13 +159,16 @@ def tile(n: Sizes, kernel: str, exact: bool = False) -> Tile:
     return Tile(bt, max(block.columns // dp, 8), cp, dp, hp, warps, block.registers)
 
 
-def finish(rows: int, d: int, chunks: int, warps: int) -> tuple[int, dict[str, int]]:
-    """Programs that add up chunks of rows (b, j) and end a launch, and their constants: as many rows to a tile as leave
-    enough tiles, and fewer where there are many chunks.
-    """
+def finishers(rows: int) -> int:
+    """Programs that end a launch, for so many rows (b, j)."""
+    return min(rows, FINISHERS)
+
+
+def finish(rows: int, d: int, chunks: int, warps: int) -> dict[str, int]:
+    """Their constants: as many rows to a tile as leave enough tiles, and fewer where there are many chunks."""
     dp, parts, most = power_of_two(d), power_of_two(chunks), 1024 * warps
     rt = max(min(power_of_two(rows // FINISHERS), most // (2 * dp * parts)), 64 // dp, 1)
-    return min(rows, FINISHERS), {"RP": dp, "RT": rt, "CT": min(parts, max(most // (rt * dp), 1))}
+    return {"RP": dp, "RT": rt, "CT": min(parts, max(most // (rt * dp), 1))}
 
 
 class Cut(NamedTuple):

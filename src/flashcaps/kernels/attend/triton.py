@@ -28,7 +28,7 @@ from ..common.rows import DTYPES, HAS_TRITON, empty_fp32
 from ..votes import Votes, Windows
 from . import plan
 from .cpu import Options
-from .launch import Earlier, End, Launch, output_gradient
+from .launch import Finish, Launch, finish_alone
 from .matrix import coupling, uniform
 
 Given = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
@@ -150,7 +150,7 @@ def attend(
 
         return attend_wide(u, weight, query, logits, leaky).to(u.dtype), lse
     step = Launch(u, weight, query, logits, leaky)
-    step.forward(lse, _zeros(u, step.counters("forward")), End("sum", s))
+    step.forward(lse, _zeros(u, step.counters("forward")), Finish("sum", s))
     return s, lse
 
 
@@ -176,8 +176,8 @@ def attend_backward(
     if not step.coupled:
         return [*step.uniform_backward(grad, counters, into, again=False), None, None]
     of_query = None if query is None else torch.empty_like(query, memory_format=torch.contiguous_format)
-    earlier = None if of_query is None else Earlier("sum", of_query)
-    step.backward(grad, kept[0], counters, into, again=False, earlier=earlier)
+    finish = None if of_query is None else Finish("sum", of_query)
+    step.backward(grad, kept[0], counters, into, again=False, finish=finish)
     gu, gw, gl = step.finished(into)
     return [gu, gw, of_query, None if logits is None else gl]
 
@@ -207,8 +207,9 @@ def route_dynamic(
     counters = _zeros(u, iterations, steps[0].counters("forward") if steps else 0)
     for t, step in enumerate(steps):
         last = t == iterations - 1
-        end = End("squash", v if last else q[t], s[t], bias, seen=q[t - 1] if t and not last else None)
-        step.forward(_lse_of(lse, t, iterations), counters[t], end)
+        more = t > 0 and not last
+        finish = Finish("squash", v if last else q[t], s[t], q[t - 1] if more else None, bias, more=more)
+        step.forward(_lse_of(lse, t, iterations), counters[t], finish)
     return v, s, q, lse
 
 
@@ -230,14 +231,19 @@ def route_dynamic_backward(
     gu, gw, gl = into = steps[0].gradients(torch.float32)
     counters = torch.empty((iterations, steps[0].counters("backward")), dtype=torch.int32, device=u.device)
     total, gs = empty_fp32(u, *s.shape[1:]), torch.empty((kept_gs, *s.shape[1:]), dtype=u.dtype, device=u.device)
-    output_gradient(grad, counters, Earlier("squash", gs[last % kept_gs], s[last], total))
+
+    def of(t: int) -> Finish:
+        """gs of iteration t."""
+        return Finish("squash gradient", gs[t % kept_gs], s[t], total, more=t < last - 1)
+
+    finish_alone(grad.contiguous()[None], of(last), counters)
     for t in range(last, first - 1, -1):
         step, here = steps[t], gs[t % kept_gs]
         if not step.coupled:
             gu, gw = step.uniform_backward(here, counters[t], into, again=t < last)
             break
-        earlier = None if t == first else Earlier("squash", gs[(t - 1) % kept_gs], s[t - 1], total, more=t < last)
-        step.backward(here, _lse_of(lse, t, iterations), counters[t], into, again=t < last, earlier=earlier)
+        finish = None if t == first else of(t - 1)
+        step.backward(here, _lse_of(lse, t, iterations), counters[t], into, again=t < last, finish=finish)
     else:
         gu, gw, gl = step.finished(into)
     gbias = None if bias is None else gs[first:].sum((0, 1), dtype=torch.float32)
@@ -278,8 +284,8 @@ def route_attention(
         counters = _zeros(u, iterations, step.counters("forward")) if counters is None else counters
         query = torch.empty_like(p) if query is None and not last else query
         out = p if last or query is None else query
-        end = End("norm", out, s[t], gamma, beta, scale=1.0 if last else scale)
-        step.forward(_lse_of(lse, t, iterations), counters[t], end)
+        finish = Finish("norm", out, s[t], None, gamma, beta, scale=1.0 if last else scale)
+        step.forward(_lse_of(lse, t, iterations), counters[t], finish)
     return p, s, lse
 
 
@@ -298,27 +304,26 @@ def route_attention_backward(
     last, held, (_, b, j, d) = iterations - 1, 0 if pose is None else pose.numel(), s.shape
     gs = torch.empty((b, j, d), dtype=u.dtype, device=u.device)
     query = torch.empty_like(gs) if last else _query(pose, scale, u)
-    sums = empty_fp32(s, iterations, 0 if gamma is None else plan.finish(b * j, d, 1, 4)[0], 2, d)
+    sums = empty_fp32(s, iterations, 0 if gamma is None else plan.finishers(b * j), 2, d)
     gpose = None if pose is None else torch.empty_like(pose, memory_format=torch.contiguous_format)
 
-    def before(t: int) -> Earlier:
-        """Of iteration t, and its query if it is not the first."""
-        of_next = {"before": s[t - 1], "query": query, "more": True} if t else {}
-        scales = {"scale": 1.0 if t == last else scale, "next_scale": scale}
-        return Earlier("norm", gs, s[t], sums[t], gamma, beta, **scales, **of_next)
+    def of(t: int) -> Finish:
+        """gs of iteration t, and its query if it is not the first."""
+        again = (s[t - 1], query, True) if t else (None, None, False)
+        return Finish("norm gradient", gs, s[t], sums[t], gamma, beta, *again, 1.0 if t == last else scale, scale)
 
     step = Launch(u, weight, query, window=window, pose=held)
     into = step.gradients(torch.float32 if last else u.dtype, alone=last == 0)
     counters = torch.empty((iterations, step.counters("backward")), dtype=torch.int32, device=u.device)
-    output_gradient(grad, counters, before(last))
+    finish_alone(grad.contiguous()[None], of(last), counters)
     for t in range(last, -1, -1):
-        if t == 0:
+        if t == 0 and last:
             step = Launch(u, weight, _query(pose, scale, u), window=window, pose=held)
         if not step.coupled:
             gu, gw = step.uniform_backward(gs, counters[t], into, again=t < last)
             break
-        earlier = before(t - 1) if t else Earlier("sum", cast(Tensor, gpose), scale=scale)
-        step.backward(gs, _lse_of(lse, t, iterations), counters[t], into, again=t < last, earlier=earlier)
+        finish = of(t - 1) if t else Finish("sum", cast(Tensor, gpose), scale=scale)
+        step.backward(gs, _lse_of(lse, t, iterations), counters[t], into, again=t < last, finish=finish)
     else:
         gu, gw, _ = step.finished(into)
     return [gu, gw, gpose, None if gamma is None else sums.sum((0, 1))]

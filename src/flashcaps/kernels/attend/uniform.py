@@ -58,7 +58,8 @@ def _matrix_at(a, b, A: tl.constexpr, B: tl.constexpr):
 
 @triton.jit
 def uniform_forward(
-    u, w, parts, counters, bias, beta, seen, s, out, B, tiles, chunks, more, share, scale, eps,
+    u, w, parts, counters, B, tiles, chunks, share,
+    bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, COPIED: tl.constexpr, PRECISION: tl.constexpr,
     STAGES: tl.constexpr, RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr,
@@ -74,7 +75,7 @@ def uniform_forward(
         r = p // wide % tl.cdiv(rows, R) * R + tl.arange(0, R)
         chunk = p // wide // tl.cdiv(rows, R)
         first = chunk * tiles
-        total = tl.zeros((R, M), tl.float32)
+        s_m = tl.zeros((R, M), tl.float32)
         for t in tl.range(first, tl.minimum(first + tiles, tl.cdiv(G * D, N)), num_stages=STAGES):
             n = t * N + tl.arange(0, N)
             u_at, u_in = _poses_at(r, n, rows, G, C, D, OH, OW, SB, PY, PX, K, ST, SY, SX)
@@ -85,15 +86,15 @@ def uniform_forward(
             else:
                 w_at, w_in = _weights_at(n, m, G, J, D, H)
                 w_n = tl.load(w + w_at, w_in, 0.0)
-            total = tl.dot(x, w_n, total, input_precision=PRECISION)
+            s_m = tl.dot(x, w_n, s_m, input_precision=PRECISION)
         p_at, p_in = _capsules_at(r, m, rows, J, C, H)
-        tl.store(parts + chunk.to(tl.int64) * rows * (J * H) + p_at, total * share, p_in)
+        tl.store(parts + chunk.to(tl.int64) * rows * (J * H) + p_at, s_m * share, p_in)
         arrive(counters)
     else:
         wait_for(counters, sums)
         finish(
-            p - sums, tl.num_programs(0) - sums, parts, chunks, B * J, J, bias, beta, seen, s, out, more, scale, eps,
-            C * H, RP, RT, CT, KIND, BIAS, STORE,
+            p - sums, tl.num_programs(0) - sums, parts, chunks, B * J, J, bias, beta, s, total, out, before, query,
+            more, scale, next_scale, eps, C * H, RP, RT, CT, KIND, BIAS, STORE,
         )  # fmt: skip
 
 
@@ -143,13 +144,13 @@ def uniform_backward(
         over rows, across which neither factor lies: the matrix units take TF32 only along it, so that each number is
         moved on its own. HALVES: as sums of two bf16, which they take either way, in three products; poses are
         multiplied by the share before, since what is computed is read whole and turned after, a bare load as it comes.
-        TWICE: M columns and M more, for the same poses; a warp that reads 64 columns reads whole sectors of 4 x 4 poses.
+        TWICE: M columns and M more, for the same poses; a warp that reads 64 columns reads sectors of 4 x 4 poses whole.
     The rest wait for these, and add up partial gW to gw_out.
     """
     p, rows, wide = tl.program_id(0), B * C, tl.cdiv(G * D, N)
     across = tl.cdiv(J * H, M + M * TWICE)
     sums = across * wide * chunks
-    if POSES:
+    if POSES:  # noqa: SIM102  # a constant of the compiler, not of the program
         if p < poses:
             n = p % wide * N + tl.arange(0, N)
             r = p // wide * R + tl.arange(0, R)
@@ -197,5 +198,5 @@ def uniform_backward(
             wait_for(counters, sums)
             finish(
                 p - poses - sums, tl.num_programs(0) - poses - sums, gw, chunks, J * D * G, 1, gw, gw, gw, gw, gw_out,
-                0, 1.0, 0.0, H, RP, RT, CT, "sum", False, False,
+                gw, gw, 0, 1.0, 1.0, 0.0, H, RP, RT, CT, "sum", False, False,
             )  # fmt: skip
