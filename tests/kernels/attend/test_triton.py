@@ -150,7 +150,8 @@ class TestInterpreted:
         """One an iteration, forward and backward, one for the output's gradient; the rest is one memset."""
         names: list[str] = []
         launch = InterpretedFunction.__getitem__
-        monkeypatch.setattr(InterpretedFunction, "__getitem__", lambda f, g: names.append(f.fn.__name__) or launch(f, g))
+        counted = lambda kernel, grid: names.append(kernel.fn.__name__) or launch(kernel, grid)  # noqa: E731
+        monkeypatch.setattr(InterpretedFunction, "__getitem__", counted)
         dynamic_errors((3, 5, 4, 1, 3, 5), "nothing", torch.float32)
         forward, backward = ["attend_forward"] * 2, ["attend_backward"] * 2
         assert names == ["uniform_forward", *forward, "finish_alone", *backward, "uniform_backward"]

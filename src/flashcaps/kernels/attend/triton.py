@@ -309,8 +309,8 @@ def route_attention_backward(
 
     def of(t: int) -> Finish:
         """gs of iteration t, and its query if it is not the first."""
-        again = (s[t - 1], query, True) if t else (None, None, False)
-        return Finish("norm gradient", gs, s[t], sums[t], gamma, beta, *again, 1.0 if t == last else scale, scale)
+        finish = Finish("norm gradient", gs, s[t], sums[t], gamma, beta, scale=1.0 if t == last else scale)
+        return finish._replace(before=s[t - 1], query=query, more=True, next_scale=scale) if t else finish
 
     step = Launch(u, weight, query, window=window, pose=held)
     into = step.gradients(torch.float32 if last else u.dtype, alone=last == 0)

@@ -144,7 +144,7 @@ def uniform_backward(
         over rows, across which neither factor lies: the matrix units take TF32 only along it, so that each number is
         moved on its own. HALVES: as sums of two bf16, which they take either way, in three products; poses are
         multiplied by the share before, since what is computed is read whole and turned after, a bare load as it comes.
-        TWICE: M columns and M more, for the same poses; a warp that reads 64 columns reads sectors of 4 x 4 poses whole.
+        TWICE: M columns and M more, for the same poses; a warp reads 64 columns in whole sectors of 4 x 4 poses.
     The rest wait for these, and add up partial gW to gw_out.
     """
     p, rows, wide = tl.program_id(0), B * C, tl.cdiv(G * D, N)
