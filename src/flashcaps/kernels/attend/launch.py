@@ -191,7 +191,6 @@ class Launch:
         delta, (t, cut, constants) = empty_fp32(gs, n.b, n.g), self.plan("backward")
         chunks, batches, groups = cut.grid
         end = Finish("none", gs) if finish is None else finish
-        gq = empty_fp32(gs, *((1, 0) if finish is None else (chunks, n.b, n.j, n.c * n.h)))
         constants |= {"DETACH": self.detach, **end.constants(n.b * n.j, n.c * n.h, chunks, t.warps)}
 
         def run(examples: slice, rows: slice, out: Tensor, of_poses: bool, of_parents: bool, again: bool) -> None:
@@ -199,6 +198,7 @@ class Launch:
             poses = ceil_div(count, t.bt) * ceil_div(n.g, t.ic) * of_poses
             sums, last = chunks * batches * groups * of_parents, plan.finishers(n.b * n.j) * of_parents
             query = self.query[rows] if self.given["QUERY"] else self.query
+            gq = empty_fp32(gs, *((chunks, n.b, n.j, n.c * n.h) if of_parents and finish is not None else (1, 0)))
             kernels.attend_backward[(poses + sums + last * (finish is not None),)](
                 gs[rows], self.u[examples], self.weight, query, self.logits, lse[rows], out, delta[rows], gw, gq, gl,
                 counters, count, poses, sums, cut.tiles, cut.batches, cut.parents, int(again), *end.arguments,
@@ -221,6 +221,7 @@ class Launch:
             for examples, rows in window.spans(batch, count):
                 run(examples, rows, patches, True, False, False)
                 fold(patches, gu[examples], window, again)
+            del patches  # before what is next
         if not together:
             run(*every, gu, False, True, again)
 
