@@ -198,9 +198,9 @@ def attend_forward(
                     x, w, q, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, False, PRECISION, GAIN
                 )
                 p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-                before = tl.load(parts + p_at, p_in & (t > 0), 0.0)
+                held = tl.load(parts + p_at, p_in & (t > 0), 0.0)
                 s_j = _sum_votes(x, tl.exp(a - lse_i), w_j, DP * IC, HP, PRECISION, GAIN)
-                tl.store(parts + p_at, before + s_j, p_in)
+                tl.store(parts + p_at, held + s_j, p_in)
             tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote
         arrive(counters)
     else:
