@@ -126,7 +126,7 @@ def finish(
         tl.store(sums + D, tl.sum(of_beta, 0), k < D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "more"])
 def finish_alone(
     parts, counters, count, chunks, rows, J, bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
     D: tl.constexpr, RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr,

@@ -144,7 +144,7 @@ def _sum_votes(x, c, w_j, N: tl.constexpr, HP: tl.constexpr, PREC: tl.constexpr,
     return tl.dot(_deal(weighted, rows, N), w_j, input_precision=PREC)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["more"])
 def attend_forward(
     u, w, q, l, lse, parts, counters, B, tiles, parents,
     bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
@@ -212,7 +212,7 @@ def attend_forward(
         )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["again", "more"])
 def attend_backward(
     gs, u, w, q, l, lse, gu, delta, gw, gq, gl, counters, B, poses, sums, tiles, batches, parents, again,
     bias, beta, s, total, out, before, query, more, scale, next_scale, eps,

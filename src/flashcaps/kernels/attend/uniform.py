@@ -56,7 +56,7 @@ def _matrix_at(a, b, A: tl.constexpr, B: tl.constexpr):
     return a[:, None] * B + b[None, :], (a < A)[:, None] & (b < B)[None, :]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["more"])
 def uniform_forward(
     u, w, parts, counters, B, tiles, chunks, share,
     bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
@@ -127,7 +127,7 @@ def _store_weights(gw, total, n, m, again, G: tl.constexpr, J: tl.constexpr, D: 
     tl.store(gw + w_at, total + tl.load(gw + w_at, w_in & (again > 0), 0.0), w_in)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["again"])
 def uniform_backward(
     gs, u, w, gu, gu_out, gw, gw_out, counters, B, tiles, chunks, poses, share, share_of_weight, again,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
