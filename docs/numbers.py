@@ -11,7 +11,7 @@ from typing import Any
 from flashcaps.training.recipe import list_recipes, read_recipe
 from flashcaps.training.results import read_results
 from tools.results import RESULTS, make_summary, paper_order
-from tools.runs import mean
+from tools.runs import changes, mean, value_in_words
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -144,10 +144,91 @@ def em_iterations() -> str:
     return "\n".join(rows)
 
 
+EVEN = 1.5  # times 1 / J: below it couplings are called even
+
+
+def routing() -> str:
+    """What routing does in networks that come along, after the last iteration of the class layer."""
+    rows = ["| network | images | largest coupling, times J | entropy, of ln J | error after the first iteration "
+            "| after the last | the answer changes in | first wrong, last right | first right, last wrong |",
+            "|" + " --- |" * 9]  # fmt: skip
+    even = []
+    for path in sorted((RESULTS / "routing").glob("*.json")):
+        found = json.loads(path.read_text())["routing"]
+        top, images = found["layers"][-1], found["examples"]
+        errors = [f"{100 * n / images:.2f} %" for n in (found["wrong"][0], found["wrong"][-1])]
+        counts = [f"{found[name]:,}" for name in ("changed", "righted", "spoiled")]
+        cells = ["", errors[1], "", "", ""] if found["fixed"] else [*errors, *counts]
+        rows.append(f"| `{path.stem}` | {images:,} | {top['largest'][-1]:.2f} | {top['entropy'][-1]:.3f} "
+                    f"| {' | '.join(cells)} |")
+        if top["largest"][-1] < EVEN and not found["fixed"]:
+            even.append(f"`{path.stem}`")
+    said = f"Couplings hardly leave uniform, the largest below {EVEN} / J on average, in {', '.join(even) or 'none'}."
+    return "\n".join(rows) + f"\n\n{said}"
+
+
+def children() -> str:
+    """Pilots with one and with three iterations, by algorithm and number of children."""
+    pilots = json.loads((RESULTS / "trials" / "pairs_pilots.json").read_text())["rows"]
+    rows = ["| routing | children | error with one iteration | with three | largest coupling, times J "
+            "| of 2,000, first wrong, last right | first right, last wrong |", "|" + " --- |" * 7]  # fmt: skip
+    errors = {(x["routing"], x["children"], x["iterations"]): x["validation_error_percent"] for x in pilots}
+    for x in pilots:
+        if x["iterations"] == 3:
+            measured = x.get("measured")
+            cells = ["", "", ""]
+            if measured is not None:
+                largest = measured["layers"][-1]["largest"][-1]
+                cells = [f"{largest:.2f}", str(measured["righted"]), str(measured["spoiled"])]
+            one = errors[x["routing"], x["children"], 1]
+            rows.append(f"| {x['routing']} | {x['children']} | {one:.1f} % | {x['validation_error_percent']:.1f} % "
+                        f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+T_975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's 97.5 % point for the mean of so many seeds
+
+
+def pairs(recipe: str) -> str:
+    """Error of a small network on pairs of digits by its iterations, and whether several beat one, seed by seed."""
+    errors: dict[int, dict[int, dict[str, Any]]] = {}
+    for run in read_results(RESULTS):
+        if run["recipe"] == recipe and not changes(run, "model.iterations"):
+            iterations = read_recipe(recipe, run["overrides"]).model.overrides["iterations"]
+            errors.setdefault(iterations, {})[run["seed"]] = run
+    if len(errors) < 2 or 1 not in errors:
+        return f"Not measured yet: `flashcaps train {recipe} model.iterations=1`, and with more, writes the runs."
+    rows = ["| iterations | seeds | both digits right, error | less than with one, 95 % interval "
+            "| first wrong, last right | first right, last wrong |", "|" + " --- |" * 6]  # fmt: skip
+    verdicts = []
+    for n, by_seed in sorted(errors.items()):
+        runs = [by_seed[seed] for seed in sorted(by_seed)]
+        shared = [errors[1][run["seed"]]["value"] - run["value"] for run in runs if run["seed"] in errors[1]]
+        gain = ""
+        if n > 1 and len(shared) in T_975:
+            middle = statistics.fmean(shared)
+            half = T_975[len(shared)] * statistics.stdev(shared) / len(shared) ** 0.5
+            gain = f"{middle:.2f} ({middle - half:.2f} to {middle + half:.2f})"
+            verdicts.append(f"{n} iterations {'beat' if middle > half else 'do not beat'} one")
+        counts = [_share(runs, name) for name in ("righted", "spoiled")]
+        rows.append(f"| {n} | {len(runs)} | {value_in_words(runs)} | {gain} | {' | '.join(counts)} |")
+    return "\n".join(rows) + f"\n\nBy more than the interval: {'; '.join(verdicts)}."
+
+
+def _share(runs: list[dict[str, Any]], name: str) -> str:
+    """The mean over runs of the images counted under `name`, in percent; nothing where it was not measured."""
+    found = [run["routing"] for run in runs if "routing" in run]
+    return f"{statistics.fmean(100 * x[name] / x['examples'] for x in found):.2f} %" if found else ""
+
+
 SECTIONS: dict[str, dict[str, Callable[[], str]]] = {  # page -> marker -> what makes the text between
     "README.md": {"headline": headline, "bench": short, "results": lambda: make_summary(RESULTS)},
     "docs/reproduce.md": {"claims": claims, "table 1": table_1, "attacks": attacks},
-    "docs/algorithms/em.md": {"em iterations": em_iterations},
+    "docs/capsules.md": {"routing": routing, "children": children},
+    "docs/algorithms/dynamic.md": {"pairs": lambda: pairs("pairs_dynamic")},
+    "docs/algorithms/em.md": {"em iterations": em_iterations, "pairs": lambda: pairs("pairs_em")},
+    "docs/algorithms/attention.md": {"pairs": lambda: pairs("pairs_attention")},
+    "docs/algorithms/heinsen.md": {"pairs": lambda: pairs("pairs_heinsen")},
     "docs/performance.md": {"cpu": cpu, "gpu": gpu},
 }
 

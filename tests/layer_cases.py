@@ -179,6 +179,8 @@ def outputs(routed: Routed) -> Iterator[tuple[str, Tensor]]:
     for t, step in enumerate(routed.history or ()):
         yield f"coupling at {t}", step.coupling
         yield f"pose at {t}", step.pose
+        if step.activation is not None:
+            yield f"activation at {t}", step.activation
 
 
 def combination(routed: Routed) -> Tensor:

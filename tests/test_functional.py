@@ -273,6 +273,8 @@ def test_history_has_one_step_per_iteration_and_ends_with_the_result(name: str, 
     assert len(routed.history) == (iterations if iterated else 1)
     assert torch.equal(routed.history[-1].coupling, routed.coupling)
     assert torch.equal(routed.history[-1].pose, routed.pose)
+    if routed.history[-1].activation is not None:
+        assert torch.equal(routed.history[-1].activation, routed.activation)
     plain = case(tensors, **options)
     assert plain.history is None
     assert_same(plain, routed, 0.0)
@@ -287,6 +289,8 @@ def test_history_is_that_of_shorter_runs(name: str) -> None:
         shorter = case(tensors, iterations=t + 1, **options)
         assert_near(step.pose, shorter.pose, 1e-12)
         assert_near(step.coupling, shorter.coupling, 1e-12)
+        if name != "dynamic":  # whose activation is the length of the pose
+            assert_near(step.activation, shorter.activation, 1e-12)
 
 
 # ---- degenerate examples

@@ -7,8 +7,9 @@ import torch
 
 import flashcaps
 from flashcaps.analysis import Run
-from flashcaps.analysis.inside import class_votes, iterated, presence, receptive_fields, trace
+from flashcaps.analysis.inside import class_votes, receptive_fields, trace
 from flashcaps.functional import dynamic_routing
+from flashcaps.nn.trace import iterated, presence
 from flashcaps.routing import ROUTING
 from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run

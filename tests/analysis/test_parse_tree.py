@@ -10,8 +10,9 @@ from PIL import Image
 
 import flashcaps
 from flashcaps.analysis import DoesNotApply, Run
-from flashcaps.analysis.inside import LayerTrace, presence, trace
+from flashcaps.analysis.inside import trace
 from flashcaps.analysis.parse_tree import animation, clear_row, flow, grow, node_weights, parse_tree, strongest
+from flashcaps.nn.trace import LayerTrace, presence
 from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run
 

@@ -16,12 +16,12 @@ from urllib.request import urlopen
 
 from starlette.testclient import TestClient
 
-from flashcaps.analysis.inside import keeps_couplings
 from flashcaps.demo.app import create_app
 from flashcaps.demo.explainer import Explainer
 from flashcaps.demo.inputs import write_pixels
 from flashcaps.demo.samples import read_samples
 from flashcaps.demo.serve import open_models, take_port
+from flashcaps.nn.trace import keeps_couplings
 from flashcaps.routing import ROUTING
 
 IMAGES, LABELS = read_samples()

@@ -236,6 +236,7 @@ def test_history_ends_with_the_result(kind: str, routing: str) -> None:
     assert_near(routed.history[-1].coupling, routed.coupling)
     for step in routed.history:
         assert (step.coupling.shape, step.pose.shape) == (routed.coupling.shape, routed.pose.shape)
+        assert step.activation is None or step.activation.shape == routed.activation.shape
     plain = layer(u)
     assert plain.coupling is plain.history is None
     assert_near(plain.pose, routed.pose)

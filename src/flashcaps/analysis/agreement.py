@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..nn.trace import decided, sums
 from ..routing import ROUTING, Routing, Sizes, Step
 from ..routing.discriminative import Discriminative, discriminative_routing, discriminative_update
 from ..routing.math import over_parents
@@ -87,9 +88,7 @@ def _ascent(votes: Tensor, labels: Tensor, iterations: int) -> tuple[Step, ...]:
 
 def entropy(coupling: Tensor) -> Tensor:
     """Mean over children of -sum_j p log p / log J, p the child's |coupling| normalised. (B, I, J) -> ()"""
-    p = coupling.abs()
-    p = p / p.sum(-1, keepdim=True).clamp(min=1e-12)
-    return -(p * p.clamp(min=1e-12).log()).sum(-1).mean() / math.log(p.shape[-1])
+    return decided(*sums(coupling), coupling.shape[-1])[1].mean()
 
 
 def agree(votes: Tensor, coupling: Tensor) -> Tensor:

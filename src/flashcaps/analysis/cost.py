@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from ..models import create_model
 from ..nn.coefficients import ascend_coefficients
 from ..nn.losses import margin_loss, reconstruction_loss
+from ..nn.trace import iterated, iterations_of, keeps_couplings
 from ..routing import ROUTING
 from ..training.batches import Batch
 from .figure import DoesNotApply, Drawn, Run
-from .inside import iterated, iterations_of, keeps_couplings
 from .style import INK, MARKERS, colour_of, grid, styled, subplots, whole_ticks
 
 IMAGES = 16

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..nn.trace import LayerTrace, presence
 from .figure import DoesNotApply, Drawn, Run
-from .inside import LayerTrace, presence, trace
+from .inside import trace
 from .style import bare, styled, subplots
 
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ..kernels.votes import covered, patches
 from ..nn.capsules import ConvCapsules
+from ..nn.trace import LayerTrace, iterations_of, presence
 from ..routing import Step
 from .figure import DoesNotApply, Drawn, Run, take
-from .inside import LayerTrace, iterations_of, presence, receptive_fields, trace
+from .inside import receptive_fields, trace
 from .style import BLUE, FAINT, GREEN, INK, MUTED, RED, rgba, styled, subplots
 
 EDGES = 24  # lines per class and layer

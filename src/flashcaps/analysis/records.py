@@ -11,9 +11,9 @@ import torch
 
 from ..models import create_model
 from ..nn.stack import CapsuleStack
+from ..nn.trace import iterations_of, layers_of
 from ..training.recipe import Recipe, read_recipe
 from .figure import DoesNotApply, Run
-from .inside import iterations_of, layers_of
 
 
 class Facts(NamedTuple):

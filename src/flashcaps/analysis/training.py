@@ -7,10 +7,10 @@ import statistics
 from dataclasses import replace
 from typing import Any
 
+from ..nn.trace import iterated, iterations_of, keeps_couplings
 from ..routing import ROUTING
 from ..training.autosize import own_command
 from .figure import DoesNotApply, Drawn, Run
-from .inside import iterated, iterations_of, keeps_couplings
 from .records import accuracy, algorithm_name, comparable
 from .style import INK, MARKERS, MUTED, colour_of, grid, label_curves, look_of, styled, subplots, whole_ticks
 

@@ -16,13 +16,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..training import loop as training
-from ..training.checkpoint import load
+from ..training.checkpoint import load, write_atomic
 from ..training.distributed import find_device
-from ..training.evaluate import Evaluation, confusion_text, evaluate_as, open_ensemble
+from ..training.evaluate import Evaluation, confusion_text, evaluate_as, open_ensemble, score_threshold
 from ..training.loader import open_sources
 from ..training.recipe import Recipe, make_recipe, read_recipe
-from ..training.results import duration, ensemble_result
+from ..training.results import duration, ensemble_result, hardware, make_result
 from ..training.results import keep as keep_result
+from ..training.routing_measure import RoutingMeasure, measure_routing
 from .console import console
 from .names import Algorithm, DataRoot, Device, RecipeName, RunName, Weights
 from .own import own_fields
@@ -170,7 +171,8 @@ def evaluate(
     weights: Weights = None,
     split: Annotated[str, typer.Option(help="test or validation")] = "test",
     ensemble: Annotated[bool, typer.Option("--ensemble", help="several runs as one: the mean of their scores")] = False,
-    keep: Annotated[Path | None, typer.Option(help="for --ensemble: folder of measured results to add it to")] = None,
+    routing: Annotated[bool, typer.Option("--routing", help="also measure what routing does, layer by layer")] = False,
+    keep: Annotated[Path | None, typer.Option(help="with --ensemble or --routing: folder of results to add to")] = None,
     device: Device = "auto",
     data: DataRoot = None,
     batch: Annotated[int, typer.Option(min=1, help="images at once")] = 500,
@@ -182,24 +184,48 @@ def evaluate(
     flashcaps evaluate runs/tiny-0
     flashcaps evaluate runs/capsnet_affnist-0 data.name=translated_mnist
     flashcaps evaluate runs/tiny-0/last.safetensors --json
+    flashcaps evaluate demo_dynamic --routing
     flashcaps evaluate runs/tiny-0 runs/tiny-1 runs/tiny-2 --ensemble --keep results
     """
     more, changes = runs_and_overrides(overrides or [])
-    if not ensemble and (more or keep):
+    if not ensemble and (more or (keep and not routing)):
         word = more[0] if more else "--keep"
         raise ValueError(f"{word}: expected key=value; several runs and --keep go with --ensemble")
-    if ensemble and keep is not None and (changes or split != "test"):
+    if ensemble and routing:
+        raise ValueError("--routing: expected one run, got --ensemble, whose members each route in their own way")
+    if keep is not None and (changes or split != "test"):
         raise ValueError("--keep: expected the recipe's own test data, got overrides or --split; leave them out")
     if ensemble:
         evaluation, names = evaluate_together([run, *more], changes, weights, split, device, data, batch, keep)
     else:
-        evaluation, names = evaluate_run(run, changes, weights, split, device, data, batch)
+        evaluation, names = evaluate_run(run, changes, weights, split, device, data, batch, routing, keep)
     if as_json:
         typer.echo(json.dumps(evaluation.to_dict()))
         return
     console.print(describe(evaluation), markup=False, soft_wrap=True)
     if evaluation.confusion:
         console.print(confusion_text(evaluation, names), markup=False, soft_wrap=True)
+    if evaluation.routing is not None:
+        print_routing(evaluation.routing)
+
+
+def print_routing(measured: RoutingMeasure) -> None:
+    """A table for each capsule layer, a column for each iteration; then how the answers changed."""
+    for k, layer in enumerate(measured.layers, 1):
+        table = Table(box=None, pad_edge=False)
+        table.add_column(f"capsule layer {k}: {layer.routing}, {layer.parents} parents")
+        for t in range(len(layer.largest)):
+            table.add_column(f"iteration {t + 1}", justify="right")
+        table.add_row("largest coupling, times the number of parents", *(f"{x:.3f}" for x in layer.largest))
+        table.add_row("entropy of couplings, 1 where uniform", *(f"{x:.4f}" for x in layer.entropy))
+        if k == len(measured.layers):
+            table.add_row("error %", *(f"{100 * n / measured.examples:.2f}" for n in measured.wrong))
+        console.print(table)
+    text = (f"the answer changes between iterations in {measured.changed:,} of {measured.examples:,}: first wrong and "
+            f"last right in {measured.righted:,}, first right and last wrong in {measured.spoiled:,}")
+    if measured.fixed:
+        text = "couplings are the layer's own coefficients, the same for every image: shares are of their sizes"
+    console.print(text, markup=False, soft_wrap=True)
 
 
 def runs_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
@@ -209,15 +235,33 @@ def runs_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def evaluate_run(
-    run: str, overrides: list[str], weights: str | None, split: str, device: str, data: str | None, batch: int
-) -> tuple[Evaluation, tuple[str, ...]]:
+    run: str, overrides: list[str], weights: str | None, split: str, device: str, data: str | None, batch: int,
+    routing: bool = False, keep: Path | None = None,
+) -> tuple[Evaluation, tuple[str, ...]]:  # fmt: skip
     """Evaluates a checkpoint on the data of its recipe or of the overrides; and the names of its classes."""
     model: Any = load(run, weights=weights, device=find_device(device))
-    content = model.config["recipe"]
+    content, own = model.config["recipe"], not (overrides or weights or split != "test")
     elsewhere = any(word.startswith(("data.path=", "data.options.path=")) for word in overrides)
     if elsewhere and "examples" in content["data"].get("options", {}):
         overrides = ["data.examples=0", *overrides]  # all of them: none was trained on
-    return evaluate_model(model, make_recipe(content, overrides), split, data, batch)
+    recipe = make_recipe(content, overrides)
+    evaluation, names = evaluate_model(model, recipe, split, data, batch, routing)
+    if routing and own:
+        keep_routing(run, model, recipe, evaluation, keep)
+    return evaluation, names
+
+
+def keep_routing(run: str, model: Any, recipe: Recipe, evaluation: Evaluation, keep: Path | None) -> None:
+    """Adds what routing did to the result.json of a finished run; with `keep`, a result to KEEP/routing/RUN.json."""
+    path, routing = Path(run) / "result.json", {"routing": evaluation.to_dict()["routing"]}
+    if path.is_file():
+        write_atomic(path, json.dumps(json.loads(path.read_text()) | routing, indent=2) + "\n")
+    if keep is not None:
+        where = hardware(next(model.parameters()).device)
+        command = shlex.join(["flashcaps", "evaluate", run, "--routing"])
+        parameters = sum(p.numel() for p in model.parameters())
+        result = make_result(recipe, evaluation, where, parameters=parameters, command=command, **routing)
+        write_atomic(keep / "routing" / f"{Path(run).name}.json", json.dumps(result, indent=2) + "\n")
 
 
 def evaluate_together(
@@ -237,11 +281,15 @@ def evaluate_together(
 
 
 def evaluate_model(
-    model: Any, recipe: Recipe, split: str, data: str | None, batch: int
+    model: Any, recipe: Recipe, split: str, data: str | None, batch: int, routing: bool = False
 ) -> tuple[Evaluation, tuple[str, ...]]:
     """Evaluates a model on the data of a recipe; and the names of its classes."""
     sources = open_sources(recipe, data, next(model.parameters()).device, None)
     held = {"test": sources.test, "validation": sources.validation}.get(split)
     if held is None:
         raise ValueError(f"--split: expected test, or validation where the recipe holds some out, got {split!r}")
-    return evaluate_as(recipe, model, held, batch), sources.dataset.class_names
+    evaluation = evaluate_as(recipe, model, held, batch)
+    if routing:
+        measured = measure_routing(model, held, threshold=score_threshold(recipe.loss.kind))
+        evaluation = replace(evaluation, routing=measured)
+    return evaluation, sources.dataset.class_names

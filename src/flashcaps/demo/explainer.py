@@ -12,12 +12,13 @@ from torch import Tensor
 
 from ..analysis.drawings import OFFSETS
 from ..analysis.figure import Run
-from ..analysis.inside import children, class_votes, keeps_couplings, layers_of, receptive_fields
+from ..analysis.inside import children, class_votes, receptive_fields
 from ..analysis.measures import MEASURES, measure
 from ..data import to_float
 from ..deploy.hub import model_card
 from ..deploy.predict import answer_rule, class_names
 from ..nn.capsules import ConvCapsules, DenseCapsules
+from ..nn.trace import keeps_couplings, layers_of
 from ..routing import Routed
 from ..routing.math import length
 from ..training.batches import Batch

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..analysis.agreement import entropy
-from ..analysis.inside import LayerTrace, presence
+from ..nn.trace import LayerTrace, presence
 from ..routing import Routed
 from ..routing.math import length
 

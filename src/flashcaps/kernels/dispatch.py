@@ -125,13 +125,13 @@ def route(
     record: bool = False,
     pose: Tensor | None = None,
     memory: Memory | None = None,
-    output_norm: Callable[[Tensor], Tensor] | None = None,
+    output_norm: Callable[[Tensor, bool], Tensor] | None = None,
 ) -> Routed:
     """Children u (B, I, D), or (B, types, H, W, D), with activations of the same axes -> their parents.
 
     The result is in u's dtype; under autocast, too, routing runs in fp32. A convolution's places are part of the batch
     axis. pose: the parents' so far, for an algorithm that goes on from it. memory: is given the votes.
-    output_norm: what activations go through.
+    output_norm: what activations go through; true: those of an earlier iteration, which leave no trace in it.
     """
     with no_autocast(u.device):
         twin = TWINS.get(name)
@@ -163,8 +163,18 @@ def route(
                 common["triton"] = True
             routed = routing.run(twin.function, votes, activation, learned, coupling=coupling, **common)
         if output_norm is not None and routed.activation is not None:
-            routed = routed._replace(activation=output_norm(routed.activation))
+            routed = _normalised(routed, routed.activation, output_norm)
         return _finished(routed, u.dtype, coupling, routing.output_activation)
+
+
+def _normalised(routed: Routed, activation: Tensor, output_norm: Callable[[Tensor, bool], Tensor]) -> Routed:
+    """Activations through `output_norm`: the result's, and those of recorded iterations."""
+    last, history = output_norm(activation, False), routed.history
+    if history is not None:
+        early = (x if x.activation is None else x._replace(activation=output_norm(x.activation, True))
+                 for x in history[:-1])
+        history = (*early, history[-1]._replace(activation=last))
+    return routed._replace(activation=last, history=history)
 
 
 def make_votes(transform: Transform, u: Tensor) -> Votes:
@@ -262,6 +272,6 @@ def _finished(routed: Routed, dtype: torch.dtype, coupling: bool, kind: str | No
     """Poses and activations in the caller's dtype, variances in fp32, the coupling only if asked for."""
     pose, a, c, variance, history, _ = routed
     if history is not None:
-        history = tuple(Step(x.coupling, x.pose.to(dtype)) for x in history)
+        history = tuple(Step(c, p.to(dtype), None if x is None else x.to(dtype)) for c, p, x in history)
     a = None if a is None else a.to(dtype)
     return Routed(pose.to(dtype), a, c if coupling else None, variance, history, None if a is None else kind)

@@ -44,4 +44,6 @@ def em_routing(
     steps = fit.route(rule, eps)
     c, history = couplings(fit, steps, rule, record, coupling)
     a = steps[-1].logit if logits else steps[-1].logit.sigmoid()
+    if history is not None and not logits:
+        history = tuple(x._replace(activation=step.logit.sigmoid()) for x, step in zip(history, steps, strict=True))
     return Routed(steps[-1].mean, a, c, steps[-1].variance, history)

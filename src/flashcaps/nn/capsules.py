@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..kernels.common.norm import layer_norm_poses, squash_poses
 from ..kernels.dispatch import BACKENDS, Transform, Window, choose_backend, make_votes, route
-from ..routing import ROUTING, Routed, Routing, Sizes
+from ..routing import ROUTING, Routed, Routing, Sizes, Step
 from ..routing.checks import (
     check_choice,
     check_dtype,
@@ -292,9 +292,16 @@ class CapsuleLayer(FiniteModule):
             check_overflow((routed.pose, routed.activation, routed.variance), False, **given)
         return routed
 
-    def _normalise(self, activation: Tensor) -> Tensor:
-        assert self.output_norm is not None
-        normed: Tensor = self.output_norm(activation.to(self.weight.dtype))  # routing computes in fp32
+    def _normalise(self, activation: Tensor, early: bool) -> Tensor:
+        norm = self.output_norm
+        assert norm is not None
+        activation = activation.to(self.weight.dtype)  # routing computes in fp32
+        if not (early and norm.training):
+            normed: Tensor = norm(activation)
+            return normed
+        norm.eval()  # its statistics are those of the last iteration
+        normed = norm(activation)
+        norm.train()
         return normed
 
     def _check(self, u: Tensor, activation: Tensor | None, shape: str, ndim: int) -> None:
@@ -459,7 +466,12 @@ def place(routed: Routed, grid: tuple[int, int, int] | None) -> Routed:
         None if c is None else back(c, 0, 3, 4, 1, 2),
         None if variance is None else back(variance, 0, 3, 1, 2, 4),
         None if history is None else tuple(
-            x._replace(coupling=back(x.coupling, 0, 3, 4, 1, 2), pose=back(x.pose, 0, 3, 1, 2, 4)) for x in history
+            Step(
+                back(x.coupling, 0, 3, 4, 1, 2),
+                back(x.pose, 0, 3, 1, 2, 4),
+                None if x.activation is None else back(x.activation, 0, 3, 1, 2),
+            )
+            for x in history
         ),
         kind,
     )

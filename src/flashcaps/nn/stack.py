@@ -77,6 +77,6 @@ class CapsuleStack(nn.Module):
             state = new
             tops.append(state[-1])
         top = state[-1]
-        history = tuple(Step(x.coupling, x.pose) for x in tops if x.coupling is not None) if record else None
-        return top._replace(coupling=top.coupling if coupling else None, history=history)
+        steps = tuple(Step(x.coupling, x.pose, x.activation) for x in tops if x.coupling is not None)
+        return top._replace(coupling=top.coupling if coupling else None, history=steps if record else None)
 

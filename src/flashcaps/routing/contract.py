@@ -20,6 +20,7 @@ class Step(NamedTuple):
 
     coupling: Tensor  # (B, I, J)
     pose: Tensor  # (B, J, D)
+    activation: Tensor | None = None  # (B, J), where the algorithm has one beside the pose
 
 
 class Routed(NamedTuple):

@@ -128,7 +128,7 @@ def em_routing(
         total, mu, variance = weighted_moments(r * activation[..., None], votes, eps)  # M-step
         logit = activation_logit(total, variance, beta_u, beta_a, inverse)
         if record:
-            history.append(Step(r, mu.to(dtype)))
+            history.append(Step(r, mu.to(dtype), (logit if logits else logit.sigmoid()).to(dtype)))
         if t < iterations - 1:  # E-step
             r = softmax(F.logsigmoid(logit)[:, None] + taus[t] * log_density(votes, mu, variance))
     check_overflow((mu, variance, logit, r), votes=votes, activation=activation, beta_u=beta_u, beta_a=beta_a)

@@ -67,7 +67,7 @@ def heinsen_routing(
         a = (beta_use * use).sum(1) - (beta_ignore * ignore).sum(1)  # Eq. 8   (B, J)
         _, mu, variance = weighted_moments(use, votes, eps)
         if record:
-            history.append(Step(r, mu.to(dtype)))
+            history.append(Step(r, mu.to(dtype), a.to(dtype)))
         if t < iterations - 1:  # the next iteration's E-step: there is none after the last M-step
             r = softmax(F.logsigmoid(a)[:, None] + log_density(votes, mu, variance))  # Eq. 2   (B, I, J)
     check_overflow((mu, variance, a, r), votes=votes, beta_use=beta_use, beta_ignore=beta_ignore, start=start)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,9 @@ from ..models.base import Output
 from .batches import Batch, Held
 from .checkpoint import load
 from .recipe import Claim, Recipe, make_recipe
+
+if TYPE_CHECKING:
+    from .routing_measure import RoutingMeasure
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % point
 
@@ -38,6 +41,7 @@ class Evaluation:
     confusion: tuple[tuple[int, ...], ...] = ()
     digits: int = 0
     digits_found: int = 0
+    routing: RoutingMeasure | None = None  # where it was asked for
 
     @property
     def error(self) -> float:
@@ -65,8 +69,9 @@ class Evaluation:
         return (self.accuracy, (100 - high, 100 - low)) if "accuracy" in name else (self.error, (low, high))
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"error": self.error, "accuracy": self.accuracy, "interval": self.interval,
-                               "digit_accuracy": self.digit_accuracy}
+        found = asdict(self) | {"error": self.error, "accuracy": self.accuracy, "interval": self.interval,
+                                "digit_accuracy": self.digit_accuracy}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def wilson(count: int, total: int, z: float = Z95) -> tuple[float, float]:

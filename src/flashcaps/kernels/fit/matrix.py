@@ -204,5 +204,5 @@ def couplings(
     begun = [(), *(step.parents(rule.tau(t)) for t, step in enumerate(steps[:-1]))]
     if not record:
         return fit.couplings(*begun[-1]), None
-    history = tuple(Step(fit.couplings(*x), step.mean) for x, step in zip(begun, steps, strict=True))
+    history = tuple(Step(fit.couplings(*x), step.mean, step.logit) for x, step in zip(begun, steps, strict=True))
     return history[-1].coupling, history

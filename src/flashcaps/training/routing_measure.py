@@ -1,0 +1,90 @@
+"""Whether routing routes: how far couplings leave uniform, and how often the answer changes between iterations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..nn.stack import CapsuleStack
+from ..nn.trace import children, decisions, keeps_couplings, trace_layers
+from ..routing import Routed
+from .batches import Held
+from .evaluate import answers, forward, is_right
+
+IMAGES = 50  # at once: couplings of every layer and iteration are held for as many
+
+
+@dataclass(frozen=True)
+class LayerRouting:
+    """A capsule layer with J parents (types, in a convolutional layer), one number for each iteration.
+
+    largest: a child's largest coupling times J, 1 where couplings are uniform, J where one parent has all. entropy: of
+    its couplings over ln J, 1 and 0. Both are means over images and children, weighted by the children's presence.
+    """
+
+    routing: str
+    parents: int
+    largest: tuple[float, ...]
+    entropy: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RoutingMeasure:
+    """Capsule layers from the lowest, and what the class layer would answer after each iteration.
+
+    wrong: images answered wrongly after each iteration. changed: images whose answer is not the same after all of them.
+    righted: the first iteration's answer is wrong, the last one's right. spoiled: the reverse. fixed: couplings are
+    coefficients of the layers, signed and the same for every image; a share is that of their sizes, nothing iterates.
+    """
+
+    examples: int
+    layers: tuple[LayerRouting, ...]
+    wrong: tuple[int, ...]
+    changed: int
+    righted: int
+    spoiled: int
+    fixed: bool = False
+
+
+@torch.no_grad()
+def measure_routing(model: Any, held: Held, *, batch: int = IMAGES, threshold: float = 0.5) -> RoutingMeasure:
+    """All of `held` as it is, in evaluation mode. threshold: of scores, where the answer is every class above it."""
+    stack = getattr(model, "capsules", None)
+    if not isinstance(stack, CapsuleStack):
+        raise ValueError("model: expected a capsule network, whose routing can be measured, got one without capsules")
+    if len(held) == 0:
+        raise ValueError("held: expected at least one example to measure on, got none")
+    totals: list[Tensor] = []  # of each layer, (T, 3)
+    wrong, counts = torch.zeros((), dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
+    training = model.training
+    model.eval()
+    try:
+        for b in held.batches(batch):
+            traces = trace_layers(stack, *children(stack, partial(forward, model, b)))
+            sums = [torch.stack([weighted(*decisions(x, step.coupling)) for step in x.steps]) for x in traces]
+            totals = [x + y for x, y in zip(totals, sums, strict=True)] if totals else sums
+            steps = [model.head(Routed(step.pose, step.activation)) for step in traces[-1].steps]
+            given = torch.stack([answers(scores, held.rule, threshold) for scores in steps])  # (T, B, K)
+            right = torch.stack([is_right(scores, b.targets, held.rule, threshold) for scores in steps])  # (T, B)
+            other = (given != given[0]).any(2).any(0)  # (B,)
+            wrong = wrong + (~right).sum(1).cpu()
+            counts += torch.stack([other, ~right[0] & right[-1], right[0] & ~right[-1]]).sum(1).cpu()
+    finally:
+        model.train(training)
+    layers = []
+    for x, total in zip(traces, totals, strict=True):
+        largest, entropy = (total[:, :2] / total[:, 2:]).T.tolist()
+        layers.append(LayerRouting(x.layer.name, x.steps[0].coupling.shape[2], tuple(largest), tuple(entropy)))
+    changed, righted, spoiled = counts.tolist()
+    fixed = keeps_couplings(traces[-1].layer.routing)
+    return RoutingMeasure(len(held), tuple(layers), tuple(wrong.tolist()), changed, righted, spoiled, fixed)
+
+
+def weighted(largest: Tensor, entropy: Tensor, presence: Tensor) -> Tensor:
+    """Sums over children of their largest share times presence, entropy times presence, and presence, (3,)."""
+    weight = presence.double()
+    return torch.stack([(largest * weight).sum(), (entropy * weight).sum(), weight.sum()]).cpu()

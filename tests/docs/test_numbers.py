@@ -1,0 +1,38 @@
+"""Tables of what iterations are worth: intervals by hand, and plain words where there is no gain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs import numbers
+
+ONE = {0: 10.0, 1: 11.0, 2: 12.0}
+
+
+def write(folder: Path, iterations: int, errors: dict[int, float], *more: str) -> None:
+    for seed, value in errors.items():
+        run: dict[str, Any] = {"recipe": "pairs_em", "overrides": [f"model.iterations={iterations}", *more],
+                               "seed": seed, "value": value, "split": "test"}
+        run["routing"] = {"examples": 200, "righted": 4 * seed, "spoiled": 1}
+        path = folder / "runs" / "pairs_em" / f"{iterations}{''.join(more)}-{seed}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(run))
+
+
+def test_iterations_are_compared_seed_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "RESULTS", tmp_path)
+    assert numbers.pairs("pairs_em").startswith("Not measured yet")
+    write(tmp_path, 1, ONE)
+    write(tmp_path, 2, {0: 9.0, 1: 10.5, 2: 12.5})  # less by 1, 0.5 and -0.5
+    write(tmp_path, 3, {0: 8.0, 1: 9.0, 2: 9.9})  # by 2, 2 and 2.1
+    write(tmp_path, 3, ONE, "lr=1")  # another network
+    first, _, one, two, three, _, verdict = numbers.pairs("pairs_em").splitlines()
+    assert first.count("|") == one.count("|") == 7
+    assert "| 0.33 (-1.56 to 2.23) |" in two  # 4.303 x 0.7638 / sqrt(3) either side
+    assert "| 2.03 (1.89 to 2.18) |" in three  # 4.303 x 0.0577 / sqrt(3)
+    assert three.endswith("| 2.00 % | 0.50 % |")  # 0, 4 and 8 of 200; 1 of 200
+    assert verdict == "By more than the interval: 2 iterations do not beat one; 3 iterations beat one."
