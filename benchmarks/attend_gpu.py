@@ -59,13 +59,11 @@ DYNAMIC = 3  # of them, first, which are timed in variants
 # Names of `plan` and what they are in a variant; each is a row beside what the plan has.
 VARIANTS: dict[str, dict[str, Any]] = {
     "as planned": {},
-    "forward 64 x 64": {"BLOCKS": {**plan.BLOCKS, "forward": plan.Block(64, 64, 4)}},
     "forward 64 x 64, three at a time": {
-        "BLOCKS": {**plan.BLOCKS, "forward": plan.Block(64, 64, 4, 168)}, "FULL": {**plan.FULL, "forward": 396}
+        name: {**getattr(plan, name), "forward": plan.Block(64, 64, 4, 3, 168)} for name in ("BLOCKS", "LONG")
     },
-    "backward, two at a time": {
-        "BLOCKS": {**plan.BLOCKS, "backward": plan.Block(64, 64, 4)}, "FULL": {**plan.FULL, "backward": 264}
-    },
+    "backward as for few parents": {"MANY_PARENTS": 1 << 30},
+    "backward as for many": {"MANY_PARENTS": 0},
     "132 finish": {"FINISHERS": 132},
     "uniform, 4 warps": {"FEW_ROWS": plan.FEW_ROWS._replace(warps=4)},
 }  # fmt: skip

@@ -59,7 +59,7 @@ def test_partial_sums_are_small_and_the_device_full(case: str) -> None:
     n = plan.Sizes(*CASES[case])
     t = plan.tile(n, "backward")
     chunks, batches, groups = plan.cut(n, t, "backward").grid
-    assert chunks * batches * groups >= plan.FULL["backward"] // 2
+    assert chunks * batches * groups >= plan.MULTIPROCESSORS * t.resident // 2
     weight, query = n.j * n.d * n.g * n.h, n.b * n.j * n.c * n.h
     assert 4 * ((batches - 1) * weight + chunks * query) < 64 << 20
 
@@ -81,7 +81,7 @@ def test_room_for_partial_sums_is_bound_by_the_layer(case: str) -> None:
     t = plan.tile(n, "backward")
     chunks, batches, groups = plan.cut(n, t, "backward").grid
     assert (batches - 1) * n.weight + chunks * n.parents <= n.room <= plan.ROOM * n.own
-    assert chunks * batches * groups >= min(plan.FULL["backward"] // 2, 160)
+    assert chunks * batches * groups >= min(plan.MULTIPROCESSORS * t.resident // 2, 160)
 
 
 def test_a_layer_too_small_for_its_bound_is_not_starved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,4 +92,4 @@ def test_a_layer_too_small_for_its_bound_is_not_starved(monkeypatch: pytest.Monk
     plan.cut.cache_clear()
     chunks, batches, groups = plan.cut(n, t, "backward").grid
     plan.cut.cache_clear()
-    assert chunks * batches * groups >= plan.FULL["backward"] // 2
+    assert chunks * batches * groups >= plan.MULTIPROCESSORS * t.resident // 2

@@ -217,7 +217,7 @@ def attend_backward(
     gs, u, w, q, l, lse, gu, delta, gw, gq, gl, counters, B, poses, sums, tiles, batches, parents, again,
     bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
+    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr, STAGES: tl.constexpr,
     QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr, GAIN: tl.constexpr,
     RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr, STORE: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
@@ -287,7 +287,7 @@ def attend_backward(
             child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
             lse_i = tl.load(lse + child, inside, float("inf"))
             delta_i = tl.load(delta + child, inside, 0.0)
-            for j in tl.range(first, tl.minimum(first + parents, J), num_stages=1):
+            for j in tl.range(first, tl.minimum(first + parents, J), num_stages=STAGES):
                 a, w_j, _y, q_j, z, gs_j = _meet_parent(
                     x, w, q, gs, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, True, PRECISION, GAIN
                 )

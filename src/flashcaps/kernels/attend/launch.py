@@ -191,7 +191,7 @@ class Launch:
         delta, (t, cut, constants) = empty_fp32(gs, n.b, n.g), self.plan("backward")
         chunks, batches, groups = cut.grid
         end = Finish("none", gs) if finish is None else finish
-        constants |= {"DETACH": self.detach, **end.constants(n.b * n.j, n.c * n.h, chunks, t.warps)}
+        constants |= {"DETACH": self.detach, "STAGES": t.stages, **end.constants(n.b * n.j, n.c * n.h, chunks, t.warps)}
 
         def run(examples: slice, rows: slice, out: Tensor, of_poses: bool, of_parents: bool, again: bool) -> None:
             count = rows.stop - rows.start

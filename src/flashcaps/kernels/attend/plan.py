@@ -19,7 +19,6 @@ from ..common.rows import ceil_div, power_of_two
 from ..votes import Votes, Windows
 
 MULTIPROCESSORS = 132  # of a large GPU
-FULL = {"forward": 264, "backward": 396}  # programs that it holds at a time
 FINISHERS = 264  # programs at most that end a launch
 # Partial sums of a layer, as a share of its own elements. The bound of twice its bytes is 4 (values and gradients,
 # twice), of which values take 1 and gradients 1 more; the rest are log-sum-exps and what iterations save.
@@ -37,12 +36,16 @@ class Block(NamedTuple):
     rows: int
     columns: int
     warps: int
+    resident: int  # programs of a multiprocessor
     registers: int | None = None  # at most, of a thread: fewer let more programs in
+    stages: int = 1  # of the loop over parents in which gW is summed: more load ahead, into more registers
 
 
-BLOCKS = {"forward": Block(64, 128, 4), "backward": Block(64, 64, 4, registers=168)}
+BLOCKS = {"forward": Block(64, 128, 4, 2), "backward": Block(64, 64, 4, 3, registers=168)}
+# a long loop over parents gains more from what it holds and loads ahead than from a third program
+MANY_PARENTS, LONG = 32, {**BLOCKS, "backward": Block(64, 64, 4, 2, stages=3)}
 # products in three parts hold the parts of their factors, too: larger blocks would spill
-EXACT = {"forward": Block(64, 64, 4), "backward": Block(64, 64, 4)}
+EXACT = {"forward": Block(64, 64, 4, 2), "backward": Block(64, 64, 4, 2)}
 
 
 class UniformTile(NamedTuple):
@@ -147,16 +150,18 @@ class Tile(NamedTuple):
     dp: int
     hp: int
     warps: int
+    resident: int
     registers: int | None
+    stages: int
 
 
 def tile(n: Sizes, kernel: str, exact: bool = False) -> Tile:
     """The kernel's block in examples and children; the matrix units take no fewer than 16 columns of a vote."""
-    block = (EXACT if exact else BLOCKS)[kernel]
+    block = (EXACT if exact else LONG if n.j >= MANY_PARENTS else BLOCKS)[kernel]
     cp, dp, hp = power_of_two(n.c), power_of_two(n.d), max(power_of_two(n.h), 16)
     bt = max(min(block.rows // cp, power_of_two(n.b)), 16 // cp, 1)
     warps = block.warps if bt * cp == block.rows else min(block.warps, 4)
-    return Tile(bt, max(block.columns // dp, 8), cp, dp, hp, warps, block.registers)
+    return Tile(bt, max(block.columns // dp, 8), cp, dp, hp, warps, *block[3:])
 
 
 def finishers(rows: int) -> int:
@@ -203,7 +208,7 @@ def _choices(n: Sizes, t: Tile, kernel: str, per_program: tuple[int, ...]) -> It
     elements of copies take as long to add up as two parents.
     """
     batches, tiles = ceil_div(n.b, t.bt), ceil_div(n.g, t.ic)
-    full, both = FULL[kernel], kernel == "backward"
+    full, both = MULTIPROCESSORS * t.resident, kernel == "backward"
     for groups in sorted({ceil_div(n.j, p) for p in per_program}):
         parents = ceil_div(n.j, groups)
         for per in range(1, tiles + 1):
@@ -222,7 +227,7 @@ def _choices(n: Sizes, t: Tile, kernel: str, per_program: tuple[int, ...]) -> It
 
 @lru_cache(maxsize=256)
 def cut(n: Sizes, t: Tile, kernel: str) -> Cut:
-    """The cut of least estimated time whose partial sums stay within their room, FULL programs at a time; if that
+    """The cut of least estimated time whose partial sums stay within their room; if that
     would take much longer than LARGEST for them, the one of least memory that does not.
     """
     best = min(_choices(n, t, kernel, PARENTS), key=lambda x: x.time)  # there is one: one chunk of each has no copies
