@@ -41,8 +41,8 @@ test-browser: .venv/ready  ## the explainer and the report in a real browser (ne
 	$(PY) -m pip install -q -c constraints.txt -e ".[dev,browser]"
 	$(PY) -m pytest -m browser
 
-faults: .venv/ready     ## ten kinds of faults survived, counted (about 20 minutes)
-	$(PY) -m tests.faults
+faults: .venv/ready     ## six kinds of faults survived, counted (some minutes)
+	$(PY) -m pytest -m slow tests/faults/test_faults.py -rP
 
 results: .venv/ready    ## the tables of results/, and of the pages that quote them; RUNS="runs/a runs/b" adds runs first
 	$(PY) -m tools.results $(RUNS)
@@ -60,8 +60,12 @@ site: .venv/ready       ## the documentation as a site, in build/site
 fuzz: .venv/ready       ## 100,000 hostile calls of the public surface, recorded
 	$(PY) -m tests.fuzz --cases 100000 --save results/fuzz.json
 
-lock: .venv/ready       ## the versions of the development environment
-	$(PY) -m tools.lock
+lock:            ## the versions of a new development environment
+	python3 -m venv .venv-lock
+	.venv-lock/bin/python -m pip install -q -c constraints.txt -e ".[dev]"
+	head -n 2 requirements-dev.lock > .venv-lock/pins
+	.venv-lock/bin/python -m pip freeze --exclude-editable | sed 's/+.*//' | tr A-Z_ a-z- | sort >> .venv-lock/pins
+	mv .venv-lock/pins requirements-dev.lock && rm -r .venv-lock
 
 audit: .venv/ready      ## known vulnerabilities of those versions (asks the network)
 	$(PY) -m pip install -q pip-audit

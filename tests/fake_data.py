@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from flashcaps.data import Dataset, DiverseMultiMNIST, MultiMNIST, Split
 from flashcaps.models import create_model
@@ -54,24 +53,6 @@ def fake_dataset(name: str = "fake", count: int = 80, **options: Any) -> Dataset
 
 def fake_load_data(name: str, root: Any = None, **options: Any) -> Dataset:
     return fake_dataset(name)
-
-
-class FakeTransformer:
-    """Hidden states that depend on the token ids; two layers and one embedding, 6 wide."""
-
-    layers, width = 3, 6
-
-    def __init__(self, name: str, device: Any = "cpu") -> None:
-        self.device = torch.device(device)
-
-    def encode(self, texts: Any, tokens: int) -> tuple[Tensor, Tensor]:
-        lengths = torch.tensor([1 + len(t) % 5 for t in texts])
-        mask = torch.arange(5) < lengths[:, None]
-        return torch.arange(len(texts))[:, None].expand(-1, 5) * mask, mask
-
-    def states(self, ids: Tensor, mask: Tensor) -> Tensor:
-        scale = torch.arange(1, 1 + self.layers * self.width).view(self.layers, self.width)
-        return torch.sin(ids[..., None, None] * scale / 7.0)
 
 
 SMALL_TOML = """

@@ -26,7 +26,6 @@ class Letters:
 
     def __init__(self, name: str = "letters", device: Any = "cpu") -> None:
         self.name, self.device = name, torch.device(device)
-        self.read = 0  # texts, padding included or not
 
     def encode(self, texts: Any, tokens: int) -> tuple[Tensor, Tensor]:
         rows = [[ord(letter) for letter in text[:tokens]] for text in texts]
@@ -35,7 +34,6 @@ class Letters:
         return ids.to(self.device), (ids > 0).to(self.device)
 
     def states(self, ids: Tensor, mask: Tensor) -> Tensor:
-        self.read += len(ids)
         place = torch.arange(1, 1 + ids.shape[1], device=ids.device)
         scale = torch.arange(1, 1 + self.layers * self.width, device=ids.device).view(self.layers, self.width)
         return torch.sin((ids * place)[..., None, None] * scale / 7.0) + 0.5

@@ -19,7 +19,6 @@ HEAVY = {
     "PIL",
     "pandas",
     "sklearn",
-    "tensorboard",
 }
 
 

@@ -45,8 +45,3 @@ def test_the_command_of_weights_that_came_along_has_their_name(run: Path, tmp_pa
     said = CliRunner().invoke(app, ["attack", "demo_dynamic", "--epsilon", "0", "--steps", "1", "--examples", "4",
                                     "--device", "cpu", "--data", str(tmp_path), "--json"])  # fmt: skip
     assert json.loads(said.stdout)["command"].startswith("flashcaps attack demo_dynamic --epsilon 0")
-
-
-def test_a_wrong_loss_is_answered_with_the_nearest(run: Path, tmp_path: Path) -> None:
-    said = CliRunner().invoke(app, ["attack", str(run), "--loss", "gaps", "--data", str(tmp_path), "--device", "cpu"])
-    assert "did you mean 'gap'" in str(said.exception)

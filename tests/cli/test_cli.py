@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -28,18 +28,10 @@ COMMANDS = ("models", "recipes", "train", "evaluate", "attack", "predict", "figu
             "data", "checks")  # fmt: skip
 
 
-class Said(tuple):
-    @property
-    def code(self) -> int:
-        return self[0]
-
-    @property
-    def out(self) -> str:
-        return self[1]
-
-    @property
-    def err(self) -> str:
-        return self[2]
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
 
 
 @pytest.fixture
@@ -50,7 +42,7 @@ def say(capsys: pytest.CaptureFixture[str]) -> Any:
         with pytest.raises(SystemExit) as left:
             main(list(arguments))
         written = capsys.readouterr()
-        return Said((int(left.value.code or 0), written.out, written.err))
+        return Said(int(left.value.code or 0), written.out, written.err)
 
     return run
 

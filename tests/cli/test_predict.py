@@ -16,7 +16,8 @@ import flashcaps
 from flashcaps.cli.predict import predict
 from flashcaps.deploy import predict as deployed
 from flashcaps.training.checkpoint import save_weights
-from tests.fake_data import FakeTransformer, small_recipe
+from tests.fake_data import small_recipe
+from tests.small_transformer import Letters
 
 app = typer.Typer()
 app.command()(predict)
@@ -83,7 +84,7 @@ def test_names_on_stdin(weights: str, folder: Path) -> None:
 def test_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: str) -> None:
     model = flashcaps.create_model("heinsen_sst2", layers=3, width=6)
     save_weights(tmp_path / "t.safetensors", model, {"recipe": {"data": {"options": {"class_names": ["no", "yes"]}}}})
-    monkeypatch.setattr(deployed, "open_transformer", lambda *_: FakeTransformer("fake"))
+    monkeypatch.setattr(deployed, "open_transformer", lambda *_: Letters())
     lines = tmp_path / "lines.txt"
     lines.write_text("one\ntwo\n")
     told = CliRunner().invoke(app, [str(tmp_path / "t.safetensors"), str(lines), "--text", "three", "--json"])

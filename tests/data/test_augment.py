@@ -22,42 +22,20 @@ def test_window_is_the_slice_of_the_padded_image(images):
 
 def test_shift_moves_down_and_right_with_zeros_moving_in(images):
     offsets = torch.tensor([[1, 2]]).expand(6, 2)
-    out = augment.shift(images, 2, offsets=offsets)
+    out = augment.shift(images, offsets)
     assert torch.equal(out[:, :, 1:, 2:], images[:, :, :-1, :-2])
     assert out[:, :, 0].sum() == 0
     assert out[:, :, :, :2].sum() == 0
 
 
-def test_random_shifts_are_all_within_and_alike():
-    dot = torch.zeros(5_000, 1, 9, 9)
-    dot[:, :, 4, 4] = 1
-    out = augment.shift(dot, 2, make_generator(0))
-    counts = out.sum((0, 1))
-    assert counts.sum() == 5_000
-    inner = counts[2:7, 2:7]
-    assert inner.sum() == 5_000
-    assert ((inner - 200) ** 2 / 200).sum() < 51.2  # 24 degrees of freedom: 99.9 % below
-
-
-def test_random_crop_with_padding_places_a_digit_anywhere(images):
-    out = augment.random_crop(images, (12, 14), 4, make_generator(1))
-    assert out.shape == (6, 2, 12, 14)
-    assert torch.equal(out.long().sum(), images.long().sum()) or torch.allclose(out.sum(), images.sum())
-    fixed = augment.random_crop(images, (4, 4), 1, offsets=torch.tensor([[1, 1]] * 6))
+def test_random_crop_is_a_window_of_the_padded_image(images):
+    fixed = augment.random_crop(images, (4, 4), 1, torch.tensor([[1, 1]] * 6))
     assert torch.equal(fixed, images[:, :, :4, :4])
-
-
-def test_random_crop_reaches_every_corner():
-    ramp = torch.arange(20.0).view(1, 1, 4, 5).expand(2_000, 1, 4, 5)
-    corner = augment.random_crop(ramp, 3, 0, make_generator(2))[:, 0, 0, 0]
-    assert corner.unique().tolist() == [0, 1, 2, 5, 6, 7]
-    counts = torch.stack([(corner == value).sum() for value in corner.unique()])
-    assert ((counts - 2000 / 6) ** 2 / (2000 / 6)).sum() < 20.5  # 5 degrees of freedom: 99.9 % below
 
 
 def test_random_crop_larger_than_the_image_is_refused(images):
     with pytest.raises(ValueError, match=r"size: expected at most 10 x 12 \(the image and padding 1\), got \(11, 11\)"):
-        augment.random_crop(images, 11, 1)
+        augment.random_crop(images, 11, 1, torch.zeros(6, 2, dtype=torch.int64))
 
 
 def test_center_crop_in_and_out(images):
@@ -69,30 +47,29 @@ def test_center_crop_in_and_out(images):
 
 def test_flip_mirrors_those_it_is_told_to(images):
     mask = torch.tensor([True, False, True, False, False, True])
-    out = augment.flip(images, mask=mask)
+    out = augment.flip(images, mask)
     assert torch.equal(out[mask], images[mask].flip(-1))
     assert torch.equal(out[~mask], images[~mask])
-    assert torch.equal(augment.flip(images, probability=0.0), images)
-    assert torch.equal(augment.flip(images, probability=1.0), images.flip(-1))
 
 
 def test_brightness_contrast_follows_its_formula():
     x = torch.rand(4, 2, 6, 6, generator=make_generator(3)) * 0.2 + 0.4
     amounts = torch.tensor([[0.5, 0.5], [1, 0.5], [0.5, 1], [0, 0]])
-    out = augment.brightness_contrast(x, 0.1, (0.5, 1.5), amounts=amounts)
+    out = augment.brightness_contrast(x, 0.1, (0.5, 1.5), amounts)
     mean = x.mean((2, 3), keepdim=True)
     torch.testing.assert_close(out[0], x[0])
     torch.testing.assert_close(out[1], x[1] + 0.1)
     torch.testing.assert_close(out[2], (x[2] - mean[2]) * 1.5 + mean[2])
     torch.testing.assert_close(out[3], (x[3] - mean[3]) * 0.5 + mean[3] - 0.1)
-    wild = augment.brightness_contrast(torch.randint(256, (50, 1, 6, 6)).to(torch.uint8), generator=make_generator(4))
+    pixels = torch.randint(256, (50, 1, 6, 6), dtype=torch.uint8)
+    wild = augment.brightness_contrast(pixels, 0.5, (0.5, 1.5), torch.rand(50, 2))
     assert wild.min() >= 0
     assert wild.max() <= 1
 
 
 def test_cutout_blanks_one_square():
     x = torch.rand(3, 2, 6, 8)
-    out = augment.cutout(x, 3, places=torch.tensor([[0.5, 0.5], [0.0, 0.999], [0.999, 0.0]]))
+    out = augment.cutout(x, 3, torch.tensor([[0.5, 0.5], [0.0, 0.999], [0.999, 0.0]]))
     mean = x.mean((2, 3))
     squares = [(slice(2, 5), slice(3, 6)), (slice(0, 2), slice(6, 8)), (slice(4, 6), slice(0, 2))]
     for b, (rows, columns) in enumerate(squares):
@@ -100,45 +77,25 @@ def test_cutout_blanks_one_square():
         expected[:, rows, columns] = mean[b][:, None, None]
         torch.testing.assert_close(out[b], expected)
     with pytest.raises(ValueError, match="side"):
-        augment.cutout(x, 0)
-
-
-def test_cutmix_pastes_a_box_of_another_image():
-    """A quarter of the image at its middle; half of it over the upper edge; none, by the first number."""
-    x = torch.rand(3, 2, 8, 8)
-    amounts = torch.tensor([[0.125, 0.5, 0.5, 0.9], [0.125, 0.0, 0.5, 0.1], [0.5, 0.5, 0.5, 0.5]])
-    out, weight, partner = augment.cutmix(x, 0.5, amounts=amounts)
-    assert partner.tolist() == [1, 2, 0]
-    expected = x.clone()
-    expected[0, :, 2:6, 2:6] = x[1, :, 2:6, 2:6]
-    expected[1, :, 0:2, 2:6] = x[2, :, 0:2, 2:6]
-    assert torch.equal(out, expected)
-    assert weight.tolist() == [1 - 16 / 64, 1 - 8 / 64, 1]
-    assert torch.equal(augment.cutmix(x, 0)[0], x)
-    many = torch.rand(20_000, 1, 8, 8)
-    _, weight, _ = augment.cutmix(many, 0.5, make_generator(9))
-    assert (weight < 1).float().mean().item() == pytest.approx(0.5, abs=0.03)
-    with pytest.raises(ValueError, match="probability"):
-        augment.cutmix(x, -0.1)
+        augment.cutout(x, 0, torch.zeros(3, 2))
 
 
 def test_mix_takes_a_share_of_each():
     x = torch.rand(64, 1, 4, 4, generator=make_generator(5))
-    weight, partner = augment.mixup_weights(64, 0.2, make_generator(6))
-    assert partner.sort().values.tolist() == list(range(64))
+    weight, partner = augment.mixup_weights(64, 0.2, make_generator(6)), torch.randperm(64)
     mixed = augment.mix(x, weight, partner)
     for b in (0, 17, 63):
         torch.testing.assert_close(mixed[b], weight[b] * x[b] + (1 - weight[b]) * x[partner[b]])
     torch.testing.assert_close(augment.mix(torch.eye(64), weight, partner).sum(1), torch.ones(64))
     with pytest.raises(ValueError, match="alpha: expected more than 0, got 0"):
-        augment.mixup_weights(4, 0)
+        augment.mixup_weights(4, 0, make_generator(0))
 
 
 def test_mixup_weights_are_beta_distributed():
-    weight, _ = augment.mixup_weights(50_000, 0.2, make_generator(7))
+    weight = augment.mixup_weights(50_000, 0.2, make_generator(7))
     assert weight.mean().item() == pytest.approx(0.5, abs=0.01)
     assert weight.var().item() == pytest.approx(1 / (4 * (2 * 0.2 + 1)), abs=0.005)
-    again, _ = augment.mixup_weights(50_000, 0.2, make_generator(7))
+    again = augment.mixup_weights(50_000, 0.2, make_generator(7))
     assert torch.equal(weight, again)
 
 
@@ -150,33 +107,16 @@ def test_resize_averages_down_and_keeps_the_type(images):
     assert augment.resize(images, 16).shape == (6, 2, 16, 16)
 
 
-@pytest.mark.parametrize("name", ["shift", "random_crop", "flip", "brightness_contrast", "cutout", "cutmix"])
-def test_images_draw_numbers_of_their_own_from_the_generator(name):
-    image = torch.rand(1, 1, 8, 8, generator=make_generator(8)).expand(32, 1, 8, 8)
-    call = {
-        "shift": lambda g: augment.shift(image, 2, g),
-        "random_crop": lambda g: augment.random_crop(image, 5, 0, g),
-        "flip": lambda g: augment.flip(image, g),
-        "brightness_contrast": lambda g: augment.brightness_contrast(image, generator=g),
-        "cutout": lambda g: augment.cutout(image, 3, g),
-        "cutmix": lambda g: augment.cutmix(image * torch.arange(32).view(-1, 1, 1, 1), 1.0, g)[0],
-    }[name]
-    one, again, other = (call(make_generator(s)) for s in (0, 0, 1))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
-    assert not torch.equal(one[0], one[1]) or len(one.flatten(1).unique(dim=0)) > 1
-
-
 @pytest.mark.gpu
 def test_on_the_device_without_waiting():
-    images = torch.rand(64, 3, 32, 32, device="cuda")
+    images, u = torch.rand(64, 3, 32, 32, device="cuda"), torch.rand(64, 2, device="cuda")
     torch.cuda.set_sync_debug_mode("error")
     try:
-        x = augment.shift(images, 2)
-        x = augment.random_crop(x, 32, 4)
-        x = augment.flip(x)
-        x = augment.brightness_contrast(x)
-        x = augment.mix(x, *augment.mixup_weights(64, 0.2, device="cuda"))
+        x = augment.shift(images, (u * 5).long() - 2)
+        x = augment.random_crop(x, 32, 4, (u * 9).long())
+        x = augment.flip(x, u[:, 0] < 0.5)
+        x = augment.brightness_contrast(x, 0.1, (0.5, 1.5), u)
+        x = augment.mix(augment.cutout(x, 8, u), u[:, 0], u[:, 1].argsort())
         x = augment.resize(augment.center_crop(x, 24), 12)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -44,3 +44,7 @@ def test_file_without_the_variable_is_refused(tmp_path):
     (tmp_path / "svhn" / "test_32x32.mat").touch()
     with pytest.raises(ValueError, match=r"expected a variable 'X', found \['Z'\]"):
         load_data("svhn", tmp_path)
+    path = tmp_path / "svhn" / "train_32x32.mat"
+    path.write_bytes(path.read_bytes()[:150])
+    with pytest.raises(ValueError, match=r"train_32x32\.mat: expected a MATLAB 5 file, found 150 bytes that do not"):
+        load_data("svhn", tmp_path)

@@ -81,9 +81,9 @@ def test_overlapped_pairs_are_recognised(page: TestClient, digits: list[tuple[Te
 
 
 def test_overlapped_pairs_of_the_data_set_are_recognised(page: TestClient) -> None:
-    batch = MultiMNIST(load_data("mnist").test).fixed(PAIRS).fixed_batch(0, PAIRS)
+    batch = MultiMNIST(load_data("mnist").test).at(torch.arange(PAIRS))
     right = 0
-    for picture, labels in zip(batch.images, batch.labels, strict=True):
+    for picture, labels in zip(batch.inputs, batch.chosen, strict=True):
         request = {"model": "demo_pairs", "image": image((picture[0] * 255).round().byte())}
         right += sorted(page.post("/api/route", json=request).json()["predicted"]) == sorted(labels.tolist())
     assert right >= 0.85 * PAIRS

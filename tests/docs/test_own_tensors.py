@@ -1,20 +1,18 @@
-"""A layer inside a user module trains, exports and runs under DDP; padding and the order of a set count for nothing."""
+"""A layer inside a user module trains and runs under DDP; padding and the order of a set count for nothing."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from flashcaps import DenseCapsules, PrimaryCapsules
-from flashcaps.deploy.export import export_model
+from flashcaps.training.distributed import Workers
+from tests.faults.test_machines import on_ranks
 
 FORMS = {"attention": "norm", "discriminative": "squash", "dynamic": "squash", "em": "sigmoid", "heinsen": "score"}
 
@@ -55,34 +53,20 @@ def test_it_trains(routing: str) -> None:
     assert (net.eval()(x).argmax(1) == y).float().mean() >= 0.9
 
 
-def test_it_exports(tmp_path: Path) -> None:
-    assert export_model(Net("attention").eval(), tmp_path / "net.pt2", image=(1, 16, 16)).difference <= 1e-5
-
-
-def work(rank: int, world: int, folder: str) -> None:
-    """One step of one process, its weights saved."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
-    torch.set_num_threads(1)
+def gradients(workers: Workers) -> dict[str, Tensor | None]:
+    """Of one step on this rank's part of a batch."""
     torch.manual_seed(0)
-    net = Net("em")
-    parallel = DistributedDataParallel(net)
-    x, y = batch(8)
-    F.cross_entropy(parallel(x[rank::world]), y[rank::world]).backward()
-    torch.save({name: p.grad for name, p in net.named_parameters()}, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    net, (x, y) = Net("em"), batch(8)
+    parallel = DistributedDataParallel(net) if workers.world > 1 else net
+    F.cross_entropy(parallel(x[workers.rank :: workers.world]), y[workers.rank :: workers.world]).backward()
+    return {name: p.grad for name, p in net.named_parameters()}
 
 
 def test_it_runs_under_ddp(tmp_path: Path) -> None:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    mp.start_processes(work, (2, str(tmp_path)), nprocs=2, start_method="spawn")
-    torch.manual_seed(0)
-    net, (x, y) = Net("em"), batch(8)
-    F.cross_entropy(net(x), y).backward()
-    for rank in (0, 1):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        for name, p in net.named_parameters():
-            assert p.grad is not None
-            torch.testing.assert_close(found[name], p.grad, rtol=1e-4, atol=1e-6)
+    expected = gradients(Workers(torch.device("cpu")))
+    for found in on_ranks(gradients, tmp_path):
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("routing", ["attention", "dynamic", "em", "heinsen"])

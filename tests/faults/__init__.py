@@ -1,4 +1,4 @@
-"""Faults on purpose: kills, full disks, damaged and hostile files, NaN, lost ranks; `python -m tests.faults` tries all.
+"""Faults on purpose: kills, full disks, NaN, lost ranks, long runs, two at once; `make faults` tries all.
 
-One file per fault, each with `try_all(folder, full) -> Row`: quick sizes run with the tests, full ones in the table.
+One file per fault, each with `try_all(folder, full) -> Row`: quick sizes run with the tests.
 """

@@ -9,12 +9,11 @@ import hashlib
 import json
 import multiprocessing
 import os
-import random
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -39,7 +38,6 @@ LIMIT_S = 300  # no trial takes this long; one that does hangs, and is lost
 class Row:
     """One line of the table: how often a fault was tried, and each time something was lost."""
 
-    number: int
     fault: str
     tried: int = 0
     lost: list[str] = field(default_factory=list)
@@ -51,22 +49,6 @@ class Row:
         faults = [w for w in wrong if w]
         if faults:
             self.lost.append("; ".join(faults))
-
-    @property
-    def survived(self) -> int:
-        return self.tried - len(self.lost)
-
-
-def damaged(content: bytes, flips: int) -> Iterator[tuple[str, bytes]]:
-    """Cut at each sixteenth; one flipped bit, at random, `flips` times; and a hundred of them at once."""
-    for k in range(16):
-        yield f"cut at {k}/16", content[: len(content) * k // 16]
-    draw = random.Random(len(content))
-    for count in [1] * flips + [100]:
-        raw = bytearray(content)
-        for _ in range(count):
-            raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
-        yield f"{count} bits flipped", bytes(raw)
 
 
 class Child:

@@ -1,4 +1,4 @@
-"""1. kill -9 at random moments, and at every stage of a save: the run goes on by itself and ends the same, bit for bit.
+"""kill -9 at random moments, and at every stage of a save: the run goes on by itself and ends the same, bit for bit.
 
 Weights, averaged weights, optimiser, random state, metric log and files are compared with those of a run left alone.
 """
@@ -80,7 +80,7 @@ def die_at(stage: str, nth: int) -> None:
 
 def try_all(folder: Path, full: bool) -> Row:
     kills, runs = (50, 5) if full else (4, 1)
-    row = Row(1, "kill -9, some in the middle of a save")
+    row = Row("kill -9, some in the middle of a save")
     prepare(folder)
     begun = time.monotonic()
     whole = start(folder, "whole", *OVERRIDES)

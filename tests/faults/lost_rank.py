@@ -1,4 +1,4 @@
-"""6. Of two ranks one is killed: the other ends and names it, nothing stays behind, and one, two or torchrun go on."""
+"""Of two ranks one is killed: the other ends and names it, nothing stays behind, and one, two or torchrun go on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LAUNCH = ["--standalone", "--nproc_per_node=2"]
 
 
 def try_all(folder: Path, full: bool) -> Row:
-    row = Row(6, "one of two processes killed; SIGTERM; restart")
+    row = Row("one of two processes killed; SIGTERM; restart")
     prepare(folder)
     whole = ranks(folder, "whole", *OPTIONS)
     if not finished(row, *whole):

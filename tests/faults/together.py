@@ -1,4 +1,4 @@
-"""10. Two at once: a second run in a folder is refused by its lock; a file fetched twice is there once."""
+"""Two at once: a second run in a folder is refused by its lock; a file fetched twice is there once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def get(url: str, root: Path) -> None:
 
 
 def try_all(folder: Path, full: bool) -> Row:
-    row = Row(10, "two runs in a folder, two downloads of a file")
+    row = Row("two runs in a folder, two downloads of a file")
     prepare(folder)
     for k in range(5 if full else 1):
         _two_runs(folder, k, row)

@@ -34,11 +34,7 @@ def images(draw: Draw, empty: float = 0.05) -> Tensor:
 def augmentation(draw: Draw) -> Case:
     x = images(draw)
     calls: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-        "shift": (A.shift, {"pixels": draw.random.randint(0, 5)}),
-        "random_crop": (A.random_crop, {"size": draw.random.randint(1, 9), "padding": draw.random.randint(0, 3)}),
         "center_crop": (A.center_crop, {"size": draw.random.randint(1, 12)}),
-        "flip": (A.flip, {"probability": draw.pick((0.0, 0.5, 1.0))}),
-        "brightness_contrast": (A.brightness_contrast, {"brightness": draw.pick((0.0, 0.1)), "contrast": (0.5, 1.5)}),
         "resize": (A.resize, {"size": draw.random.randint(1, 12)}),
         "to_float": (to_float, {}),
     }

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from flashcaps import functional as F
@@ -153,18 +152,6 @@ def numbers(result: Any) -> str:
     return "" if all(isinstance(x, float | int) and math.isfinite(x) for x in values) else f"gave {result!r}"
 
 
-def half(draw: Draw) -> Case:
-    """Votes up to 1e4 in half precision: finite, forward and backward, whatever the algorithm."""
-    name = draw.pick(sorted(CASES))
-    routine = CASES[name]
-    dtype = draw.pick((torch.float16, torch.bfloat16))
-    sizes = [draw.random.randint(1, 6) for _ in range(4)]
-    tensors = routine.draw(*sizes, seed=draw.random.getrandbits(30), dtype=dtype)
-    votes = 1e4 * torch.randn(tensors["votes"].shape, generator=draw.generator, dtype=torch.float64).tanh()
-    arguments = tensors | {"votes": votes.to(dtype)} | routine.options | iterations(routine, draw)
-    return Case(routine.function, arguments, gradient=True)
-
-
 TARGETS: dict[str, Callable[[Draw], Case]] = {f"functional: {name}": routing(case) for name, case in CASES.items()} | {
     "functional: discriminative_update": update,
     "functional: squash": elementwise(F.squash),
@@ -177,5 +164,4 @@ TARGETS: dict[str, Callable[[Draw], Case]] = {f"functional: {name}": routing(cas
     "functional: inverse_temperature": schedule(F.inverse_temperature, "iterations"),
     "functional: spread_margin": schedule(F.spread_margin, "progress"),
     "functional: spread_margin_by_step": schedule(F.spread_margin_by_step, "step"),
-    "functional: votes of 1e4 in half precision": half,
 }

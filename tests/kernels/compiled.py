@@ -36,7 +36,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # and from here on layers believe that the
 
 
 class Compiler:
-    """Takes the place of a launch: kernel[grid](...) is compiled, once for each set of types and constants."""
+    """Takes the place of a launch: kernel[grid](...) is compiled, once for each set of types and kinds of constants."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
@@ -54,7 +54,7 @@ class Compiler:
                 if types[p.name] == "constexpr":
                     constants[(k,)] = value
             options = {x: named[x] for x in ("num_warps", "num_stages", "maxnreg") if x in named}
-            key = f"{kernel.__name__} {types} {constants} {options}"
+            key = f"{kernel.__name__} {types} {[kind(value) for value in constants.values()]}"
             if key not in self.seen:
                 self.seen.add(key)
                 self.compile(kernel, types, constants, options)
@@ -71,6 +71,13 @@ class Compiler:
             ASTSource(kernel, types, constants).make_ir(HOPPER, parsed, *more, context)
         except Exception as error:  # whatever the compiler does not like
             self.failed.append(f"{self.where}: {kernel.__name__}: {last_cause(error)}")
+
+
+def kind(value: Any) -> Any:
+    """What types depend on: sizes above 1 are alike, but for powers of two, which ranges have to be."""
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 1:
+        return value
+    return "power of two" if value.bit_count() == 1 else "size"
 
 
 def type_of(value: Any) -> str:

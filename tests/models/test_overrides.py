@@ -14,6 +14,7 @@ from flashcaps import ROUTING, Activations, Lengths, SharedLinear
 from flashcaps.models import Capsules, create_model, list_models
 from flashcaps.models.registry import MODELS
 from flashcaps.models.specs import GatedLinear
+from flashcaps.nn.backbones import Standardise
 
 from ..conftest import assert_near
 from .test_registry import SIZES
@@ -130,19 +131,28 @@ def test_over_goes_to_convolutional_layers_alone_and_an_option_per_iteration_wit
 
 def test_the_original_start_which_leaves_a_given_module_alone() -> None:
     model = create_model("capsnet_mnist", original=True)
-    assert model.primary.original
-    for conv, bias in ((model.backbone[0], 0.1), (model.primary.pose, 0.0), (model.decoder.layers[0], 0.1)):
-        assert conv.weight.abs().max() <= 0.2
+    for layer, std, bias in ((model.backbone[0], 0.05, 0.1), (model.primary.pose, 0.1, 0.0),
+                             (model.decoder.layers[0], 0.1, 0.1)):  # fmt: skip
+        assert layer.weight.abs().max() <= 2 * std
         # a normal cut at two standard deviations has 0.8796 of its own
-        assert conv.weight.std().item() == pytest.approx(0.08796, rel=0.03)
-        assert_near(conv.bias, bias)
-    assert not create_model("capsnet_tiny").primary.original
-    assert not create_model("capsnet_tiny", original=True, routing="em").primary.original
+        assert layer.weight.std().item() == pytest.approx(0.8796 * std, rel=0.03)
+        assert_near(layer.bias, bias)
+    assert (model.primary.shares, model.primary.shift) == (32, 0.1)
     given = nn.Conv2d(1, 4, 3)
     before = given.weight.clone()
     model = create_model("capsnet_tiny", backbone=given, original=True)
     assert model.backbone is given
     assert torch.equal(given.weight, before)
+
+
+def test_the_authors_network_for_cifar10() -> None:
+    """"Same" padding, 9,216 children, a bias, and one share more than types for "none of the above"."""
+    with torch.device("meta"):
+        model = create_model("capsnet_cifar10")
+    layer = model.capsules.layers[0]
+    assert (layer.groups, layer.routing.leaky, layer.routing.bias) == (12 * 12 * 64, True, True)
+    assert model.primary.shares == 65
+    assert isinstance(model.backbone[0], Standardise)
 
 
 def test_heinsen_starts_from_kaiming_and_takes_any_size() -> None:

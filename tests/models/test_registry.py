@@ -23,7 +23,7 @@ SIZES = {
     "attention_simple_cifar10": 561_297,
     "attention_simple_cifar100": 1_462_989,
     "capsnet_affnist": 13_475_648,
-    "capsnet_cifar10": 11_990_528,
+    "capsnet_cifar10": 22_476_448,
     "capsnet_mnist": 6_804_224 + 1_411_344,
     "capsnet_multimnist": 11_361_808,
     "capsnet_smallnorb": 9_327_104,

@@ -62,13 +62,16 @@ def test_flattened_as_types_rows_columns() -> None:
     assert_near(made(pose).pose, made(torch.stack(one_by_one, 1)).pose, 0.0)
 
 
-def test_squash_form_and_its_original() -> None:
-    """The original divides by 32 and adds a tenth before squash."""
-    for original in (False, True):
-        made, x, raw = primary_and_raw(form="squash", original=original)
-        routed = made(x)
-        assert_near(routed.pose, squash(raw / 32 + 0.1 if original else raw))
+def test_squash_form_divides_by_its_shares_and_adds_its_shift() -> None:
+    for more, shares in (({}, 4), ({"shares": 5, "shift": 0.1}, 5), ({"shares": 3, "batch_norm": True}, 3)):
+        made, x, raw = primary_and_raw(form="squash", **more)
+        routed, weight = made(x), next(p for p in made.pose.parameters() if p.ndim == 4)
+        assert_near(routed.pose, squash(raw / shares + more.get("shift", 0.0)))
         assert routed.activation is None
+        assert weight.std().item() == pytest.approx(0.08796, rel=0.1)  # of a normal of 0.1 cut at twice that
+        assert not any(p.any() for name, p in made.pose.named_parameters() if name.endswith("bias"))
+    made, x, raw = primary_and_raw(form="squash", shares=0)
+    assert_near(made(x).pose, squash(raw))
 
 
 def test_sigmoid_and_score_forms() -> None:

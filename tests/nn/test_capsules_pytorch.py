@@ -244,13 +244,6 @@ def test_memory_is_of_a_forward_pass_in_training_alone() -> None:
 # ---- the backend is visible, and never silently another
 
 
-def test_backend_is_visible() -> None:
-    for routing in ROUTING:
-        for backend in ("matrix", "reference"):
-            assert layer(routing, backend=backend).backend == backend
-            assert f"backend={backend!r}" in repr(layer(routing, backend=backend))
-
-
 def test_backend_that_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,10 @@ from torch import Tensor, nn
 
 from flashcaps import CapsuleStack, ConvCapsules, DenseCapsules, ascend_coefficients
 from flashcaps.functional import discriminative_update, margin_loss
+from flashcaps.training.distributed import Workers
 
 from ..conftest import assert_near
+from ..faults.test_machines import on_ranks
 
 DOUBLE = {"dtype": torch.float64}
 STEP = {"rate": 0.01, "strength": 0.3}
@@ -284,40 +284,24 @@ def test_models_without_coefficients_are_left_alone() -> None:
 
 # ---- several ranks
 
-RANK = """
-import sys
-import torch, torch.distributed as dist
-from flashcaps import ascend_coefficients
-rank, folder = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-given = torch.load(f"{folder}/given.pt", weights_only=False)
-for name, (model, u, labels) in given.items():
-    model(u.chunk(2)[rank])
-    ascend_coefficients(model, labels.chunk(2)[rank])
-torch.save({name: model.state_dict() for name, (model, _, _) in given.items()}, f"{folder}/rank{rank}.pt")
-dist.barrier()  # leave together
-dist.destroy_process_group()
-"""
 
-
-def test_two_ranks_take_the_step_of_the_whole_batch(tmp_path: Path) -> None:
+def ascended(workers: Workers) -> dict[str, dict[str, Tensor]]:
+    """What each model holds after a step on this rank's part of a batch."""
+    torch.manual_seed(0)
     given = {
         "class": (class_layer(), torch.randn(4, 5, 3, **DOUBLE), LABELS),
         "hidden": (hidden_and_class(), torch.randn(4, 1, 3, 3, 3, **DOUBLE), LABELS),
         "bounded": (*solved_batch(), torch.tensor([0, 1, 0, 2])),
     }
-    torch.save(given, tmp_path / "given.pt")
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path)], stderr=subprocess.PIPE)
-        for rank in (0, 1)
-    ]
-    for process in ranks:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors.decode()
-    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
-    for name, (model, u, labels) in given.items():
-        model(u)
-        ascend_coefficients(model, labels)
-        for key, x in model.state_dict().items():
+    for model, u, labels in given.values():
+        model(u.chunk(workers.world)[workers.rank])
+        ascend_coefficients(model, labels.chunk(workers.world)[workers.rank])
+    return {name: model.state_dict() for name, (model, _, _) in given.items()}
+
+
+def test_two_ranks_take_the_step_of_the_whole_batch(tmp_path: Path) -> None:
+    alone, (first, second) = ascended(Workers(torch.device("cpu"))), on_ranks(ascended, tmp_path)
+    for name, state in alone.items():
+        for key, x in state.items():
             assert torch.equal(first[name][key], second[name][key]), key
             assert_near(first[name][key], x, 1e-12, key)

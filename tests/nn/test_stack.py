@@ -192,14 +192,6 @@ def test_primary_and_dense_layers_chain_in_a_sequential(routing: str, form: str)
         assert layer.weight.grad.any()
 
 
-@pytest.mark.parametrize("routing", ROUTING)
-def test_a_stack_has_defaults_that_work(routing: str) -> None:
-    sizes = dict(in_capsules=3, in_dim=4, out_capsules=3, out_dim=4)
-    stack = CapsuleStack([DenseCapsules(routing, **sizes) for _ in range(2)])
-    assert stack.concurrent is ROUTING[routing].stepwise
-    assert stack(torch.randn(2, 3, 4)).pose.shape == (2, 3, 4)
-
-
 # ---- errors
 
 

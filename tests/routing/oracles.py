@@ -344,23 +344,3 @@ def over_positions(logits: dict[Key, float], stride: int, leaky: bool = False) -
         for key, c in zip(keys, softmax([logits[k] for k in keys], leaky), strict=True):
             couplings[key] = c
     return couplings
-
-
-# ---- losses
-
-
-def margin_loss(lengths: Matrix, classes: list[set[int]]) -> float:
-    total = 0.0
-    for row, present in zip(lengths, classes, strict=True):
-        for k, n in enumerate(row):
-            total += max(0.0, 0.9 - n) ** 2 if k in present else 0.5 * max(0.0, n - 0.1) ** 2
-    return total / len(lengths)
-
-
-def spread_loss(activations: Matrix, labels: list[int], margin: float) -> float:
-    total = 0.0
-    for row, t in zip(activations, labels, strict=True):
-        for k, a in enumerate(row):
-            if k != t:
-                total += max(0.0, margin - (row[t] - a)) ** 2
-    return total / len(activations)

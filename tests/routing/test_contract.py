@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, Learned, Routed, Routing, Sizes, Step
+from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, Sizes
 from flashcaps.kernels.dispatch import TWINS
 from flashcaps.nn.capsules import CapsuleLayer
 
@@ -20,47 +18,7 @@ from ..conftest import TOLERANCE, assert_near
 from ..layer_cases import combination, outputs
 
 DOUBLE = {"dtype": torch.float64}
-
-
-def mean_routing(votes: Tensor, *, gain: Tensor, record: bool = False, softmax: Callable[..., Tensor]) -> Routed:
-    """Parents are the mean of their votes: the least an algorithm can be."""
-    b, i, j, _ = votes.shape
-    c = softmax(votes.new_zeros(b, i, j))
-    pose = gain[:, None] * torch.einsum("bij,bijd->bjd", c, votes.to(gain.dtype))
-    return Routed(pose, None, c, history=(Step(c, pose),) if record else None)
-
-
-@dataclass(frozen=True)
-class Mean(Routing):
-    """An algorithm as a contributor writes it: a function, what it learns, how it is called."""
-
-    function = staticmethod(mean_routing)
-
-    iterations: int = 1
-
-    def learned(self, sizes: Sizes) -> dict[str, Learned]:
-        return {"gain": Learned((sizes.parents,), start=1.0)}
-
-    def run(
-        self,
-        function: Callable[..., Routed],
-        votes: Any,
-        activation: Tensor | None,
-        learned: dict[str, Tensor],
-        **common: Any,
-    ) -> Routed:
-        return function(votes, **learned, **common)
-
-
-@pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
-    """`ROUTING` with one line more."""
-    ROUTING["mean"] = Mean
-    yield
-    del ROUTING["mean"]
-
-
-EVERY = pytest.mark.parametrize("routing", [*ROUTING, "mean"])
+EVERY = pytest.mark.parametrize("routing", list(ROUTING))
 LAYERS = pytest.mark.parametrize("kind", ["dense", "shared", "conv"])
 
 
@@ -278,4 +236,6 @@ def test_stands_in_a_stack(routing: str) -> None:
         build("conv", routing),
         DenseCapsules(routing, in_capsules=12, in_dim=4, out_capsules=2, out_dim=3).double(),
     ]
-    assert CapsuleStack(layers, concurrent=False)(children()).pose.shape == (3, 2, 3)
+    stack = CapsuleStack(layers)
+    assert stack.concurrent is ROUTING[routing].stepwise
+    assert stack(children()).pose.shape == (3, 2, 3)

@@ -78,24 +78,6 @@ def test_update_ascends_for_the_true_class_and_descends_for_others() -> None:
     assert _one_by_one(2.0, [1, 3], [0, 0], rate=0.1, strength=0.5) == pytest.approx(5.8)
 
 
-def test_objective_uses_the_sum_before_squash() -> None:
-    """Without a penalty the step is gamma times the gradient of sum_k delta ||v||^2 with v unsquashed."""
-    tensors = draw()
-    b = tensors["coefficients"].clone().requires_grad_()
-    v = (b[..., None] * tensors["votes"]).sum(1)
-    delta = 2.0 * torch.nn.functional.one_hot(LABELS, J) - 1
-    (delta * v.square().sum(-1)).sum().backward()
-    updated = discriminative_update(**tensors, labels=LABELS, rate=0.1, strength=0.0)
-    assert_near(updated, b.detach() + 0.1 * b.grad)
-
-
-@pytest.mark.parametrize("penalty", ["l2", "l1"])
-def test_zero_coefficients_do_not_move(penalty: str) -> None:
-    """At 0 the gradient is 0, and so is the subgradient of |b|: hence the start at 1 / J."""
-    tensors = draw() | {"coefficients": torch.zeros(I, J, dtype=torch.float64)}
-    assert_near(discriminative_update(**tensors, labels=LABELS, rate=1.0, strength=1.0, penalty=penalty), 0.0, 0.0)
-
-
 @pytest.mark.parametrize("labels", [LABELS.repeat(20), SEVERAL.repeat(20, 1)])
 def test_bounded_signs_are_zero_exactly_where_the_margin_loss_has_no_gradient(labels: Tensor) -> None:
     v = draw(100, I, J, D)["votes"][:, 0] * torch.logspace(-1, 1, 100, dtype=torch.float64)[:, None, None]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashcaps.functional import dynamic_routing, squash
+from flashcaps.functional import dynamic_routing
 from flashcaps.routing import Sizes
 from flashcaps.routing.dynamic import Dynamic
 
@@ -21,12 +21,6 @@ B, I, J, D = 2, 4, 3, 2
 
 def votes(*shape: int) -> Tensor:
     return torch.randn(shape or (B, I, J, D), dtype=torch.float64)
-
-
-def test_iterations_counts_weighted_sums() -> None:
-    """Three iterations are three passes of lines 4 to 6, so one gives the uniform mean."""
-    u = votes()
-    assert_near(dynamic_routing(u, iterations=1).pose, squash(u.mean(1) * I / J))
 
 
 def _constant_logits(u: Tensor, logits: Tensor, bias: Tensor, iterations: int) -> Tensor:

@@ -34,16 +34,6 @@ def test_agrees_with_oracle_with_a_mask_and_four_temperatures(eps: float) -> Non
     )
 
 
-def test_a_child_without_parents_is_coupled_to_nobody() -> None:
-    tensors, options = draw(), {"inverse_temperature": 0.7}
-    with_child = em_routing(**tensors, mask=MASK, **options)
-    assert_near(with_child.coupling[:, 2], 0.0, 0.0)
-    keep = torch.tensor([0, 1, 3])
-    without = em_routing(**CASES["em"].select(tensors, "i", keep), mask=MASK[keep], **options)
-    assert_near(with_child.pose, without.pose)
-    assert_near(with_child.activation, without.activation)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_a_parent_without_children_has_finite_values_and_gradients(dtype: torch.dtype) -> None:
     mask = torch.tensor([[1, 0, 1]] * I).bool()
@@ -56,20 +46,6 @@ def test_gradients_with_a_childless_parent_and_a_parentless_child() -> None:
     mask = MASK.clone()
     mask[3, 2] = False
     assert_gradients(CASES["em, mask"], draw() | {"mask": mask})
-
-
-def test_activation_is_not_cancelled_by_renormalising() -> None:
-    """Two children, one nearly absent: renormalised over parents, both would weigh the same."""
-    tensors = draw(1, 2, 2, 1) | {"activation": torch.tensor([[0.01, 1.0]], dtype=torch.float64)}
-    pose = em_routing(**tensors, inverse_temperature=1.0, iterations=1).pose
-    assert_near(pose, (0.01 * tensors["votes"][:, 0] + tensors["votes"][:, 1]) / 1.01, 1e-6)
-
-
-def test_first_assignment_is_one_over_the_parents_a_child_can_vote_for() -> None:
-    options = {"inverse_temperature": 1.0, "iterations": 1}
-    assert_near(em_routing(**draw(), **options).coupling, 1 / J)
-    first = em_routing(**draw(), mask=MASK, **options).coupling[0]
-    assert_near(first, [[0.5, 0.5, 0], [0, 1, 0], [0, 0, 0], [0.5, 0, 0.5]])
 
 
 def test_cost_uses_log_sigma_not_log_variance() -> None:

@@ -73,16 +73,6 @@ def test_densities_are_never_multiplied_out() -> None:
     assert all(x.isfinite().all() for x in (*routed[:4], *gradients.values()))
 
 
-def test_betas_of_zero_give_scores_of_zero() -> None:
-    """Both betas start at 0: the score says nothing yet, and the votes get no gradient from it."""
-    tensors = draw() | {"beta_use": torch.zeros(I, J), "beta_ignore": torch.zeros(I, J)}
-    tensors["votes"].requires_grad_()
-    score = heinsen_routing(**tensors).activation
-    assert_near(score, 0.0, 0.0)
-    score.sum().backward()
-    assert_near(tensors["votes"].grad, 0.0, 0.0)
-
-
 @pytest.mark.parametrize("tied", [False, True])
 def test_algorithm_ties_betas_and_starts_one_to_one(tied: bool) -> None:
     tensors = draw(1, 3, 3, 2)

@@ -76,15 +76,6 @@ def test_gradients_are_clipped_together() -> None:
     assert norms[0] > 0.002
 
 
-def test_each_return_to_an_earlier_state_halves_the_rate() -> None:
-    step, _ = small_step("schedule.kind=constant")
-    rates = []
-    for step.rollbacks in range(3):
-        step.prepare(0)
-        rates.append(step.optimiser.param_groups[0]["lr"])
-    assert rates == [0.005, 0.0025, 0.00125]
-
-
 def test_accumulated_parts_make_the_same_step() -> None:
     losses, grads = [], []
     for parts in (1, 4):

@@ -29,7 +29,7 @@ from ..models.base import Output
 from ..nn.losses import multi_hot
 from ..routing.checks import check_choice, check_number
 from ..training.batches import Batch, spread
-from ..training.evaluate import is_right, wilson
+from ..training.evaluate import evaluating, is_right, wilson
 from ..training.recipe import Loss
 from ..training.results import commit, hardware, versions
 from ..training.run_folder import variant
@@ -148,15 +148,11 @@ def robustness(model: nn.Module, batch: Batch, plan: Plan = Plan(), trained: Los
         raise DoesNotApply(NO_IMAGES)
     check(images, targets, 0.0)
     loss, epsilons = objective(plan.loss, trained), plan.at(images.shape[1])
-    training = model.training
-    model.eval()
-    try:
-        counts = torch.zeros(1 + 2 * len(epsilons), dtype=torch.int64, device=images.device)
+    counts = torch.zeros(1 + 2 * len(epsilons), dtype=torch.int64, device=images.device)
+    with evaluating(model):
         for k, rows in enumerate(torch.arange(len(images), device=images.device).split(plan.batch)):
             some = take(Batch(images, targets), rows)
             counts += torch.stack(_survivors(model, some, loss, replace(plan, seed=plan.seed + k)))
-    finally:
-        model.train(training)
     flat, *right = counts.tolist()
     n, half = len(images), len(epsilons)
     rows = [_row(kind, e, r, n) for kind, part in (("fgsm", right[:half]), ("pgd", right[half:]))
@@ -173,8 +169,7 @@ def _survivors(model: nn.Module, batch: Batch, loss: Objective, plan: Plan) -> l
     counts, clean = [(grad.flatten(1) == 0).all(1).sum()], is_right(scores, targets, "top1")
 
     def survive(attacked: Tensor) -> Tensor:
-        with torch.no_grad():
-            return (clean & is_right(model(attacked).scores, targets, "top1")).sum()
+        return (clean & is_right(model(attacked).scores, targets, "top1")).sum()
 
     for e in epsilons:
         counts.append(survive((x + e * grad.sign()).clamp(0, 1)) if e else clean.sum())

@@ -7,6 +7,7 @@ import html
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from ..routing.checks import nearest
@@ -16,26 +17,7 @@ from .style import darken
 DPI = 110
 Tell = Callable[[str, str], None]  # (name, reason why it is not drawn or "")
 
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title}</title><style>
-:root {{ color-scheme: light dark; --ink: #1c1f24; --paper: #fff; --muted: #6b7280; --line: #e3e6eb }}
-@media (prefers-color-scheme: dark) {{
-  :root {{ --ink: #e7eaf0; --paper: #14171c; --muted: #9aa3b2; --line: #343a45 }} }}
-body {{ font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
-  max-width: {width}; padding: 2rem 1.2rem }}
-h1 {{ font-size: 1.6rem; margin: 0 }} h2 {{ font-size: 1.15rem; margin: 0 0 .6rem }}
-img {{ width: 100%; height: auto }} figure {{ margin: 0 }}
-section {{ border-top: 1px solid var(--line); padding: 1.6rem 0 }}
-.pair {{ display: grid; grid-template-columns: 1fr 1fr; gap: 1.5rem }}
-code, .muted {{ color: var(--muted) }} code {{ font-size: .85em }} nav a {{ margin-right: .8em }}
-table {{ border-collapse: collapse }}
-td, th {{ text-align: left; padding: .15rem 1.5rem .15rem 0; font-weight: normal }}
-th {{ color: var(--muted) }}
-</style></head><body>
-{body}
-</body></html>
-"""
+PAGE = Path(__file__).with_name("report.html")  # $title, $width, $body
 
 
 @dataclass(frozen=True)
@@ -70,7 +52,8 @@ def _write(runs: dict[Path, Run], out: Path, names: Iterable[str], tell: Tell, w
     title = " beside ".join(run.name for run in given)
     out.mkdir(parents=True, exist_ok=True)
     path = out / "report.html"
-    path.write_text(PAGE.format(title=html.escape(title), body=body, width=width), encoding="utf-8")
+    page = Template(PAGE.read_text(encoding="utf-8"))
+    path.write_text(page.substitute(title=html.escape(title), body=body, width=width), encoding="utf-8")
     return path
 
 

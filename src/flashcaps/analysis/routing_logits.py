@@ -1,17 +1,13 @@
 """Does routing settle? The change of its logits per iteration, over training (dynamic, Fig. A.1).
 
-A run logs points of it in its metrics (training/probe.py), early steps close together; weights in its folder add more.
+A run logs points of it in its metrics (training/probe.py), early steps close together.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from ..training.checkpoint import load, read_weights
 from ..training.probe import IMAGES, ITERATIONS, logit_change
 from .figure import DoesNotApply, Drawn, Run
 from .open_run import untrained
@@ -26,8 +22,9 @@ def routing_logits(run: Run, iterations: int = ITERATIONS) -> Drawn:
     batch = run.first(IMAGES)
     probed = {m["step"]: torch.tensor(m["change"]) for m in run.metrics if m["kind"] == "routing"}
     probed = {step: change for step, change in probed.items() if len(change) == iterations}
-    measured = {step: logit_change(r.model, batch, iterations) for step, r in stages(run)}
-    last = measured[max(measured)]
+    at = int(getattr(run.model, "config", {}).get("step", 0))
+    measured = {0: logit_change(untrained(run), batch, iterations)} if run.recipe is not None else {}
+    last = measured[at] = logit_change(run.model, batch, iterations)
     # weights that are kept may be averages, which lag behind what was probed: one or the other makes a curve
     table = {s: x for s, x in measured.items() if s == 0} | probed if probed else measured
     fig, (left, right) = subplots(9, 3.6, 1, 2, sharey=True)
@@ -45,31 +42,16 @@ def routing_logits(run: Run, iterations: int = ITERATIONS) -> Drawn:
     left.legend(title="iteration", ncols=2)
     right.plot(range(1, iterations + 1), last, "o-", color=COLOURS[0], label="this model")
     if len(measured) > 1:
-        right.plot(range(1, iterations + 1), measured[min(measured)], "s--", color=COLOURS[1], label="before training")
-    right.set(xlabel="iteration", title=f"at step {max(measured):,}")
+        right.plot(range(1, iterations + 1), measured[0], "s--", color=COLOURS[1], label="before training")
+    right.set(xlabel="iteration", title=f"at step {at:,}")
     right.legend()
     whole_ticks(right, iterations)
     grid(left, right)
     own = run.layer().routing.iterations
-    text = (f"After training, the {_ordinal(1)} iteration changes a logit by {float(last[0]):.2g} on average and the "
-            f"{_ordinal(iterations)} by {float(last[-1]):.2g}, over {len(batch.inputs)} test images; the model routes "
+    text = (f"After training, iteration 1 changes a logit by {float(last[0]):.2g} on average and iteration "
+            f"{iterations} by {float(last[-1]):.2g}, over {len(batch.inputs)} test images; the model routes "
             f"{own} times. {_trend(last)} {_points(steps, len(probed))}")
     return Drawn({"steps": steps, "change": torch.stack([table[s] for s in steps])}, fig, text)
-
-
-def stages(run: Run) -> list[tuple[int, Run]]:
-    """The model before training and at every step its folder has weights of, in order."""
-    found: dict[int, Any] = {}
-    if run.recipe is not None:
-        found[0] = untrained(run)
-    files = sorted(run.folder.glob("*.safetensors")) if run.folder else []
-    for path in files:
-        step = int(read_weights(path)[1].get("step", 0))
-        if step and step not in found:
-            found[step] = load(path, device=run.device)
-    own = int(getattr(run.model, "config", {}).get("step", 0))
-    found[own or max(found, default=0)] = run.model
-    return [(step, replace(run, model=found[step])) for step in sorted(found)]
 
 
 def _points(steps: list[int], probed: int) -> str:
@@ -84,7 +66,3 @@ def _trend(change: Tensor) -> str:
     if ratio < 0.95:
         return f"Each iteration changes {ratio:.2f} times what the one before did: routing settles."
     return f"Each iteration changes {ratio:.2f} times what the one before did: within these, routing does not settle."
-
-
-def _ordinal(n: int) -> str:
-    return {1: "first", 2: "second", 3: "third"}.get(n, f"{n}th")

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from ..routing import ROUTING
+from ..routing.checks import import_extra
+from ..training.evaluate import evaluating
 from .figure import Drawn, Run
 
 P = ParamSpec("P")
@@ -31,15 +33,6 @@ RC: dict[Any, Any] = {
 }  # fmt: skip
 
 
-def import_matplotlib() -> Any:
-    try:
-        import matplotlib.figure
-        import matplotlib.ticker
-    except ImportError:
-        raise ImportError("figures need matplotlib: pip install 'flashcaps[plots]'") from None
-    return matplotlib
-
-
 def colour_of(algorithm: str) -> str:
     """The colour of an algorithm by its place in `ROUTING`; grey for a plain network."""
     return COLOURS[list(ROUTING).index(algorithm) % len(COLOURS)] if algorithm in ROUTING else MUTED
@@ -52,7 +45,7 @@ def look_of(k: int) -> dict[str, Any]:
 
 def figure(width: float, height: float) -> Any:
     """An empty figure, sizes in inches. Not pyplot's: it needs no screen, and nobody has to close it."""
-    return import_matplotlib().figure.Figure(figsize=(width, height), layout="constrained")
+    return import_extra("matplotlib.figure", "plots", "a figure").Figure(figsize=(width, height), layout="constrained")
 
 
 def subplots(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, list[Any]]:
@@ -66,16 +59,10 @@ def styled(function: Callable[Concatenate[Run, P], Drawn]) -> Callable[Concatena
 
     @functools.wraps(function)
     def inner(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> Drawn:
-        matplotlib = import_matplotlib()
-        training = run.model.training
-        run.model.eval()
-        try:
-            with matplotlib.rc_context(RC), torch.no_grad():
-                drawn = function(run, *args, **kwargs)
-                drawn.figure.draw_without_rendering()  # ticks take their colours when they are first drawn
-                drawn.figure.set_layout_engine("none")
-        finally:
-            run.model.train(training)
+        with import_extra("matplotlib", "plots", "a figure").rc_context(RC), evaluating(run.model):
+            drawn = function(run, *args, **kwargs)
+            drawn.figure.draw_without_rendering()  # ticks take their colours when they are first drawn
+            drawn.figure.set_layout_engine("none")
         return drawn
 
     return inner
@@ -145,7 +132,7 @@ def label_curves(axis: Any, x: str, y: str, log: bool = False) -> None:
     axis.set(xlabel=x, ylabel=y)
     if log:
         axis.set_yscale("log")
-        axis.yaxis.set_major_locator(import_matplotlib().ticker.LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_locator(import_extra("matplotlib.ticker", "plots", "a figure").LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_major_formatter("{x:g}")
         axis.yaxis.set_minor_formatter("")
     grid(axis)

@@ -86,7 +86,6 @@ def train(
     data: DataRoot = None,
     resume: Annotated[bool, typer.Option("--resume", help="continue an unfinished run")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="overwrite an unfinished run")] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="also write TensorBoard events")] = False,
     dev: Annotated[bool, typer.Option("--dev", help="a few steps on a few hundred examples, as a trial")] = False,
 ) -> None:
     """Train a recipe and test it; writes weights, curve and pictures to a folder.
@@ -112,7 +111,7 @@ def train(
     fields = own or read_recipe(words[0], words[1:])
     if seed is not None:
         fields = with_seed(fields, seed)
-    options = training.RunOptions(device, out, data, resume, fresh, tensorboard, dev, "" if own else words[0])
+    options = training.RunOptions(device, out, data, resume, fresh, dev, "" if own else words[0])
     with Bar() as bar:
         outcome = training.train(fields, options, bar)
     if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:

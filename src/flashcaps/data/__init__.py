@@ -12,7 +12,7 @@ from .affnist import affnist, affnist_style, translated_mnist
 from .cifar import cifar10, cifar100
 from .files import Root, data_root
 from .mnist import digits, fashion_mnist, mnist
-from .multimnist import DiverseMultiMNIST, FixedPairs, MultiMNIST, diverse_multimnist, multimnist
+from .multimnist import DiverseMultiMNIST, MultiMNIST, diverse_multimnist, multimnist
 from .norb import smallnorb
 from .random import make_generator
 from .split import Batch, Dataset, Split, describe, holdout, to_float
@@ -72,7 +72,6 @@ __all__ = [
     "Batch",
     "Dataset",
     "DiverseMultiMNIST",
-    "FixedPairs",
     "MultiMNIST",
     "Split",
     "data_root",

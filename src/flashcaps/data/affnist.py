@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .augment import center_crop, random_crop
-from .files import Member, Published, Remote, Root, check_labels, data_root, load_mat, locate, published, wrong
+from .files import Member, Published, Remote, Root, check_labels, load_mat, locate, published, wrong
 from .mnist import MNIST, mnist
 from .random import uniform
-from .split import Dataset, Split, join
+from .split import Dataset, Split
 
 CANVAS = 40
 ROTATION, SHEAR, SCALE = 20.0, 0.2, (0.8, 1.2)
@@ -85,7 +85,7 @@ def translated(split: Split, *, seed: int) -> Split:
     """Each digit anywhere on the canvas, nothing else done to it."""
     spare = CANVAS - split.images.shape[2]
     offsets = (uniform(seed, torch.arange(len(split), device=split.labels.device), 2) * (spare + 1)).long()
-    return replace(split, images=random_crop(split.images, CANVAS, spare, offsets=offsets))
+    return replace(split, images=random_crop(split.images, CANVAS, spare, offsets))
 
 
 def transformed(split: Split, *, seed: int) -> Split:
@@ -134,16 +134,7 @@ def read_affnist(path: Path) -> Split:
 
 @published(MNIST, _FILES)
 def affnist(root: Root = None, *, seed: int = 0, centred: bool = False) -> Dataset:
-    """The paper's experiment: trained on translated MNIST (root/mnist), tested on root/affnist/test.mat.
-
-    test_batches/*.mat, the same images in 32 files, are read as well.
-    """
+    """The paper's experiment: trained on translated MNIST (root/mnist), tested on root/affnist/test.mat."""
     base = translated_mnist(root, seed=seed, centred=centred)
-    batches = sorted((data_root(root) / "affnist" / "test_batches").glob("*.mat"), key=lambda p: (len(p.name), p.name))
-    try:
-        parts = [read_affnist(locate("affnist", root, ("affnist", "affNIST"), ("test.mat",)))]
-    except FileNotFoundError:
-        if not batches:
-            raise
-        parts = [read_affnist(path) for path in batches]
-    return replace(base, name="affnist", test=join(parts))
+    test = read_affnist(locate("affnist", root, ("affnist", "affNIST"), ("test.mat",)))
+    return replace(base, name="affnist", test=test)

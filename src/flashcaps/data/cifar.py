@@ -1,17 +1,14 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 colour images, 32 x 32; binary and python versions."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 colour images, 32 x 32; the binary version."""
 
 from __future__ import annotations
 
-import io
-import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from .files import Member, Published, Remote, Root, check_labels, locate, published, read_bytes, wrong
-from .split import Dataset, Split, join
+from .split import Dataset, Split
 
 _SITE = "https://www.cs.toronto.edu/~kriz"
 # checksums of the six files computed from a copy, the archive's as published
@@ -52,87 +49,48 @@ CIFAR100 = (
     "willow_tree", "wolf", "woman", "worm",
 )  # fmt: skip
 _PIXELS = 3 * 32 * 32
-# label bytes in front of every image, (name in the python version, number of classes), the class last
-_LABELS = {10: (("labels", 10),), 100: (("coarse_labels", 20), ("fine_labels", 100))}
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Unpickles plain containers and numpy arrays; every other global is refused before it is looked up."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
-            return np.empty(0).__reduce__()[0]
-        if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
-            return getattr(np, name)
-        if (module, name) == ("_codecs", "encode"):
-            return lambda text, encoding="latin1": text.encode("latin1")  # how Python 3 writes bytes to protocol 2
-        raise pickle.UnpicklingError(f"refused {module}.{name}")
-
-
-def read_python(path: Path, classes: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """A batch of the python version: pixels (N, 3072) and its columns of labels. Runs no code from the file."""
-    raw = read_bytes(path)
-    try:
-        content = _ArraysOnly(io.BytesIO(raw), encoding="bytes").load()
-    except Exception as error:  # a damaged pickle can fail anywhere
-        raise wrong(path, "a pickle of numpy arrays and nothing else", f"{len(raw):,} bytes ({error})") from None
-    if not isinstance(content, dict):
-        raise wrong(path, "a pickled dict", type(content).__name__)
-    content = {k.decode("latin1") if isinstance(k, bytes) else k: v for k, v in content.items()}
-    for key in ("data", *(name for name, _ in _LABELS[classes])):
-        if key not in content:
-            raise wrong(path, f"a dict with {key!r}", sorted(map(str, content)))
-    pixels = content["data"]
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (_PIXELS,):
-        found = f"{pixels.dtype} {pixels.shape}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
-        raise wrong(path, f"'data' uint8 (N, {_PIXELS})", found)
-    return pixels, [np.asarray(content[name], np.int64) for name, _ in _LABELS[classes]]
-
-
-def read_binary(path: Path, classes: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """A file of the binary version: records of one or two label bytes and 3,072 pixels."""
-    raw = np.frombuffer(read_bytes(path), np.uint8)
-    columns = len(_LABELS[classes])
-    record = columns + _PIXELS
-    if raw.size == 0 or raw.size % record:
-        raise wrong(path, f"a whole number of records of {record:,} bytes", f"{raw.size:,} bytes")
-    records = raw.reshape(-1, record)
-    return records[:, columns:], [records[:, c].astype(np.int64) for c in range(columns)]
+# label bytes in front of every image, (name, number of classes), the class last
+_LABELS = {10: (("labels", 10),), 100: (("coarse labels", 20), ("fine labels", 100))}
 
 
 def _read(path: Path, classes: int, count: int | None) -> Split:
-    pixels, columns = (read_binary if path.suffix == ".bin" else read_python)(path, classes)
-    if count is not None and len(pixels) != count:
-        raise wrong(path, f"{count:,} images", f"{len(pixels):,}")
+    """Records of one or two label bytes and 3,072 pixels."""
+    raw = np.frombuffer(read_bytes(path), np.uint8)
+    record = len(_LABELS[classes]) + _PIXELS
+    if raw.size == 0 or raw.size % record:
+        raise wrong(path, f"a whole number of records of {record:,} bytes", f"{raw.size:,} bytes")
+    records = raw.reshape(-1, record)
+    if count is not None and len(records) != count:
+        raise wrong(path, f"{count:,} images", f"{len(records):,}")
+    columns = [records[:, c].astype(np.int64) for c in range(len(_LABELS[classes]))]
     for column, (name, number) in zip(columns, _LABELS[classes], strict=True):
-        check_labels(path, column, len(pixels), 0, number - 1, name.replace("_", " "))
-    images = torch.from_numpy(pixels.reshape(-1, 3, 32, 32).copy())
+        check_labels(path, column, len(records), 0, number - 1, name)
+    images = torch.from_numpy(records[:, len(columns) :].reshape(-1, 3, 32, 32).copy())
     info = {"coarse": torch.from_numpy(columns[0])} if classes == 100 else {}
     return Split(images, torch.from_numpy(columns[-1]), info)
 
 
 @published(_ARCHIVE10)
 def cifar10(root: Root = None, *, per_file: int | None = 10_000) -> Dataset:
-    """root/cifar10/data_batch_{1..5}.bin and test_batch.bin, or the python files without .bin.
+    """root/cifar10/data_batch_{1..5}.bin and test_batch.bin.
 
-    A binary file does not say how many images it should hold: `per_file` does (None: any number).
+    A file does not say how many images it should hold: `per_file` does (None: any number).
     """
-    folders = ("cifar10", "cifar10/cifar-10-batches-bin", "cifar10/cifar-10-batches-py", "cifar-10-batches-bin",
-               "cifar-10-batches-py")
+    folders = ("cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin")
     stems = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
-    paths = [locate("cifar10", root, folders, (f"{stem}.bin", stem)) for stem in stems]
+    paths = [locate("cifar10", root, folders, (f"{stem}.bin",)) for stem in stems]
     *train, test = (_read(path, 10, per_file) for path in paths)
-    return Dataset("cifar10", join(train), test, classes=10, shape=(3, 32, 32), class_names=CIFAR10)
+    whole = Split(torch.cat([part.images for part in train]), torch.cat([part.labels for part in train]))
+    return Dataset("cifar10", whole, test, classes=10, shape=(3, 32, 32), class_names=CIFAR10)
 
 
 @published(_ARCHIVE100)
 def cifar100(root: Root = None, *, counts: tuple[int, int] | None = (50_000, 10_000)) -> Dataset:
-    """root/cifar100/{train,test}.bin, or the python files train and test; info has the 20 coarse classes.
+    """root/cifar100/{train,test}.bin; info has the 20 coarse classes.
 
-    A binary file does not say how many images it should hold: `counts` does, (train, test) (None: any number).
+    A file does not say how many images it should hold: `counts` does, (train, test) (None: any number).
     """
-    folders = ("cifar100", "cifar100/cifar-100-binary", "cifar100/cifar-100-python", "cifar-100-binary",
-               "cifar-100-python")
-    paths = [locate("cifar100", root, folders, (f"{stem}.bin", stem)) for stem in ("train", "test")]
+    folders = ("cifar100", "cifar100/cifar-100-binary", "cifar-100-binary")
+    paths = [locate("cifar100", root, folders, (f"{stem}.bin",)) for stem in ("train", "test")]
     train, test = (_read(path, 100, count) for path, count in zip(paths, counts or (None, None), strict=True))
     return Dataset("cifar100", train, test, classes=100, shape=(3, 32, 32), class_names=CIFAR100)

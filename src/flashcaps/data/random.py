@@ -33,7 +33,6 @@ def uniform(seed: int, index: Tensor, count: int) -> Tensor:
     return (draws(seed, index, count) >> (DRAW_BITS - 24)).float() * 2.0**-24
 
 
-def make_generator(seed: int, rank: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator with its own random numbers for every (seed, rank)."""
-    mixed = draws(seed, torch.tensor([rank]), 1)
-    return torch.Generator(device).manual_seed(int(mixed))
+def make_generator(seed: int) -> torch.Generator:
+    """A generator with its own random numbers for every seed."""
+    return torch.Generator().manual_seed(int(draws(seed, torch.tensor([0]), 1)))

@@ -12,13 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-
-def check_whole(least: int = 0, **numbers: int) -> None:
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"{name}: expected a whole number, got {number!r}")
-        if not least <= number < 1 << 62:
-            raise ValueError(f"{name}: expected at least {least}, got {number}")
+from ..routing.checks import check_sizes
 
 
 def check_integers(name: str, x: Tensor) -> None:
@@ -30,16 +24,17 @@ def check_integers(name: str, x: Tensor) -> None:
 
 
 class Batch(NamedTuple):
-    """B composed images of K classes.
+    """inputs (B, ...) float; targets: class indices (B,) or multi-hot (B, K); mask (B, n) of the hidden states of text.
 
-    images (B, C, H, W) float in [0, 1]; targets multi-hot float (B, K) or class indices (B,);
-    sources (B, 2, C, H, W): the two images before they were overlaid; labels (B, 2): their classes, -1 for none.
+    For the decoder: chosen classes (B,) or (B, M), -1 for none, and the pictures it should draw of them: of a composed
+    image (B, 2, C, H, W), the two before they were overlaid.
     """
 
-    images: Tensor
+    inputs: Tensor
     targets: Tensor
-    sources: Tensor | None = None
-    labels: Tensor | None = None
+    chosen: Tensor | None = None
+    pictures: Tensor | None = None
+    mask: Tensor | None = None
 
 
 @cache
@@ -148,7 +143,7 @@ class Dataset:
     """A training and a test split, and what a model must know about them.
 
     shape is that of one image as the model sees it. Where images are composed from the splits' digits,
-    `compose(split)` makes the generator: an object with sample(n, generator) -> Batch and fixed(count, seed).
+    `compose(split)` makes them: an object with at(index, seed) -> Batch.
     `validation` is set only where the authors publish one, or where viewpoints are held out: the familiar ones.
     """
 
@@ -162,10 +157,6 @@ class Dataset:
     validation: Split | None = None
     compose: Callable[[Split], Any] | None = None
 
-    def to(self, device: torch.device | str) -> Dataset:
-        validation = None if self.validation is None else self.validation.to(device)
-        return replace(self, train=self.train.to(device), test=self.test.to(device), validation=validation)
-
 
 def to_float(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """uint8 0..255 -> float in [0, 1]; float images pass."""
@@ -178,14 +169,9 @@ def to_float(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return images.to(dtype).mul_(1 / 255)  # CPU and GPU round a quotient differently, but not this product
 
 
-def join(splits: Sequence[Split]) -> Split:
-    """The images and labels of several splits, one after the other."""
-    return Split(torch.cat([split.images for split in splits]), torch.cat([split.labels for split in splits]))
-
-
 def holdout(split: Split, count: int, seed: int = 0) -> tuple[Split, Split]:
     """(train, validation): `count` examples held out with every class in proportion."""
-    check_whole(count=count)
+    check_sizes(0, count=count)
     if not 0 < count < len(split):
         raise ValueError(f"holdout: expected 1 to {len(split) - 1} of {len(split)} examples held out, got {count}")
     labels = split.labels.cpu()

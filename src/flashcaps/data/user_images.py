@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import os
 import warnings
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..routing.checks import import_extra
 from .augment import resize
 from .files import Root
 from .split import Dataset, Split, StoredImages
@@ -228,14 +228,11 @@ class HubPictures(Sequence[Any]):
 
 def list_hub(path: str, class_names: Sequence[str] = ()) -> Listing:
     """A data set of the hub, or a folder of files that `datasets.load_dataset` reads, with columns image and label."""
-    try:
-        datasets = importlib.import_module("datasets")
-    except ImportError:
-        raise ImportError("--dataset needs the datasets package: pip install 'flashcaps[hub]'") from None
+    datasets = import_extra("datasets", "hub", "--dataset")
     try:
         loaded = datasets.load_dataset(path)
     except (ValueError, datasets.exceptions.DatasetGenerationError) as error:
-        raise ValueError(f"--dataset: {_damaged(path) or path}: `datasets` cannot read it ({error})") from None
+        raise ValueError(f"--dataset: {path}: `datasets` cannot read it ({error})") from None
     splits = {PARTS[name.lower()]: rows for name, rows in loaded.items() if name.lower() in PARTS}
     if "train" not in splits:
         raise ValueError(f"--dataset: {path} has no split train, only {', '.join(loaded)}")
@@ -253,17 +250,6 @@ def list_hub(path: str, class_names: Sequence[str] = ()) -> Listing:
     if "test" not in splits:
         parts = ["" if part == "train" else part for part in parts]
     return Listing(HubPictures(rows, image, path), _indices(names, words, path), parts, names)
-
-
-def _damaged(path: str) -> Path | None:
-    """The first .parquet file of a folder that cannot be opened."""
-    parquet = importlib.import_module("pyarrow.parquet")
-    for file in sorted(Path(path).rglob("*.parquet")):
-        try:
-            parquet.ParquetFile(file)
-        except (ValueError, OSError):
-            return file
-    return None
 
 
 def assign(listing: Listing, seed: int) -> list[str]:
@@ -297,11 +283,7 @@ class Survey(NamedTuple):
 
 
 def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ImportError("pictures are read by Pillow: pip install 'flashcaps[plots]'") from None
-    return Image
+    return import_extra("PIL.Image", "plots", "a picture")
 
 
 def read_picture(source: Any, channels: int = 0) -> Tensor:
@@ -352,7 +334,7 @@ def _open(source: Any) -> Any:
     try:
         opened = image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
         opened.load()
-        opened = importlib.import_module("PIL.ImageOps").exif_transpose(opened)  # as a camera was held
+        opened = import_extra("PIL.ImageOps", "plots", "a picture").exif_transpose(opened)  # as a camera was held
     except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
         raise ValueError(f"{_where(source)}: not a whole picture ({error}); remove or replace it") from None
     return opened

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
 import io
 import logging
 import os
@@ -23,8 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from ..nn.capsules import CapsuleLayer
+from ..routing.checks import import_extra
 from ..training.checkpoint import load, save_weights
-from ..training.evaluate import answers, is_right
+from ..training.evaluate import answers, evaluating, is_right
 
 SUFFIX = {"onnx": ".onnx", "torch-export": ".pt2", "safetensors": ".safetensors"}
 TOLERANCE = 1e-4
@@ -125,13 +125,10 @@ def export_model(
     return Report(path, random, seen, path.stat().st_size)
 
 
-@torch.no_grad()
 def difference(model: nn.Module, run: Run, batches: Iterable[Tensor]) -> float:
     """The largest difference between `model` and `run`, over all outputs; NaN if either has one."""
-    training, device = model.training, next(model.parameters()).device
-    model.eval()
-    worst = torch.zeros(())
-    try:
+    worst, device = torch.zeros(()), next(model.parameters()).device
+    with evaluating(model):
         for images in batches:
             expected = outputs(model(images.to(device)))
             for a, b in zip(run(images.cpu()), expected, strict=True):
@@ -139,8 +136,6 @@ def difference(model: nn.Module, run: Run, batches: Iterable[Tensor]) -> float:
                 if a.shape != b.shape:
                     raise RuntimeError(f"exported file: expected {tuple(b.shape)}, got {tuple(a.shape)}")
                 worst = torch.maximum(worst, (a - b).abs().max() / b.abs().max().clamp(min=1))
-    finally:
-        model.train(training)
     return float(worst)
 
 
@@ -151,7 +146,8 @@ def _program(model: nn.Module, shape: tuple[int, int, int]) -> Any:
 
 
 def write_onnx(model: nn.Module, path: Path, shape: tuple[int, int, int]) -> None:
-    _need("onnx", "onnxscript", "onnxruntime")
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        import_extra(name, "export", "ONNX")
     program = _program(model, shape)
     with _quiet():
         written = torch.onnx.export(
@@ -170,7 +166,7 @@ def write_onnx(model: nn.Module, path: Path, shape: tuple[int, int, int]) -> Non
 def _translations() -> dict[Any, Any]:
     """Logistic functions that are exact in the tails: onnxruntime's Sigmoid is a polynomial, wrong by a factor below
     -15, and em takes its logarithm."""
-    op = importlib.import_module("onnxscript").opset18
+    op = import_extra("onnxscript", "export", "ONNX").opset18
 
     def log_sigmoid(self: Any) -> Any:
         return op.Neg(op.Softplus(op.Neg(self)))
@@ -204,8 +200,7 @@ def open_exported(path: str | os.PathLike[str]) -> Run:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; export_model or `flashcaps export` writes one")
     if path.suffix == ".onnx":
-        _need("onnxruntime")
-        runtime = importlib.import_module("onnxruntime")
+        runtime = import_extra("onnxruntime", "export", "ONNX")
         options = runtime.SessionOptions()
         options.log_severity_level = 3  # errors only
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -249,8 +244,7 @@ def quantise(
     source = Path(path)
     if source.suffix != ".onnx":
         raise ValueError(f"--int8: expected an .onnx file, got {source.name}; use --to onnx")
-    _need("onnx", "onnxruntime")
-    tools = importlib.import_module("onnxruntime.quantization")
+    tools = import_extra("onnxruntime.quantization", "export", "int8")
     target = source.with_name(f"{source.stem}.int8.onnx")
     with _quiet():
         tools.quantize_dynamic(source, target, op_types_to_quantize=list(QUANTISED), weight_type=tools.QuantType.QUInt8)
@@ -261,14 +255,6 @@ def quantise(
     if labels is not None:
         errors = [100 - 100 * float(is_right(x, labels, rule, threshold).float().mean()) for x in (before, after)]
     return Quantised(target, target.stat().st_size, agreement, len(images), *errors)
-
-
-def _need(*modules: str) -> None:
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            raise ImportError(f"ONNX needs {name}: pip install 'flashcaps[export]'") from None
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ Weights are safetensors only, so that loading cannot run code.
 from __future__ import annotations
 
 import copy
-import importlib
 import json
 import os
 import platform
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..routing.checks import import_extra
 from ..training.checkpoint import load, save_weights, write_atomic
 
 WEIGHTS = "model.safetensors"
@@ -57,7 +57,8 @@ def from_pretrained(
     if not folder.is_dir():
         if str(name).count("/") != 1 or str(name).startswith((".", "/", "~")):
             raise FileNotFoundError(f"name: no folder {name}, and names on the hub look like someone/model")
-        folder = Path(_hub().snapshot_download(str(name), revision=revision, allow_patterns=SAFE))
+        hub = import_extra("huggingface_hub", "hub", "a name like this")
+        folder = Path(hub.snapshot_download(str(name), revision=revision, allow_patterns=SAFE))
     if not (folder / WEIGHTS).is_file():
         raise FileNotFoundError(f"{name}: no {WEIGHTS} in it; expected what save_pretrained writes")
     return load(folder / WEIGHTS, device=device, backbone=backbone)
@@ -69,19 +70,12 @@ def push_to_hub(
     """Uploads what `save_pretrained` writes to someone/model, creating it if needed, and returns its address."""
     if repository.count("/") != 1:
         raise ValueError(f"repository: expected someone/model, got {repository!r}")
-    api = _hub().HfApi()
+    api = import_extra("huggingface_hub", "hub", "the hub").HfApi()
     with tempfile.TemporaryDirectory() as folder:
         save_pretrained(model, folder, run=run, licence=licence)
         address = api.create_repo(repository, private=private, exist_ok=True)
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Weights, config and card")
     return str(address)
-
-
-def _hub() -> Any:
-    try:
-        return importlib.import_module("huggingface_hub")
-    except ImportError:
-        raise ImportError("the hub needs huggingface_hub: pip install 'flashcaps[hub]'") from None
 
 
 def read_result(run: PathLike | None) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import glob
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,7 +28,7 @@ from ..data.mnist import CLOTHES
 from ..data.norb import CLASSES as TOYS
 from ..data.user_images import SUFFIXES, TEXT_COLUMNS, fit, pictures_in, read_picture, read_rows
 from ..routing.math import length
-from ..training.evaluate import answers, score_threshold
+from ..training.evaluate import answers, evaluating, score_threshold
 from ..training.text import Transformer, load_transformer
 
 T = TypeVar("T")
@@ -196,18 +195,6 @@ def read_scores(model: Any, output: Any, files: Sequence[str], top: int) -> tupl
     return predictions, order
 
 
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """Evaluation mode, without gradients."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(training)
-
-
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     if size < 1:
         raise ValueError(f"batch: expected at least 1, got {size}")
@@ -223,7 +210,7 @@ def predict_batches(
     device, (rule, _) = next(model.parameters()).device, answer_rule(model)
     for some in _batches(pictures, batch):
         images = torch.stack([prepare(p.source, model, invert=invert) for p in some]).to(device)
-        with _evaluating(model):
+        with evaluating(model):
             output = model(images)
         predictions, order = read_scores(model, output, [p.name for p in some], top)
         drawn = order[:, 0] if rule == "top1" else order[:, :2]
@@ -258,7 +245,7 @@ def predict_texts(
         transformer = open_transformer(model, transformer, next(model.parameters()).device)
     tokens, found = recipe_of(model).get("data", {}).get("tokens", 64), []
     for some in _batches(texts, batch):
-        with _evaluating(model):
+        with evaluating(model):
             ids, mask = transformer.encode(some, tokens)
             output = model(transformer.states(ids, mask), mask=mask.float())
         found += read_scores(model, output, some, top)[0]

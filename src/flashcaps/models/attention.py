@@ -16,13 +16,13 @@ DIVERSE_LAYERS = (ConvCaps(16, 64, kernel=3), Dense(dim=64))
 
 def attention_simple_cifar10() -> Capsules:
     """attention, Table 8: one convolution, 4 x 4 poses."""
-    stem = Conv(256, kernel=3, stride=2, padding=1)
+    stem = Conv(256, kernel=3, stride=2, padding=1, standardise=True)
     return Capsules((3, 32, 32), 10, ATTENTION, stem, PRIMARY_4X4, LAYERS_4X4)
 
 
 def attention_simple_cifar100() -> Capsules:
     """attention, Table 9: one convolution, 6 x 6 poses."""
-    stem = Conv(128, kernel=3, stride=2, padding=1)
+    stem = Conv(128, kernel=3, stride=2, padding=1, standardise=True)
     return Capsules((3, 32, 32), 100, ATTENTION, stem, PRIMARY_6X6, LAYERS_6X6)
 
 

@@ -40,16 +40,16 @@ def init_weights(start: str, backbone: nn.Module | None, primary: nn.Module, dec
     """Sets the weights of convolutions and linear layers; capsule layers have their own initial values.
 
     start: "default" leaves PyTorch's. "kaiming" is heinsen's: Kaiming normal, biases 0. "original" is that of dynamic's
-    public code: a normal of 0.1 cut at two standard deviations, biases 0.1. Its primary capsules add that 0.1 after
-    they divide by 32, so their own bias begins at 0.
+    public code: a normal cut at two standard deviations, of 0.05 in the backbone and 0.1 in the decoder, biases 0.1;
+    squashed primary capsules and capsule layers start as in that code anyway.
     """
-    biases = {"default": (), "kaiming": (0.0, 0.0), "original": (0.1, 0.0, 0.1)}[start]
-    for module, bias in zip((backbone, primary, decoder), biases, strict=False):
+    kaiming, original = ((backbone, 0.0), (primary, 0.0)), ((backbone, 0.05), (decoder, 0.1))
+    for module, std in {"default": (), "kaiming": kaiming, "original": original}[start]:
         for layer in module.modules() if module is not None else ():
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 if start == "kaiming":
                     nn.init.kaiming_normal_(layer.weight)
                 else:
-                    nn.init.trunc_normal_(layer.weight, std=0.1, a=-0.2, b=0.2)
+                    nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
                 if layer.bias is not None:
-                    nn.init.constant_(layer.bias, bias)
+                    nn.init.constant_(layer.bias, 0.1 if std else 0.0)

@@ -14,7 +14,7 @@ from .base import Model, Output
 from .sentiment import Pooled
 
 CIFAR_BODY = Chain((
-    Conv(1024, kernel=3, stride=2, padding=1),
+    Conv(1024, kernel=3, stride=2, padding=1, standardise=True),
     Conv(1024, kernel=3, stride=2, padding=1, norm="after", pool="average"),
     Conv(1024, kernel=3, stride=2, padding=1, norm="after", pool="average"),
 ))

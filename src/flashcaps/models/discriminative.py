@@ -1,11 +1,13 @@
 """dynamic's network with coefficients that belong to the layer (discriminative)."""
 
-from ..nn.backbones import Conv
-from .dynamic import CONV9, DECODER, PRIMARY
+from dataclasses import replace
+
+from .dynamic import CONV9, DECODER, PHOTO9, PRIMARY
 from .network import Capsules
 from .specs import Dense, Primary, Route
 
-DISCRIMINATIVE = Route("discriminative")
+# As printed, coefficients climb an objective without a maximum: docs/algorithms/discriminative.md.
+DISCRIMINATIVE = Route("discriminative", options={"bounded": True})
 
 
 def discriminative_mnist() -> Capsules:
@@ -15,12 +17,12 @@ def discriminative_mnist() -> Capsules:
 
 def discriminative_fashion() -> Capsules:
     """discriminative, Table I: clothes, 28 x 28."""
-    return Capsules((1, 28, 28), 10, DISCRIMINATIVE, CONV9, PRIMARY, (Dense(),), DECODER)
+    return Capsules((1, 28, 28), 10, DISCRIMINATIVE, PHOTO9, PRIMARY, (Dense(),), DECODER)
 
 
 def discriminative_cifar10() -> Capsules:
     """discriminative, Table I: 64 primary types, LeakyReLU, no reconstruction."""
-    stem = Conv(256, kernel=9, activation="leaky_relu")
+    stem = replace(PHOTO9, activation="leaky_relu")
     primary = Primary(types=64, dim=8, kernel=9, stride=2)
     return Capsules((3, 32, 32), 10, DISCRIMINATIVE, stem, primary, (Dense(),))
 

@@ -53,8 +53,7 @@ class CapsuleNetwork(Model):
 class Capsules:
     """A capsule network as numbers. The last of `layers` is the class layer.
 
-    decoder: widths of its hidden layers, or None. start: as in `init_weights`; "original" also has the primary
-    capsules of dynamic's public code.
+    decoder: widths of its hidden layers, or None. start: as in `init_weights`.
     """
 
     changes: ClassVar[dict[str, overrides.Change]] = overrides.CAPSULES
@@ -71,8 +70,7 @@ class Capsules:
     def build(self) -> CapsuleNetwork:
         given = isinstance(self.backbone, nn.Module | Timm)  # its weights stay as they are
         backbone = self.backbone if isinstance(self.backbone, nn.Module) else self.backbone.build(self.image[0])
-        original = self.start == "original" and self.route.form == "squash"
-        primary, grid = self.primary.build(output_shape(backbone, self.image), self.route.form, original)
+        primary, grid = self.primary.build(output_shape(backbone, self.image), self.route)
         pose = self.route.kind([self.primary.dim, *(spec.dim for spec in self.layers)])
         layers = []
         for spec in self.layers:

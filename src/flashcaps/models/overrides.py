@@ -114,8 +114,8 @@ def decoder(spec: Any, value: bool | Sequence[int]) -> Any:
 
 
 def original(spec: Any, value: bool) -> Any:
-    """Start and primary capsules after dynamic's public code; False leaves the model's own."""
-    return replace(spec, start="original") if value else spec
+    """Start and primary capsules of dynamic's public code; False leaves the model's own."""
+    return replace(spec, start="original", primary=replace(spec.primary, shares=None, shift=0.1)) if value else spec
 
 
 TEXT = {name: number(name, whole, "a whole number of at least 1") for name in ("classes", "layers", "width")}

@@ -108,6 +108,8 @@ class GatedLinear(SharedLinear):
 
 @dataclass(frozen=True)
 class Primary:
+    """As `PrimaryCapsules`; shares None also counts the one type more of a leaky route."""
+
     types: int
     dim: int
     kernel: int
@@ -115,10 +117,13 @@ class Primary:
     padding: int = 0
     bias: bool = True
     batch_norm: bool = False
+    shares: int | None = None
+    shift: float = 0.0
 
-    def build(self, features: Image, form: str, original: bool = False) -> tuple[PrimaryCapsules, Grid]:
+    def build(self, features: Image, route: Route) -> tuple[PrimaryCapsules, Grid]:
         channels, h, w = features
-        layer = PrimaryCapsules(channels, **vars(self), form=form, original=original)
+        shares = self.types + bool(route.options.get("leaky")) if self.shares is None else self.shares
+        layer = PrimaryCapsules(channels, **vars(self) | {"shares": shares}, form=route.form)
         h, w = places("primary", h, w, self.kernel, self.stride, self.padding)
         return layer, Grid(self.types, h, w, self.dim)
 

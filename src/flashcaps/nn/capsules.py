@@ -46,8 +46,12 @@ class PrimaryCapsules(FiniteModule):
     """A convolution whose output at one place is `types` capsules of `dim` numbers.
 
     form: "squash" (dynamic: vectors), "sigmoid" (em: poses and activations), "norm" (attention: LayerNorm poses),
-    "score" (heinsen: poses and scores). batch_norm: before each convolution. original: divide by 32 and add 0.1
-    before squash, as dynamic's public code does.
+    "score" (heinsen: poses and scores). batch_norm: before each convolution.
+
+    shares: "squash" is squash(convolution / shares + shift), whose weights start from a normal of 0.1 cut at two
+    standard deviations, so that a step of Adam at 1e-3 changes them by a hundredth. None is `types`: in the public code
+    of dynamic the types of a place share it out in one step of routing, and shift is 0.1. 0 is plain squash from
+    PyTorch's start, of which that step is a quarter where kernels are 9 x 9 x 256: all capsules saturate at once.
 
     (B, channels, H, W) -> pose (B, types, H', W', dim), activation (B, types, H', W') or None.
     """
@@ -64,14 +68,16 @@ class PrimaryCapsules(FiniteModule):
         form: str = "squash",
         bias: bool = True,
         batch_norm: bool = False,
-        original: bool = False,
+        shares: int | None = None,
+        shift: float = 0.0,
     ) -> None:
         super().__init__()
         check_choice("form", form, PRIMARY_FORMS)
         check_sizes(in_channels=in_channels, types=types, dim=dim, kernel=kernel, stride=stride)
-        check_sizes(0, padding=padding)
+        shares = types if shares is None else shares
+        check_sizes(0, padding=padding, shares=shares)
         self.in_channels, self.reach = in_channels, kernel - 2 * padding
-        self.types, self.dim, self.form, self.original = types, dim, form, original
+        self.types, self.dim, self.form, self.shares, self.shift = types, dim, form, shares, shift
 
         def convolution(channels: int) -> nn.Module:
             conv = nn.Conv2d(in_channels, channels, kernel, stride, padding, bias=bias)
@@ -80,6 +86,12 @@ class PrimaryCapsules(FiniteModule):
         self.pose = convolution(types * dim)
         self.activation = convolution(types) if form in ("sigmoid", "score") else None
         self.norm = nn.LayerNorm(dim) if form == "norm" else None
+        if form == "squash" and shares:
+            for name, p in self.pose.named_parameters():
+                if p.ndim == 4:
+                    nn.init.trunc_normal_(p, std=0.1, a=-0.2, b=0.2)
+                elif name.endswith("bias"):  # of the convolution, or of the batch normalisation before it
+                    nn.init.zeros_(p)
 
     def forward(self, features: Tensor) -> Routed:
         check_floating("features", features)
@@ -103,7 +115,7 @@ class PrimaryCapsules(FiniteModule):
         b, _, h, w = x.shape
         pose = x.view(b, self.types, self.dim, h, w).permute(0, 1, 3, 4, 2)  # the pose of one capsule at one place
         if self.form == "squash":
-            return Routed(squash_poses(pose, 1 / 32, 0.1) if self.original else squash_poses(pose))
+            return Routed(squash_poses(pose, 1 / (self.shares or 1), self.shift))
         if self.norm is not None:
             return Routed(layer_norm_poses(pose, self.norm.weight, self.norm.bias, self.norm.eps))
         assert self.activation is not None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +18,15 @@ def nearest(word: str, words: Iterable[str]) -> str:
     """'; did you mean X?' or nothing."""
     close = get_close_matches(word, list(words), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def import_extra(module: str, extra: str, what: str) -> Any:
+    """A module that an extra of this package brings; where it is missing, an error says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise ImportError(f"{what} needs {package} ({error}): pip install 'flashcaps[{extra}]'") from None
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:

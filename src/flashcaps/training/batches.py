@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from ..data import Dataset, Split, make_generator, to_float
+from ..data import Batch as Batch
+from ..data import Dataset, MultiMNIST, Split, make_generator, to_float
 from ..data import augment as change
 from ..data.random import draws, uniform
 from ..data.split import StoredImages
@@ -23,19 +24,6 @@ from .recipe import Augment
 
 _TABLE = 1 << 16
 AHEAD = 3  # batches of pictures on disk that are read before they are asked for
-
-
-class Batch(NamedTuple):
-    """inputs (B, ...) float; targets (B,) or (B, K); mask (B, n) of the hidden states of text.
-
-    For the decoder: chosen classes (B,) or (B, M), and the pictures it should draw of them.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    chosen: Tensor | None = None
-    pictures: Tensor | None = None
-    mask: Tensor | None = None
 
 
 class Plan(NamedTuple):
@@ -101,10 +89,8 @@ class Augmentation:
         self.flipped = 2 * bool(spec.shift) + 2 * bool(spec.crop)  # the column that decides on mirroring
         self.columns = self.flipped + spec.flip
         self.columns += 2 * bool(spec.brightness or spec.contrast) + 2 * bool(spec.cutout) + 2 * bool(spec.mixup)
-        self.columns += 4 * bool(spec.cutmix)
         if spec.mixup:  # Beta draws need rejection sampling; a table of them needs one number each
-            weight, _ = change.mixup_weights(_TABLE, spec.mixup, make_generator(seed))
-            self.table = weight.to(device)
+            self.table = change.mixup_weights(_TABLE, spec.mixup, make_generator(seed)).to(device)
 
     def __call__(self, images: Tensor, targets: Tensor, noise: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         """images (B, C, H, W) uint8, targets (B,), noise (B, columns) -> float images, targets (B,) or (B, K)."""
@@ -116,26 +102,23 @@ class Augmentation:
             return noise[:, at - n : at]
 
         if s.shift:
-            images = change.shift(images, s.shift, offsets=(take(2) * (2 * s.shift + 1)).long() - s.shift)
+            images = change.shift(images, (take(2) * (2 * s.shift + 1)).long() - s.shift)
         if s.crop:
             u = take(2)
             spare = [n + 2 * s.padding - s.crop for n in images.shape[2:]]
             offsets = torch.stack([(u[:, i] * (n + 1)).long() for i, n in enumerate(spare)], 1)
-            images = change.random_crop(images, s.crop, s.padding, offsets=offsets)
+            images = change.random_crop(images, s.crop, s.padding, offsets)
         if s.flip:
-            images = change.flip(images, mask=take(1)[:, 0] < 0.5)
+            images = change.flip(images, take(1)[:, 0] < 0.5)
         if s.brightness or s.contrast:
             low, high = s.contrast or (1.0, 1.0)
-            images = change.brightness_contrast(images, s.brightness, (low, high), amounts=take(2))
+            images = change.brightness_contrast(images, s.brightness, (low, high), take(2))
         images = to_float(images)
         if s.cutout:
-            images = change.cutout(images, s.cutout, places=take(2))
+            images = change.cutout(images, s.cutout, take(2))
         if s.mixup:
             weight, partner = self.mixing(take(2))
             images = change.mix(images, weight, partner)
-            targets = change.mix(multi_hot(targets, classes), weight, partner)
-        if s.cutmix:
-            images, weight, partner = change.cutmix(images, s.cutmix, amounts=take(4))
             targets = change.mix(multi_hot(targets, classes), weight, partner)
         return images, targets
 
@@ -217,7 +200,7 @@ class StreamedImages(ImageStream):
 class PairStream(Stream):
     """Composed images, each a new one; an epoch has as many as there are digits."""
 
-    def __init__(self, pairs: Any, share: Share, seed: int) -> None:
+    def __init__(self, pairs: MultiMNIST, share: Share, seed: int) -> None:
         super().__init__(len(pairs), share, seed)
         self.pairs = pairs
 
@@ -228,17 +211,13 @@ class PairStream(Stream):
         return Plan(index.contiguous(), index.new_zeros((self.steps, b, 0), dtype=torch.float32))
 
     def batch(self, index: Tensor, noise: Tensor) -> Batch:
-        return pair_batch(self.pairs.at(index, self.seed))
+        return self.pairs.at(index, self.seed)
 
 
 def spread(total: int, wanted: int) -> Tensor:
     """`wanted` places evenly over `total`, for sets sorted by class."""
     wanted = min(wanted, total)
     return torch.arange(wanted) * total // wanted
-
-
-def pair_batch(pair: Any) -> Batch:
-    return Batch(pair.images, pair.targets, pair.labels, pair.sources)
 
 
 class HeldImages(Held):
@@ -258,12 +237,9 @@ class HeldImages(Held):
 class HeldPairs(Held):
     """The first `count` composed images. rule: "top2" where there are always two, "threshold" where one or two."""
 
-    def __init__(self, pairs: Any, count: int, classes: int, rule: str) -> None:
+    def __init__(self, pairs: MultiMNIST, count: int, classes: int, rule: str) -> None:
         super().__init__(count, classes, rule, pairs.device)
         self.pairs = pairs
 
     def take(self, index: Tensor) -> Batch:
-        return pair_batch(self.pairs.at(index))
-
-    def some(self, count: int) -> Batch:
-        return self.take(torch.arange(min(count, self.count), device=self.device))
+        return self.pairs.at(index)

@@ -14,14 +14,13 @@ import errno
 import hashlib
 import io
 import json
+import lzma
 import os
-import re
 import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -132,14 +131,12 @@ def compress(raw: bytes) -> bytes:
     """xz of the bytes, deterministic, with a checksum."""
     if len(raw) > LIMIT:
         raise ValueError(f"weights: expected at most {LIMIT:,} bytes to compress, got {len(raw):,}; leave out {SUFFIX}")
-    lzma = _lzma()
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 3, "lp": 1, "pb": 1}]
     return lzma.compress(raw, format=lzma.FORMAT_XZ, filters=filters)
 
 
 def decompress(path: Path) -> bytes:
     """The content of a compressed file, whole and at most LIMIT bytes, or an error that names the file."""
-    lzma = _lzma()
     with path.open("rb") as stream:
         packed = stream.read(LIMIT + 1)
     decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
@@ -155,15 +152,6 @@ def decompress(path: Path) -> bytes:
         raise ValueError(f"{path}: expected nothing after the weights, found {len(decoder.unused_data):,} bytes; "
                          "the file is damaged, get it again")  # fmt: skip
     return raw
-
-
-def _lzma() -> ModuleType:
-    try:
-        import lzma
-    except ImportError:
-        raise ImportError(f"{SUFFIX} files need Python's module lzma, which this Python was built without; install "
-                          "liblzma and build it again, or take another") from None  # fmt: skip
-    return lzma
 
 
 def load(
@@ -207,71 +195,42 @@ def find_weights(name: str | os.PathLike[str], weights: str | None = None) -> Pa
     raise FileNotFoundError(f"name: {name} is neither a run folder, a weights file nor a shipped name{hint}")
 
 
+def list_states(folder: Path) -> list[Path]:
+    """state-STEP-CHECK.pt, the newest first; CHECK begins the checksum of the file."""
+    return sorted(folder.glob("state-*.pt"), key=lambda p: (len(p.name), p.name), reverse=True)
+
+
 def save_state(folder: Path, state: dict[str, Any], step: int) -> None:
-    """Writes state-STEP-CHECK.pt and its whole checksum to states.json; the state before it is kept."""
+    """Writes a state with its checksum in its name; the one before it is kept."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    content = buffer.getvalue()
-    digest = hashlib.sha256(content).hexdigest()
-    name = f"state-{step:08d}-{digest[:CHECK]}.pt"
-    write_atomic(folder / name, content)
-    known = [{"file": name, "step": step, "sha256": digest}] + [e for e in _manifest(folder) if e["step"] != step]
-    _write_manifest(folder, known[:KEPT])
-
-
-def _write_manifest(folder: Path, entries: list[dict[str, Any]]) -> None:
-    write_atomic(folder / "states.json", json.dumps(entries, indent=2) + "\n")
-    kept = {e["file"] for e in entries}
-    for old in folder.glob("state-*.pt"):
-        if old.name not in kept:
+    content, stem = buffer.getvalue(), f"state-{step:08d}-"
+    path = folder / f"{stem}{hashlib.sha256(content).hexdigest()[:CHECK]}.pt"
+    write_atomic(path, content)
+    others = [p for p in list_states(folder) if p != path]
+    kept = [p for p in others if not p.name.startswith(stem)][: KEPT - 1]
+    for old in others:
+        if old not in kept:
             old.unlink()
-
-
-def _manifest(folder: Path) -> list[dict[str, Any]]:
-    """The states in the folder, newest first; read from their names where states.json is damaged."""
-    path = folder / "states.json"
-    if not path.is_file():
-        return []
-    try:
-        entries = json.loads(path.read_bytes())
-        if not isinstance(entries, list) or not all(map(_well_formed, entries)):
-            raise ValueError("not a list of files with step and sha256")
-        return entries
-    except ValueError as error:
-        warnings.warn(f"{path} is damaged ({error}); going by the checksums in the names of the states", stacklevel=3)
-    names = (re.fullmatch(r"state-(\d+)-([0-9a-f]+)\.pt", p.name) for p in folder.glob("state-*.pt"))
-    found = [{"file": n[0], "step": int(n[1]), "sha256": n[2]} for n in names if n and len(n[2]) == CHECK]
-    return sorted(found, key=lambda e: -e["step"])
-
-
-def _well_formed(entry: Any) -> bool:
-    kinds = {"file": str, "step": int, "sha256": str}
-    return (isinstance(entry, dict) and all(isinstance(entry.get(k), kind) for k, kind in kinds.items())
-            and len(entry["sha256"]) in (CHECK, 64) and Path(entry["file"]).name == entry["file"])
 
 
 def load_state(folder: Path) -> dict[str, Any]:
     """The newest whole state of a run, on the CPU. A damaged one is named and dropped; the one before it is loaded."""
-    entries = _manifest(folder)
-    for k, entry in enumerate(entries):
-        path = folder / entry["file"]
-        content = path.read_bytes() if path.is_file() else b""
-        if hashlib.sha256(content).hexdigest().startswith(entry["sha256"]):
-            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-            if k:  # otherwise the next save would keep the damaged one and delete this
-                _write_manifest(folder, entries[k:])
-            return state
-        warnings.warn(f"{path} is damaged or gone; going back to the state before it", stacklevel=2)
+    for path in list_states(folder):
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest()[:CHECK] == path.stem[-CHECK:]:
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        warnings.warn(f"{path} is damaged; going back to the state before it", stacklevel=2)
+        path.unlink()  # otherwise the next save would keep it and delete a good one
     raise FileNotFoundError(f"--resume: no whole state in {folder}; leave --resume out to start over")
 
 
 def newest_state(folder: Path) -> str:
     """The name of the state that a resumed run would start from; "" where there is none yet."""
-    entries = _manifest(folder)
-    return entries[0]["file"] if entries else ""
+    return next((path.name for path in list_states(folder)), "")
 
 
 def forget_states(folder: Path) -> None:
     """Deletes the states of a finished run."""
-    for path in [*folder.glob("state-*.pt"), folder / "states.json"]:
-        path.unlink(missing_ok=True)
+    for path in list_states(folder):
+        path.unlink()

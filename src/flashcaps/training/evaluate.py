@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -105,6 +106,18 @@ def score_threshold(loss: str) -> float:
     return 0.0 if loss in ("bce", "cross_entropy") else 0.5
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, without gradients; the mode before comes back."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
+
+
 def forward(model: nn.Module, batch: Batch, chosen: Tensor | None = None) -> Any:
     """The model's Output for a batch of images, or of hidden states with their mask."""
     if batch.mask is not None:
@@ -128,19 +141,16 @@ def viewed(model: nn.Module, batch: Batch, mirror: bool = False, nudge: int = 0)
     return torch.stack([forward(model, batch._replace(inputs=x)).scores for x in seen]).mean(0)
 
 
-@torch.no_grad()
 def evaluate(
     model: nn.Module, held: Held, *, batch: int = 500, threshold: float = 0.5, mirror: bool = False, nudge: int = 0
 ) -> Evaluation:
     """All of `held`, in evaluation mode, counted on the device and read once. mirror, nudge: see `views`."""
     if len(held) == 0:
         raise ValueError("held: expected at least one example to evaluate on, got none")
-    training, k = model.training, held.classes
-    device = next(model.parameters()).device
+    k, device = held.classes, next(model.parameters()).device
     right, digits, found = torch.zeros(3, dtype=torch.int64, device=device).unbind()
     confusion = torch.zeros(k * k, dtype=torch.int64, device=device)
-    model.eval()
-    try:
+    with evaluating(model):
         for b in held.batches(batch):
             scores = viewed(model, b, mirror, nudge) if mirror or nudge else forward(model, b).scores
             if scores.shape[1] != k:
@@ -153,8 +163,6 @@ def evaluate(
                 present = b.targets > 0.5
                 digits += present.sum()
                 found += (answers(scores, held.rule, threshold) & present).sum()
-    finally:
-        model.train(training)
     n_right, n_digits, n_found = torch.stack([right, digits, found]).tolist()
     table = confusion.view(k, k).tolist() if held.rule == "top1" else []
     return Evaluation(len(held), len(held) - n_right, held.rule, tuple(tuple(row) for row in table), n_digits, n_found)

@@ -128,7 +128,7 @@ def diagnose(step: TrainStep, index: Tensor, noise: Tensor) -> str:
     return bad and f"statistics: {bad}, of finite batches"
 
 
-def raise_non_finite(step: TrainStep, at: int, folder: Path, resume: str) -> None:
+def raise_non_finite(step: TrainStep, at: int, folder: Path) -> None:
     """Writes nonfinite.json (step, every process's indices, cause, last good state) and raises NonFinite."""
     epoch, k = divmod(at, step.stream.steps)
     plan = step.stream.plan(epoch)
@@ -140,10 +140,9 @@ def raise_non_finite(step: TrainStep, at: int, folder: Path, resume: str) -> Non
     lr = step.rates(at).lr
     if step.workers.rank == 0:
         report = {"step": at, "epoch": epoch, "diagnosis": diagnosis, "lr": lr, "state": state,
-                  "rollbacks": step.rollbacks, "indices": [indices for _, indices in found]}
+                  "indices": [indices for _, indices in found]}
         write_atomic(folder / REPORT, json.dumps(report) + "\n")
     raise NonFinite(
         f"NaN or Inf at step {at} (learning rate {lr:g}): {diagnosis}; the step was not taken, its examples are in "
-        f"{folder / REPORT}, {good}; try a lower optimiser.lr or train.clip=1, or resume with half the rate: "
-        f"{resume} train.rollback={step.rollbacks + 1}"
+        f"{folder / REPORT}, {good}; try a lower optimiser.lr or train.clip=1"
     )

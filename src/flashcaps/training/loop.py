@@ -23,7 +23,7 @@ from .batches import Share
 from .checkpoint import load
 from .distributed import Stopped, StopSignals, Workers, join_workers, lost_workers, set_precision, was_restarted
 from .evaluate import Evaluation, evaluate_as
-from .guard import NonFinite, first_bad, raise_non_finite
+from .guard import first_bad, raise_non_finite
 from .loader import Sources, open_sources
 from .memory import batch_that_fits
 from .plots import draw_curve, draw_reconstructions
@@ -48,7 +48,6 @@ class RunOptions:
     data: str | None = None
     resume: bool = False
     fresh: bool = False
-    tensorboard: bool = False
     dev: bool = False
     recipe_name: str = ""
 
@@ -82,21 +81,10 @@ def train(recipe: Recipe, options: RunOptions = RunOptions(), progress: Progress
     run = make_run(recipe, options, workers)
     resume = workers.shared(options.resume or (was_restarted() and run.begun))
     with claimed(run, resume, options, workers):
-        rollbacks = 0
-        while True:
-            try:
-                return train_once(run, options, workers, progress, resume, rollbacks)
-            except NonFinite as fault:
-                rollbacks = 1 + workers.shared(run.rollbacks)
-                if rollbacks > recipe.train.rollback:
-                    raise
-                progress.say(f"{fault}: resuming from the last state with the learning rate times {0.5**rollbacks:g}")
-                resume = True
+        return train_once(run, options, workers, progress, resume)
 
 
-def train_once(
-    run: RunFolder, options: RunOptions, workers: Workers, progress: Progress, resume: bool, rollbacks: int
-) -> Outcome:
+def train_once(run: RunFolder, options: RunOptions, workers: Workers, progress: Progress, resume: bool) -> Outcome:
     """Everything is built, and trained from the start or the newest state to the end."""
     recipe = run.recipe
     state = workers.shared(run.newest() if resume and workers.rank == 0 else None)
@@ -115,7 +103,6 @@ def train_once(
     if recipe.train.channels_last and workers.device.type == "cuda":
         convolutions_last(model)
     step, advance = make_step(model, stream, recipe, sources.test.rule, workers)
-    step.rollbacks = run.rollbacks = rollbacks
     if workers.rank == 0:
         run.open(resume)
     at = run.restore(step, state)
@@ -147,7 +134,7 @@ def train_loop(
         if at % spec.log_every == 0 or epoch_ends:
             applied = step.guard.check()
             if applied is not None:
-                raise_non_finite(step, read_at + applied, run.path, run.resume_command)
+                raise_non_finite(step, read_at + applied, run.path)
             loss, error, _ = step.read()
             images = (at - read_at) * stream.share.batch * workers.world  # a resumed run trained on others before
             rate = images / max(run.wall_s - read_s, 1e-9)
@@ -157,12 +144,12 @@ def train_loop(
                 run.log("train", at, epoch=epoch, loss=loss, error=error, lr=lr, images_s=round(rate, 1))
             read_at, read_s = at, run.wall_s
         if epoch_ends and workers.agreed(bool(first_bad(step.model.state_dict().items()))):
-            raise_non_finite(step, at - 1, run.path, run.resume_command)
+            raise_non_finite(step, at - 1, run.path)
         if epoch_ends and ((epoch + 1) % spec.evaluate_every == 0 or at == step.total):
             try:
                 done = validate(step, sources, run, at, progress)
             except TooLarge:  # the weights diverged; the next step would have failed
-                raise_non_finite(step, at - 1, run.path, run.resume_command)
+                raise_non_finite(step, at - 1, run.path)
             read_s = run.wall_s
         asked = workers.agreed(stop.number > 0) if workers.world == 1 or read_at == at else False
         if main and at < step.total and (asked or run.save_due()):
@@ -189,7 +176,7 @@ def make_run(recipe: Recipe, options: RunOptions, workers: Workers) -> RunFolder
     flags = {"--seed": seed, "--device": options.device, "--out": options.out, "--data": options.data}
     for flag, value in flags.items():
         command += [] if value in (None, "auto") else [flag, str(value)]
-    return RunFolder(path, recipe, command, tensorboard=options.tensorboard and workers.rank == 0)
+    return RunFolder(path, recipe, command)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import os
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -61,10 +60,7 @@ def memory_free(device: torch.device) -> int | None:
         return torch.cuda.mem_get_info(device)[0]
     with suppress(OSError, StopIteration), Path("/proc/meminfo").open() as lines:  # counts the file cache as free
         return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) * 1024
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
+    return None
 
 
 def memory_warning(recipe: Recipe, device: torch.device, free: int | None = None) -> str | None:

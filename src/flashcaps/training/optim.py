@@ -30,7 +30,8 @@ class Rates(NamedTuple):
 def scheduled(spec: Schedule, lr: float, step: int, total: int, per_epoch: int) -> Rates:
     """The rates of a step, counted from 0, of `total` in the run and `per_epoch` in an epoch."""
     if spec.kind == "exponential":
-        return Rates(lr * spec.factor ** (step // spec.every))
+        times = step / spec.every if spec.smooth else step // spec.every
+        return Rates(max(lr * spec.factor**times, spec.floor))
     if spec.kind == "steps":
         return Rates(lr * spec.factor ** sum(step >= m * per_epoch for m in spec.milestones))
     warm = spec.warmup * total
@@ -143,11 +144,15 @@ def orthogonalise(x: Tensor) -> Tensor:
     return y if wide else y.mT
 
 
-def matrix(x: Tensor, like: Tensor) -> Tensor:
-    """x as (outputs, all others), the others in the order that `like` has in memory: of a weight, always a view."""
-    if like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last):
-        x = x.permute(0, 2, 3, 1)
-    return x.flatten(1)
+def outputs_first(x: Tensor, like: Tensor, transforms: bool) -> Tensor:
+    """A view of x, the weight `like` or its gradient: axes of outputs before those of inputs, by their order in memory.
+
+    transforms: those of capsules (J, d, G, h) map the numbers of all children to those of all parents: (J, h, d, G).
+    """
+    if transforms:
+        return x.permute(0, 3, 1, 2)
+    channels_last = like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last)
+    return x.permute(0, 2, 3, 1) if channels_last else x
 
 
 class Muon(torch.optim.Optimizer):
@@ -156,7 +161,8 @@ class Muon(torch.optim.Optimizer):
     m = mu m + (1 - mu) g,   x = (1 - mu) g + mu m,   p = (1 - lr decay) p - lr 0.2 sqrt(max(rows, columns)) U V^T
 
     for x = U S V^T, so that a step moves each entry about as far as one of AdamW (Liu et al. 2025), which updates the
-    parameters that are no matrices. A weight of more axes is a matrix of its first axis, the outputs, by all others.
+    parameters that are no matrices. A weight of more axes is a matrix of its first axis, the outputs, by all others;
+    `transforms`, weights (J, d, G, h) of capsule layers among the parameters, are matrices (J h) x (d G) of their map.
     Matrices of one shape are stacked, so that a step takes few launches; the state of the first holds all momenta.
     """
 
@@ -168,10 +174,13 @@ class Muon(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.1,
+        transforms: Iterable[nn.Parameter] = (),
     ) -> None:
-        params = list(params)
-        kinds = {True: [p for p in params if p.ndim > 1], False: [p for p in params if p.ndim < 2]}
-        groups = [{"params": found, "matrices": kind} for kind, found in kinds.items() if found]
+        kinds: dict[str, list[nn.Parameter]] = {"matrices": [], "vectors": [], "transforms": []}
+        maps = set(transforms)
+        for p in params:
+            kinds["transforms" if p in maps else "matrices" if p.ndim > 1 else "vectors"].append(p)
+        groups = [{"params": found, "kind": kind} for kind, found in kinds.items() if found]
         super().__init__(groups, {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "decay": weight_decay})
 
     found_inf: Tensor | None = None
@@ -181,33 +190,38 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if params:
-                (self._matrices if group["matrices"] else self._rest)(group, params)
+                (self._vectors if group["kind"] == "vectors" else self._matrices)(group, params)
 
     def _matrices(self, group: dict[str, Any], params: list[Tensor]) -> None:
         lr = torch.as_tensor(group["lr"], dtype=torch.float32, device=params[0].device)
         if self.found_inf is not None:
             lr = torch.where(self.found_inf > 0, 0.0, lr)
+        transforms = group["kind"] == "transforms"
         alike: dict[tuple[int, int], list[Tensor]] = {}
         for p in params:
-            alike.setdefault((p.shape[0], p.numel() // p.shape[0]), []).append(p)
-        weights = [matrix(p, p) for ps in alike.values() for p in ps]
-        steps = [s for shape, ps in alike.items() for s in self._steps(shape, ps, group["momentum"], lr).unbind()]
+            rows = p.shape[0] * p.shape[3] if transforms else p.shape[0]
+            alike.setdefault((rows, p.numel() // rows), []).append(p)
+        weights, steps = [], []
+        for shape, ps in alike.items():
+            g = [outputs_first(p.grad, p, transforms).reshape(shape) for p in ps if p.grad is not None]
+            views = [outputs_first(p, p, transforms) for p in ps]
+            moves = self._steps(self.state[ps[0]], torch.stack(g), group["momentum"], lr)
+            weights += views
+            steps += [move.view(view.shape) for move, view in zip(moves, views, strict=True)]
         if group["decay"]:
             torch._foreach_mul_(weights, 1 - lr * group["decay"])
         torch._foreach_add_(weights, steps)
 
-    def _steps(self, shape: tuple[int, int], params: list[Tensor], mu: float, lr: Tensor) -> Tensor:
-        """Steps (n, rows, columns) of n weights of one shape."""
-        g = torch.stack([matrix(p.grad, p) for p in params if p.grad is not None])
-        state = self.state[params[0]]
+    def _steps(self, state: dict[str, Tensor], g: Tensor, mu: float, lr: Tensor) -> Tensor:
+        """Steps (n, rows, columns) of n matrices of one shape, by their gradients."""
         if not state:
             state["m"] = torch.zeros_like(g)
         m = state["m"]
         (g,) = unless_found(self.found_inf, [g], [m])
         m.lerp_(g, 1 - mu)
-        return orthogonalise(torch.lerp(g, m, mu)).float() * (-0.2 * max(shape) ** 0.5 * lr)
+        return orthogonalise(torch.lerp(g, m, mu)).float() * (-0.2 * max(g.shape[1:]) ** 0.5 * lr)
 
-    def _rest(self, group: dict[str, Any], params: list[Tensor]) -> None:
+    def _vectors(self, group: dict[str, Any], params: list[Tensor]) -> None:
         m, v, t = moments(self.state, params)
         (b1, b2), grads = group["betas"], [p.grad for p in params if p.grad is not None]
         adamw(
@@ -216,8 +230,13 @@ class Muon(torch.optim.Optimizer):
         )  # fmt: skip
 
 
-def make_optimiser(params: Iterable[nn.Parameter], spec: Optimiser, device: torch.device) -> torch.optim.Optimizer:
-    """Fused where torch has it. On CUDA the learning rate is a device tensor and the step can be captured."""
+def make_optimiser(
+    params: Iterable[nn.Parameter], spec: Optimiser, device: torch.device, transforms: Iterable[nn.Parameter] = ()
+) -> torch.optim.Optimizer:
+    """Fused where torch has it. On CUDA the learning rate is a device tensor and the step can be captured.
+
+    transforms: the weights of capsule layers, for `optimiser.transforms`.
+    """
     params = [p for p in params if p.requires_grad]
     cuda = device.type == "cuda"
     lr: Any = torch.tensor(spec.lr, device=device) if cuda else spec.lr
@@ -225,7 +244,8 @@ def make_optimiser(params: Iterable[nn.Parameter], spec: Optimiser, device: torc
         beta1: Any = torch.tensor(spec.betas[0], device=device) if cuda else spec.betas[0]
         return RAdam(params, lr, (beta1, spec.betas[1]), spec.eps, spec.weight_decay)
     if spec.kind == "muon":
-        return Muon(params, lr, spec.momentum, spec.betas, spec.eps, spec.weight_decay)
+        maps = transforms if spec.transforms else ()
+        return Muon(params, lr, spec.momentum, spec.betas, spec.eps, spec.weight_decay, maps)
     if spec.kind == "sgd":
         return torch.optim.SGD(params, lr, momentum=spec.momentum, weight_decay=spec.weight_decay,
                                nesterov=spec.nesterov, fused=True)

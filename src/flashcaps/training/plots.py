@@ -7,10 +7,9 @@ import io
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from .batches import Held
 from .checkpoint import write_atomic
+from .evaluate import evaluating
 
 COLUMNS = ("kind", "step", "epoch", "seconds", "loss", "error", "lr", "images_s", "split")
 
@@ -57,23 +56,18 @@ def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
     return ""
 
 
-@torch.no_grad()
 def draw_reconstructions(folder: Path, model: Any, held: Held, count: int = 12) -> None:
     """reconstructions.png: test images above what the decoder draws from the predicted class capsule."""
     plt = _pyplot()
     if getattr(model, "decoder", None) is None or plt is None:
         return
-    training = model.training
-    model.eval()
     batch = held.some(count)
-    routed = model(batch.inputs).routed
-    rows = [batch.inputs]
-    if batch.targets.ndim == 1:
-        rows.append(model.reconstruct(routed))
-    else:
-        two = model(batch.inputs).scores.topk(2, 1).indices
-        rows += list(model.reconstruct(routed, two).unbind(1))
-    model.train(training)
+    with evaluating(model):
+        output, rows = model(batch.inputs), [batch.inputs]
+        if batch.targets.ndim == 1:
+            rows.append(model.reconstruct(output.routed))
+        else:
+            rows += list(model.reconstruct(output.routed, output.scores.topk(2, 1).indices).unbind(1))
     figure, axes = plt.subplots(len(rows), count, figsize=(count, len(rows) + 0.2), layout="constrained", squeeze=False)
     for row, images in zip(axes, rows, strict=True):
         for ax, image in zip(row, images.float().cpu(), strict=False):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..nn.capsules import DenseCapsules
 from .batches import Batch
-from .evaluate import forward
+from .evaluate import evaluating, forward
 
 ITERATIONS = 6
 IMAGES = 16
@@ -32,13 +32,8 @@ def has_routing_logits(model: Any) -> bool:
 def probe_logits(model: Any, batch: Batch, iterations: int = ITERATIONS) -> list[float]:
     """`logit_change` on the first images of a batch. Weights, statistics and random numbers do not change."""
     first = batch._replace(**{name: x[:IMAGES] for name, x in batch._asdict().items() if x is not None})
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            return [float(f"{x:.6g}") for x in logit_change(model, first, iterations).tolist()]
-    finally:
-        model.train(training)
+    with evaluating(model):
+        return [float(f"{x:.6g}") for x in logit_change(model, first, iterations).tolist()]
 
 
 def logit_change(model: Any, batch: Batch, iterations: int) -> Tensor:

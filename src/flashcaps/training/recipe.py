@@ -35,7 +35,8 @@ BELOW_1 = math.nextafter(1.0, 0.0)
 LARGEST = 2**31 - 1
 
 # Fields that recipes had once and stored recipes still hold; at these values they changed nothing.
-RETIRED = {"optimiser.sharpness": 0.0, "schedule.staircase": True, "schedule.end_lr": 0.0}
+RETIRED = {"optimiser.sharpness": 0.0, "schedule.staircase": True, "schedule.end_lr": 0.0, "augment.cutmix": 0.0,
+           "train.rollback": 0}  # fmt: skip
 
 
 def number(default: Any, least: float, most: float) -> Any:
@@ -78,8 +79,7 @@ class Augment:
     """shift: pixels each way. crop: side, of the image padded by `padding`; evaluation takes the centre.
 
     alternate: flip mirrors each image in every second epoch, half of them in even and half in odd ones, so that both
-    forms are seen equally often. cutout: side of a square that is blanked. cutmix: the probability that a box of
-    another image is pasted in, its label mixed in with the box's area.
+    forms are seen equally often. cutout: side of a square that is blanked.
     """
 
     shift: int = number(0, 0, 4096)
@@ -91,7 +91,6 @@ class Augment:
     contrast: tuple[float, ...] = number((), 0, 1000)
     cutout: int = number(0, 0, 4096)
     mixup: float = number(0.0, 0, 1000)
-    cutmix: float = number(0.0, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,10 @@ class Loss:
 
 @dataclass(frozen=True)
 class Optimiser:
-    """momentum belongs to sgd and muon; betas and eps to all but sgd."""
+    """momentum belongs to sgd and muon; betas and eps to all but sgd.
+
+    transforms: muon takes a capsule layer's weight (J, d, G, h) as the matrix of its map, (J h) x (d G).
+    """
 
     kind: Literal["adam", "adamw", "sgd", "radam", "muon"] = "adam"
     lr: float = number(1e-3, 0, 1e6)
@@ -118,20 +120,23 @@ class Optimiser:
     weight_decay: float = number(0.0, 0, 1e3)
     momentum: float = number(0.0, 0, BELOW_1)
     nesterov: bool = False
+    transforms: bool = False
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Of the learning rate, starting from the optimiser's lr.
 
-    exponential: times `factor` every `every` steps. steps: times `factor` at the epochs `milestones`. one_cycle: linear
-    from `start_lr` to lr over the share `warmup` of the run, cosine back to it; `momentum` goes from its first to its
-    second value and back. cosine: linear warm-up, then cosine to 0.
+    exponential: times `factor` every `every` steps, in stairs or `smooth`, down to `floor`. steps: times `factor` at
+    the epochs `milestones`. one_cycle: linear from `start_lr` to lr over the share `warmup` of the run, cosine back to
+    it; `momentum` goes from its first to its second value and back. cosine: linear warm-up, then cosine to 0.
     """
 
     kind: Literal["constant", "exponential", "steps", "one_cycle", "cosine"] = "constant"
     factor: float = number(0.96, 0, 1e3)
     every: int = number(2000, 1, LARGEST)
+    smooth: bool = False
+    floor: float = number(0.0, 0, 1e6)
     milestones: tuple[int, ...] = number((), 0, LARGEST)
     warmup: float = number(0.0, 0, 1)
     start_lr: float = number(0.0, 0, 1e6)
@@ -148,8 +153,7 @@ class Train:
     stop_error: end as soon as the error on validation data, in percent, is at most this. mirror: evaluation sees every
     image and its mirror image, nudge: and moved by so many pixels along each diagonal, and takes their mean score.
     save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on one GPU.
-    channels_last: the memory order of convolutions on a GPU. rollback: how often, after NaN or Inf, a run goes back
-    to its last state and on with half the learning rate (at most 3; 0: it stops at once).
+    channels_last: the memory order of convolutions on a GPU.
     """
 
     epochs: int = number(10, 1, 10**6)
@@ -170,7 +174,6 @@ class Train:
     nudge: int = number(0, 0, 16)
     log_every: int = number(50, 1, LARGEST)
     save_seconds: float = number(120.0, 0, 1e9)
-    rollback: int = number(0, 0, 3)
 
 
 @dataclass(frozen=True)
@@ -228,6 +231,8 @@ class Recipe:
              train.accumulate),
             ("schedule.momentum", momentum and not two_values, "two values and optimiser.kind='radam'",
              f"{momentum} and {kind!r}"),
+            ("optimiser.transforms", self.optimiser.transforms and kind != "muon", "optimiser.kind='muon' beside it",
+             repr(kind)),
             ("loss.label_smoothing", self.loss.label_smoothing and self.loss.kind != "cross_entropy",
              "loss.kind='cross_entropy' beside it", repr(self.loss.kind)),
             ("augment.padding", augment.padding and not augment.crop,

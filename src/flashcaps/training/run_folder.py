@@ -18,16 +18,15 @@ import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
-from .checkpoint import forget_states, load_state, room_for, save_state, save_weights, write_atomic
+from .checkpoint import forget_states, load_state, newest_state, room_for, save_state, save_weights, write_atomic
 from .guard import REPORT, first_bad
 from .recipe import SECTIONS, Recipe
 from .step import TrainStep
 
 LOCK = "run.lock"
-WRITTEN = ("config.json", "resume.txt", "metrics.jsonl", "result.json", REPORT, "states.json", "state-*.pt",
-           "best.safetensors", "last.safetensors", "ema.safetensors", "curve.csv", "curve.png", "reconstructions.png",
-           "tensorboard/events.out.tfevents.*")  # fmt: skip
-MAY_CHANGE = ("train.rollback", "train.save_seconds", "train.log_every")  # on resuming: no number depends on them
+WRITTEN = ("config.json", "resume.txt", "metrics.jsonl", "result.json", REPORT, "state-*.pt", "best.safetensors",
+           "last.safetensors", "ema.safetensors", "curve.csv", "curve.png", "reconstructions.png")  # fmt: skip
+MAY_CHANGE = ("train.save_seconds", "train.log_every")  # on resuming: no number depends on them
 
 
 def variant(recipe: Recipe) -> str:
@@ -55,15 +54,12 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 class RunFolder:
     """Writes a run's files: metrics at once, weights and states whole or not at all."""
 
-    def __init__(self, path: Path, recipe: Recipe, command: list[str], *, tensorboard: bool = False) -> None:
+    def __init__(self, path: Path, recipe: Recipe, command: list[str]) -> None:
         self.path, self.recipe, self.command = path, recipe, command
         self.best: dict[str, Any] = {}  # error and epoch of the weights in best.safetensors
-        self.rollbacks = 0
         self.class_names: tuple[str, ...] = ()  # of the data; stored with the weights
         self.seconds = 0.0  # trained before this process
         self.started = self.saved = time.monotonic()
-        self.board: Any = None
-        self.tensorboard = tensorboard
         self.lock = FileLock(path / LOCK)
 
     @property
@@ -87,7 +83,7 @@ class RunFolder:
         except Timeout:
             raise FileExistsError(f"{self.path} is in use by another process, which holds {self.path / LOCK}; wait for "
                                   "it to end, or choose another folder with --out") from None
-        if (self.path / "states.json").is_file() and not resume and not fresh:
+        if newest_state(self.path) and not resume and not fresh:
             raise FileExistsError(f"{self.path} holds an unfinished run; continue it with --resume, start over with "
                                   "--fresh, or choose another folder with --out")
         if (self.path / "config.json").is_file():
@@ -103,9 +99,9 @@ class RunFolder:
 
     def newest(self) -> dict[str, Any] | None:
         """The state to resume from; None where the run was killed before it saved one and starts over."""
-        if self.begun and not (self.path / "states.json").is_file():
+        if self.begun and not newest_state(self.path):
             return None
-        if (self.path / "result.json").is_file() and not (self.path / "states.json").is_file():
+        if (self.path / "result.json").is_file() and not newest_state(self.path):
             raise FileExistsError(f"--resume: the run in {self.path} is finished; its result is in result.json. "
                                   "Without --resume it is trained again in the same folder")
         return load_state(self.path)
@@ -117,10 +113,6 @@ class RunFolder:
                 old.unlink()
         write_atomic(self.path / "config.json", self.recipe.to_json())
         write_atomic(self.path / "resume.txt", f"{self.resume_command}\n")
-        if self.tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.board = SummaryWriter(str(self.path / "tensorboard"))
 
     def _check_config(self, resume: bool) -> None:
         """Raises where the config.json in the folder is another program's, or a resumed run's has other values."""
@@ -144,10 +136,6 @@ class RunFolder:
         with room_for(path, len(line)), path.open("ab", buffering=0) as out:
             if out.write(line) < len(line):
                 raise OSError(errno.ENOSPC, "")
-        if self.board is not None:
-            for key, value in values.items():
-                if isinstance(value, int | float):
-                    self.board.add_scalar(f"{kind}/{key}", value, step)
 
     def weights(self, which: str, model: nn.Module, step: int) -> None:
         named = {"class_names": list(self.class_names)} if self.class_names else {}
@@ -165,7 +153,7 @@ class RunFolder:
         cuda = torch.cuda.get_rng_state(step.workers.device) if step.workers.device.type == "cuda" else None
         images = step.stream.share.batch * step.workers.world
         state = {"at": at, "step": step.state_dict(), "best": self.best, "seconds": self.wall_s, "images": images,
-                 "rollbacks": step.rollbacks, "random": torch.get_rng_state(), "random_cuda": cuda}
+                 "random": torch.get_rng_state(), "random_cuda": cuda}
         save_state(self.path, state, at)
         self.saved = time.monotonic()
 
@@ -177,7 +165,6 @@ class RunFolder:
         self.best, at, workers = {}, 0, step.workers
         if state is not None:
             step.load_state_dict(state["step"])
-            step.rollbacks = self.rollbacks = max(self.rollbacks, state.get("rollbacks", 0))
             self.best, self.seconds, at = state["best"], state["seconds"], state["at"]
             self.started = time.monotonic()
             if workers.rank > 0:
@@ -194,5 +181,3 @@ class RunFolder:
     def finish(self, result: dict[str, Any]) -> None:
         write_atomic(self.path / "result.json", json.dumps(result, indent=2) + "\n")
         forget_states(self.path)
-        if self.board is not None:
-            self.board.close()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..nn import losses
+from ..nn.capsules import CapsuleLayer
 from ..nn.coefficients import ascend_together, coefficient_slopes, discriminative_layers
 from .batches import Batch, Stream
 from .distributed import Workers
@@ -43,11 +44,8 @@ def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor) -> Tensor:
 class TrainStep:
     """Everything a step changes. Nothing in `advance` waits for the device; `read` does.
 
-    totals: sum of the loss over images, wrong answers, images, since they were last read. rollbacks: how often the
-    run went back to an earlier state; each halves the learning rate.
+    totals: sum of the loss over images, wrong answers, images, since they were last read.
     """
-
-    rollbacks = 0
 
     def __init__(self, model: nn.Module, stream: Stream, recipe: Recipe, rule: str, workers: Workers) -> None:
         self.model, self.stream, self.recipe, self.rule, self.workers = model, stream, recipe, rule, workers
@@ -57,7 +55,8 @@ class TrainStep:
         self.total = spec.steps or spec.epochs * stream.steps
         self.network: Any = torch.compile(model) if spec.compile else model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device)
+        transforms = [m.weight for m in model.modules() if isinstance(m, CapsuleLayer)]
+        self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device, transforms)
         self.average = Average(model, spec.ema) if spec.ema else None
         self.guard = Guard(self.optimiser, [m.get_buffer("coefficients") for m in discriminative_layers(model)], device)
         self.margin = torch.zeros((), device=device)
@@ -79,8 +78,7 @@ class TrainStep:
             self.margin.fill_(losses.spread_margin(step / self.total) if linear else losses.spread_margin_by_step(step))
 
     def rates(self, step: int) -> Rates:
-        rates = scheduled(self.recipe.schedule, self.recipe.optimiser.lr, step, self.total, self.stream.steps)
-        return rates._replace(lr=rates.lr * 0.5**self.rollbacks)
+        return scheduled(self.recipe.schedule, self.recipe.optimiser.lr, step, self.total, self.stream.steps)
 
     def advance(self, index: Tensor, noise: Tensor) -> None:
         """index (B,), noise (B, columns): the whole step, in `accumulate` parts."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..data import Split
 from ..data.augment import mix
 from ..nn.losses import multi_hot
+from ..routing.checks import import_extra
 from .batches import Batch, Held, Share, ShuffledStream
 from .memory import SPARE, in_bytes, memory_free, release
 from .recipe import Augment
@@ -29,16 +30,13 @@ class Transformer:
     """A pretrained transformer by folder or name, found offline, its weights frozen."""
 
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
-        try:
-            from transformers import AutoModel, AutoTokenizer
-            from transformers.utils import logging
-        except ImportError as error:
-            raise ImportError(f"text needs transformers ({error}): pip install 'flashcaps[text]'") from None
+        transformers = import_extra("transformers", "text", "text")
+        logging = import_extra("transformers.utils.logging", "text", "text")
         bars = logging.is_progress_bar_enabled()
         logging.disable_progress_bar()
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(name, local_files_only=True)
-            self.model: Any = AutoModel.from_pretrained(name, local_files_only=True)
+            self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name, local_files_only=True)
+            self.model: Any = transformers.AutoModel.from_pretrained(name, local_files_only=True)
         except (OSError, ValueError) as error:
             raise FileNotFoundError(
                 f"data.transformer: {name!r} is not a transformer on this machine ({str(error).splitlines()[0]}); "

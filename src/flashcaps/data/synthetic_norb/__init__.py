@@ -15,9 +15,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save_file
 from torch import Tensor
 
-from ..files import Root, data_root
+from ..files import Root, data_root, note_sums, read_checked
 from ..norb import AZIMUTHS, ELEVATIONS, Indices, check_held_out, chosen_steps, hold_out_views
 from ..random import draws
 from ..split import Dataset, Split
@@ -50,12 +52,12 @@ def synthetic_norb(root: Root = None, *, seed: int = 0, size: int = 96, azimuths
     options = {"version": RENDERER_VERSION, "seed": seed, "size": size, **chosen}
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]  # for the chosen steps
     path = data_root(root) / "synthetic_norb" / f"v{RENDERER_VERSION}-seed{seed}-{size}px-{digest}.safetensors"
-    tensors = _load(path, options) if cache else None
+    tensors = _load(path) if cache else None
     if tensors is None:
         grid = torch.cartesian_prod(*map(torch.tensor, chosen.values())).view(-1, 3).T  # (3, V), lighting fastest
         tensors = _render_all(seed, size, grid, device)
         if cache:
-            _save(path, tensors, options)
+            _save(path, tensors)
     train, test = (Split(tensors[f"{name}.images"], tensors[f"{name}.labels"],
                          {key: tensors[f"{name}.{key}"] for key in INFO}) for name in ("train", "test"))
     names = tuple(CATEGORIES)
@@ -90,41 +92,21 @@ def _render_all(seed: int, size: int, grid: Tensor, device: torch.device | str) 
     return tensors
 
 
-def _made(tensors: dict[str, Tensor], options: dict[str, object]) -> str:
-    """The metadata of a cache file: the options, and a checksum of all tensors."""
-    sha = hashlib.sha256()
-    for name in sorted(tensors):
-        sha.update(f"{name}{tuple(tensors[name].shape)}{tensors[name].dtype}".encode())
-        sha.update(tensors[name].contiguous().numpy().data.cast("B"))
-    return json.dumps({**options, "sha256": sha.hexdigest()}, sort_keys=True)
-
-
-def _save(path: Path, tensors: dict[str, Tensor], options: dict[str, object]) -> None:
-    from safetensors.torch import save_file
-
+def _save(path: Path, tensors: dict[str, Tensor]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")  # takes the file's place only once it is whole
     try:
-        save_file(tensors, temporary, {"made": _made(tensors, options)})
+        save_file(tensors, temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+    note_sums(path.parent, [path])
 
 
-def _load(path: Path, options: dict[str, object]) -> dict[str, Tensor] | None:
+def _load(path: Path) -> dict[str, Tensor] | None:
     """The cached tensors; None where there are none, with a warning where the file is damaged."""
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        return None
     try:
-        with safe_open(path, "pt") as file:
-            metadata, names = file.metadata() or {}, list(file.keys())
-            tensors = {name: file.get_tensor(name) for name in names}
-        if metadata.get("made") == _made(tensors, options):
-            return tensors
-        problem = "its options or its checksum do not match"
-    except (SafetensorError, OSError) as error:
-        problem = str(error)
-    warnings.warn(f"{path}: damaged cache file ({problem}); rendering again", stacklevel=3)
-    return None
+        return load(read_checked(path)) if path.is_file() else None
+    except (ValueError, SafetensorError) as error:
+        warnings.warn(f"{path}: damaged cache file ({error}); rendering again", stacklevel=3)
+        return None
