@@ -30,7 +30,8 @@ HEADER = """# Results
 
 Made by `make results` from the files under `runs/`; no number is typed by hand. Percent on the test set;
 where several seeds were run, their mean, standard deviation and number, and otherwise the 95 % interval of the one.
-"Beside": the device was shared with other work meanwhile, so the time says little.
+"Beside": the device was shared with other work meanwhile, so the time says little. †: the network or its recipe has
+changed since the commit in the run's file, where `earlier` says how it was.
 """
 GOALS = """
 ## Goals

@@ -65,14 +65,15 @@ def score(runs: Group) -> float:
 
 
 def value_in_words(runs: Group) -> str:
-    """The mean over seeds with its deviation, or the one value with its interval."""
+    """The mean over seeds with its deviation, or the one value with its interval; † of an earlier form of the recipe."""
     values = [r["value"] for r in runs]
     if len(values) > 1:
         text = f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f} ({len(values)} seeds)"
     else:
         low, high = runs[0]["interval"]
         text = f"{values[0]:.2f} ({low:.2f} to {high:.2f})"
-    return text if runs[0]["split"] == "test" else f"{text}, best test epoch"
+    text = text if runs[0]["split"] == "test" else f"{text}, best test epoch"
+    return f"{text} †" if any("earlier" in run for run in runs) else text
 
 
 def training_time(runs: Group) -> str:

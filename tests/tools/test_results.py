@@ -105,14 +105,15 @@ def test_a_number_on_other_data_is_told_and_not_compared_with(tmp_path: Path, da
     assert f"| 13.5 % error on smallNORB |  | 12.00 (11.90 to 12.10) | {reached} |" in make_table(tmp_path / "results")
 
 
-def test_a_shared_device_is_told(folder: Path) -> None:
+@pytest.mark.parametrize(("said", "mark"), [("beside", "(beside) |"), ("earlier", " † |")])
+def test_a_shared_device_and_a_recipe_that_has_changed_are_told(folder: Path, said: str, mark: str) -> None:
     path = folder / "runs" / "attention_simple_cifar10" / "default-0.json"
     before = make_table(folder)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"beside": "3 trainings"}))
-    told = [line for line in make_table(folder).splitlines() if "(beside) |" in line]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {said: "3 trainings"}))
+    told = [line for line in make_table(folder).splitlines() if mark in line]
     assert len(told) == 1
     assert "attention_simple_cifar10" in told[0]
-    assert "(beside)" not in before
+    assert mark not in before
 
 
 def test_only_a_finished_run_is_added(folder: Path, tmp_path: Path) -> None:
