@@ -1,12 +1,12 @@
 """`attend` on a CUDA device: right, reproducible, and how fast. One command:
 
-    python -m benchmarks.attend_gpu [--save FILE] [--precisions fp32,bf16] [--variants] [--matrix] [--plain]
+    python -m benchmarks.attend_gpu [--save FILE] [--precisions fp32,bf16] [--variants] [--matrix]
 
 Each workload is checked against explicit votes in float64 (output and every gradient, as ||x - y|| / ||y||) and run
 twice for equal bits; then forward + backward is captured in a graph and its replays are timed (median, device
 events, two input sets in turn). The floor is the larger of bytes over bandwidth (each input read and each output
-written once per pass that needs it) and products over the TF32 or bf16 rate. --variants times each kernel with other
-blocks side by side, --matrix the matrix form, too. --plain times only the products of equal couplings (`plain_gpu`).
+written once per pass that needs it) and products over the TF32 or bf16 rate. --variants times the layers with other
+blocks and numbers of programs, each in a process of its own, --matrix the matrix form, too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -26,9 +28,10 @@ from flashcaps.kernels.attend import launch, plan
 from flashcaps.kernels.attend.matrix import Attend
 from flashcaps.kernels.attend.triton import TritonAttend, dynamic_poses
 from flashcaps.kernels.votes import Votes
+from flashcaps.routing.dynamic import dynamic_routing
 from flashcaps.routing.math import squash
 
-from . import plain_gpu, provenance
+from . import provenance
 
 BANDWIDTH = 4.3e12  # bytes / s, device to device copy of an H200
 RATE = {"fp32": 380e12, "bf16": 790e12, "ieee": 60e12, "tf32x3": 127e12}  # operations / s; ieee: without matrix units
@@ -52,11 +55,18 @@ WORKLOADS = [
     Workload("2048x8 -> 100x16, 3 it., B 128", plan.Sizes(128, 2048, 100, 1, 8, 16), 3, ("fp32", "bf16")),
     Workload("attention 288x4x4 -> 32x4x4, B 6272", plan.Sizes(6272, 288, 32, 4, 4, 4), 0, ("fp32", "bf16")),
 ]
-SWEPT = (0, 2, 3)  # workloads of --variants
-KERNELS = tuple(plan.BLOCKS)
-VARIANTS: list[dict[str, plan.Block]] = [
-    dict.fromkeys(KERNELS, plan.Block(*block)) for block in [(64, 64, 4), (32, 64, 2), (64, 64, 2), (64, 64, 8)]
-]
+DYNAMIC = 3  # of them, first, which are timed in variants
+# Names of `plan` and what they are in a variant; each is a row beside what the plan has.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "as planned": {},
+    "forward 64 x 64, three at a time": {
+        name: {**getattr(plan, name), "forward": plan.Block(64, 64, 4, 3, 168)} for name in ("BLOCKS", "LONG")
+    },
+    "backward as for few parents": {"MANY_PARENTS": 1 << 30},
+    "backward as for many": {"MANY_PARENTS": 0},
+    "132 finish": {"FINISHERS": 132},
+    "uniform, 4 warps": {"FEW_ROWS": plan.FEW_ROWS._replace(warps=4)},
+}  # fmt: skip
 
 
 def set_precision(precision: str) -> None:
@@ -97,28 +107,36 @@ def matrix(iterations: int) -> Callable[..., Tensor]:
     return run
 
 
-def explicit(u: Tensor, weight: Tensor, query: Tensor) -> Tensor:
-    v = Votes(u, weight).explicit()
-    return torch.einsum("bij,bijd->bjd", torch.einsum("bijd,bjd->bij", v, query).softmax(-1), v)
+def explicit(iterations: int) -> Callable[..., Tensor]:
+    """The same on explicit votes."""
+
+    def run(u: Tensor, weight: Tensor, query: Tensor) -> Tensor:
+        v = Votes(u, weight).explicit()
+        if iterations:
+            return dynamic_routing(v, iterations=iterations).pose
+        return torch.einsum("bij,bijd->bjd", torch.einsum("bijd,bjd->bij", v, query).softmax(-1), v)
+
+    return run
 
 
 def gradients(run: Callable[..., Tensor], inputs: list[Tensor], grad: Tensor) -> list[Tensor]:
+    """The output, and the gradient of each input that it depends on."""
     out = run(*inputs)
-    return [out.detach(), *torch.autograd.grad(out, inputs, grad.to(out.dtype))]
+    found = torch.autograd.grad(out, inputs, grad.to(out.dtype), allow_unused=True)
+    return [out.detach(), *(x for x in found if x is not None)]
 
 
-def check(n: plan.Sizes, dtype: torch.dtype) -> dict[str, Any]:
-    """Relative errors of one step, and whether two runs give the same bits."""
-    n = n._replace(b=min(n.b, 1001))
-    inputs = draw(n, dtype)
+def check(n: plan.Sizes, iterations: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Relative errors of the layer, and whether two runs give the same bits."""
+    n = n._replace(b=min(n.b, 1001 if iterations == 0 else 17))
+    inputs, run = draw(n, dtype), layer(iterations)
     grad = torch.randn(n.b, n.j, n.c * n.h, device="cuda").to(dtype)
-    step = layer(0)
-    actual, again = gradients(step, inputs, grad), gradients(step, inputs, grad)
+    actual, again = gradients(run, inputs, grad), gradients(run, inputs, grad)
     double = [x.detach().double().requires_grad_() for x in inputs]
-    expected = gradients(explicit, double, grad.double())
+    expected = gradients(explicit(iterations), double, grad.double())
     far = [float((x.double() - y).norm() / y.norm()) for x, y in zip(actual, expected, strict=True)]
     same = all(torch.equal(x, y) for x, y in zip(actual, again, strict=True))
-    return {**dict(zip(ERRORS, far, strict=True)), "same_bits": same}
+    return {**dict(zip(ERRORS, far, strict=False)), "same_bits": same}
 
 
 def time_graph(run: Callable[..., Tensor], n: plan.Sizes, iterations: int, dtype: torch.dtype) -> tuple[float, float]:
@@ -179,30 +197,12 @@ def floor_ms(work: Workload, precision: str) -> float:
     return 1e3 * max(operations / RATE[precision], moved / BANDWIDTH)
 
 
-def warm(index: int, precisions: tuple[str, ...]) -> None:
-    """Compile what one workload needs under one choice of blocks, so that compilers run side by side."""
-    rest = index - len(WORKLOADS)
-    choice, work = (0, WORKLOADS[index]) if rest < 0 else (rest // len(SWEPT) + 1, WORKLOADS[SWEPT[rest % len(SWEPT)]])
-    plan.BLOCKS.update(VARIANTS[choice - 1] if choice else {})
-    for precision in [p for p in work.precisions if p in precisions]:
-        set_precision(precision)
-        n = work.sizes
-        grad = torch.randn(n.b, n.j, n.c * n.h, device="cuda").to(DTYPE[precision])
-        try:
-            for iterations in (3, 0) if work.iterations and not choice else (0,):
-                run = layer(iterations)
-                inputs = draw(n, DTYPE[precision])
-                torch.autograd.grad(run(*inputs), inputs[: 2 if iterations else 3], grad)
-        except Exception as error:  # shown here, met again where it matters
-            print("warm", index, precision, repr(error)[:300])
-
-
-def measure(work: Workload, precision: str, with_matrix: bool) -> dict[str, Any]:
+def measure(work: Workload, precision: str, with_matrix: bool = False) -> dict[str, Any]:
     set_precision(precision)
     n, dtype = work.sizes, DTYPE[precision]
     fused = layer(work.iterations)
     row: dict[str, Any] = {"workload": work.name, "precision": precision, "floor_ms": floor_ms(work, precision)}
-    row.update(check(n, dtype))
+    row.update(check(n, work.iterations, dtype))
     torch.cuda.empty_cache()
     row["triton_ms"], row["triton_mb"] = time_graph(fused, n, work.iterations, dtype)
     row["again_ms"], _ = time_graph(fused, n, work.iterations, dtype)
@@ -213,44 +213,48 @@ def measure(work: Workload, precision: str, with_matrix: bool) -> dict[str, Any]
     return row
 
 
-def sweep(precisions: tuple[str, ...]) -> list[dict[str, Any]]:
-    """us of each kernel of one step under other blocks."""
+def choose(variant: str) -> None:
+    for attribute, value in VARIANTS[variant].items():
+        setattr(plan, attribute, value)
+
+
+def sweep(name: str, file: str) -> None:
+    """Dynamic layers under one variant, in fp32: rows in a file."""
+    choose(name)
     rows = []
-    for blocks in VARIANTS:
-        plan.BLOCKS.update(blocks)
-        plan.cut.cache_clear()
-        for work in [WORKLOADS[k] for k in SWEPT]:
-            for precision in [p for p in work.precisions if p in precisions]:
-                set_precision(precision)
-                block = [tuple(block) for block in blocks.values()]
-                row: dict[str, Any] = {"block": block, "workload": work.name, "precision": precision}
-                try:
-                    found = by_kernel(layer(0), work.sizes, 0, DTYPE[precision])
-                    row.update({k: found.get(k, [0, 0])[1] for k in KERNELS})
-                except Exception as error:  # a block too large for this device is a row of its own
-                    row["error"] = repr(error)[:120]
-                rows.append(row)
-                torch.cuda.empty_cache()
-    return rows
+    for work in WORKLOADS[:DYNAMIC]:
+        try:
+            rows.append({"variant": name, **measure(work, "fp32")})
+        except Exception as error:  # a block too large for this device is a row of its own
+            rows.append({"variant": name, "workload": work.name, "error": repr(error)[:200]})
+    with open(file, "w") as out:
+        json.dump(rows, out)
 
 
-def warm_all(variants: int, precisions: str) -> None:
-    command = [sys.executable, "-m", "benchmarks.attend_gpu", "--precisions", precisions, "--warm"]
-    for process in [subprocess.Popen([*command, str(k)]) for k in range(len(WORKLOADS) + len(SWEPT) * variants)]:
-        process.wait()
+def compile_ahead(workload: str, precision: str, variant: str) -> None:
+    """In a process of its own, so that compilers run side by side."""
+    choose(variant)
+    set_precision(precision)
+    work = WORKLOADS[int(workload)]
+    inputs = draw(work.sizes, DTYPE[precision])
+    gradients(layer(work.iterations), inputs, torch.randn_like(inputs[2]))
+
+
+def in_process(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.attend_gpu", *arguments])
 
 
 def show(report: dict[str, Any]) -> None:
     for row in report["rows"]:
         print(row["workload"], row["precision"], row["kernels"])
     for row in report.get("variants", []):
-        print(*row.values())
+        print(f"{row['variant']:<34}{row['workload']:<37}", row.get("error") or f"{row['triton_ms']:.4f}")
     head = f"{'workload':<37}{'':>7}{'floor':>8}{'triton':>8}{'again':>8}{'matrix':>8}{'MB':>7}{'':>7}"
     print(f"{head}  errors, same bits")
     for r in report["rows"]:
         times = "".join(f"{r.get(k, 0):>8.3f}" for k in ("floor_ms", "triton_ms", "again_ms", "matrix_ms"))
         memory = "".join(f"{r.get(k, 0):>7.0f}" for k in ("triton_mb", "matrix_mb"))
-        far = " ".join(f"{r[k]:.0e}" for k in ERRORS)
+        far = " ".join(f"{r[k]:.0e}" for k in ERRORS if k in r)
         print(f"{r['workload']:<37}{r['precision']:>7}{times}{memory}  {far} {r['same_bits']}")
 
 
@@ -258,24 +262,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save", help="write all numbers as JSON here")
     parser.add_argument("--precisions", default=",".join(RATE), help="those to run, of " + ", ".join(RATE))
-    parser.add_argument("--variants", action="store_true", help="time each kernel with other blocks, too")
+    parser.add_argument("--variants", action="store_true", help="time the layers with other blocks, too")
     parser.add_argument("--matrix", action="store_true", help="time the matrix form, too")
-    parser.add_argument("--plain", action="store_true", help="tiles of the products of equal couplings, nothing else")
-    parser.add_argument("--warm", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--variant", nargs=2, help=argparse.SUPPRESS)  # its name, and a file
+    parser.add_argument("--compile", nargs=3, help=argparse.SUPPRESS)  # number of a workload, precision, variant
     args = parser.parse_args()
-    precisions = tuple(args.precisions.split(","))
     torch.manual_seed(SEED)
-    if args.plain:
-        return plain_gpu.sweep()
-    if args.warm is not None:
-        return warm(args.warm, precisions)
-    warm_all(len(VARIANTS) * args.variants, args.precisions)
-    report: dict[str, Any] = {**provenance("cuda"), "seed": SEED, "rows": []}
-    for work in WORKLOADS:
-        for precision in [p for p in work.precisions if p in precisions]:
-            report["rows"].append(measure(work, precision, args.matrix))
+    if args.compile:
+        return compile_ahead(*args.compile)
+    if args.variant:
+        return sweep(*args.variant)
+    todo = [(k, p) for k, work in enumerate(WORKLOADS) for p in work.precisions if p in args.precisions.split(",")]
+    compiled = [(str(k), precision, "as planned") for k, precision in todo]
+    compiled += [(str(k), "fp32", name) for k in range(DYNAMIC) for name in VARIANTS if args.variants]
+    for process in [in_process("--compile", *task) for task in dict.fromkeys(compiled)]:
+        process.wait()
+    rows = [measure(WORKLOADS[k], precision, args.matrix) for k, precision in todo]
+    report: dict[str, Any] = {**provenance("cuda"), "seed": SEED, "rows": rows}
     if args.variants:
-        report["variants"] = sweep(precisions)
+        report["variants"] = []
+        for name in VARIANTS:
+            with tempfile.NamedTemporaryFile() as file:
+                in_process("--variant", name, file.name).wait()
+                report["variants"] += json.loads(Path(file.name).read_text() or "[]")
     if args.save:
         with open(args.save, "w") as file:
             json.dump(report, file, indent=1)

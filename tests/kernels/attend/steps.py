@@ -109,9 +109,9 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_tiles(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
     """Tiles of 2 x 2, so that small shapes have many; `full` programs, so that each loops, or none does."""
     whole = plan.tile
-    monkeypatch.setattr(plan, "FULL", dict.fromkeys(plan.FULL, full))
     plan.cut.cache_clear()
-    monkeypatch.setattr(plan, "tile", lambda n, kernel, *given: whole(n, kernel, *given)._replace(bt=2, ic=2))
+    small = {"bt": 2, "ic": 2, "resident": 1}
+    monkeypatch.setattr(plan, "tile", lambda n, kernel, *given: whole(n, kernel, *given)._replace(**small))
     monkeypatch.setattr(plan, "uniform", lambda kernel, n: plan.UniformTile(2, 4, 4, 1, 2, 1))
     monkeypatch.setattr(plan, "MULTIPROCESSORS", full)
     plan.chunks.cache_clear()

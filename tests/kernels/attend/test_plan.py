@@ -20,7 +20,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_every_tile_has_one_program(case: str) -> None:
     n = plan.Sizes(*CASES[case])
-    for kernel in ("weighted_sum", "parent_gradient"):
+    for kernel in ("forward", "backward"):
         t = plan.tile(n, kernel)
         cut = plan.cut(n, t, kernel)
         chunks, batches, groups = cut.grid
@@ -49,17 +49,17 @@ def test_products_of_equal_couplings(case: str) -> None:
 def test_exact_products_have_registers_to_themselves() -> None:
     """Three products for one hold more: no bound, and half the columns."""
     n = plan.Sizes(*CASES["capsnet"])
-    fast, exact = (plan.tile(n, "weighted_sum", e) for e in (False, True))
+    fast, exact = (plan.tile(n, "forward", e) for e in (False, True))
     assert (fast.ic, exact.ic) == (16, 8)
-    assert [plan.tile(n, "parent_gradient", e).registers for e in (False, True)] == [168, None]
+    assert [plan.tile(n, "backward", e).registers for e in (False, True)] == [168, None]
 
 
 @pytest.mark.parametrize("case", ["capsnet", "multimnist", "cifar100", "attention"])
 def test_partial_sums_are_small_and_the_device_full(case: str) -> None:
     n = plan.Sizes(*CASES[case])
-    t = plan.tile(n, "parent_gradient")
-    chunks, batches, groups = plan.cut(n, t, "parent_gradient").grid
-    assert chunks * batches * groups >= plan.FULL["parent_gradient"] // 2
+    t = plan.tile(n, "backward")
+    chunks, batches, groups = plan.cut(n, t, "backward").grid
+    assert chunks * batches * groups >= plan.MULTIPROCESSORS * t.resident // 2
     weight, query = n.j * n.d * n.g * n.h, n.b * n.j * n.c * n.h
     assert 4 * ((batches - 1) * weight + chunks * query) < 64 << 20
 
@@ -78,18 +78,18 @@ LAYERS = {
 def test_room_for_partial_sums_is_bound_by_the_layer(case: str) -> None:
     """And no layer waits long for it: half of the device is filled, or as much as with all the room."""
     n = plan.Sizes(*LAYERS[case])
-    t = plan.tile(n, "parent_gradient")
-    chunks, batches, groups = plan.cut(n, t, "parent_gradient").grid
+    t = plan.tile(n, "backward")
+    chunks, batches, groups = plan.cut(n, t, "backward").grid
     assert (batches - 1) * n.weight + chunks * n.parents <= n.room <= plan.ROOM * n.own
-    assert chunks * batches * groups >= min(plan.FULL["parent_gradient"] // 2, 160)
+    assert chunks * batches * groups >= min(plan.MULTIPROCESSORS * t.resident // 2, 160)
 
 
 def test_a_layer_too_small_for_its_bound_is_not_starved(monkeypatch: pytest.MonkeyPatch) -> None:
     n = plan.Sizes(*LAYERS["image"])
-    t = plan.tile(n, "parent_gradient")
+    t = plan.tile(n, "backward")
     monkeypatch.setattr(plan, "ROOM", 0.01)
     monkeypatch.setattr(plan, "LEAST_ROOM", 0.01)
     plan.cut.cache_clear()
-    chunks, batches, groups = plan.cut(n, t, "parent_gradient").grid
+    chunks, batches, groups = plan.cut(n, t, "backward").grid
     plan.cut.cache_clear()
-    assert chunks * batches * groups >= plan.FULL["parent_gradient"] // 2
+    assert chunks * batches * groups >= plan.MULTIPROCESSORS * t.resident // 2

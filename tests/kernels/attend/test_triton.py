@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import triton.language as tl
+from triton.runtime.interpreter import InterpretedFunction
 
 from flashcaps.kernels.attend import plan
 from flashcaps.kernels.attend.launch import precision
@@ -144,6 +145,16 @@ class TestInterpreted:
         steps.small_tiles(monkeypatch, 5)
         far = dynamic_errors((3, 5, 2, 2, 2, 3), "both", torch.float32)
         assert max(far) < 1e-4, far
+
+    def test_launches_of_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One an iteration, forward and backward, one for the output's gradient; the rest is one memset."""
+        names: list[str] = []
+        launch = InterpretedFunction.__getitem__
+        counted = lambda kernel, grid: names.append(kernel.fn.__name__) or launch(kernel, grid)  # noqa: E731
+        monkeypatch.setattr(InterpretedFunction, "__getitem__", counted)
+        dynamic_errors((3, 5, 4, 1, 3, 5), "nothing", torch.float32)
+        forward, backward = ["attend_forward"] * 2, ["attend_backward"] * 2
+        assert names == ["uniform_forward", *forward, "finish_alone", *backward, "uniform_backward"]
 
     def test_dynamic_in_fp16(self) -> None:
         far = dynamic_errors((3, 5, 4, 1, 3, 5), "both", torch.float16)

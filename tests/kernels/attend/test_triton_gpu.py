@@ -71,17 +71,37 @@ def test_compiled_whole() -> None:
         torch.testing.assert_close(x, y)
 
 
-def test_captured() -> None:
-    """A graph's replay on new numbers equals a call on them."""
-    u, weight, _, logits = draw((16, 64, 10, 1, 8, 16), "logits", torch.float32, "cuda")
-    assert logits is not None
-    grad = torch.randn(16, 10, 16, device="cuda")
+def dynamic_step(shape: tuple[int, ...], given: str) -> tuple[Any, torch.Tensor]:
+    """Output and gradients of dynamic routing on drawn numbers, as a function, and its poses."""
+    u, weight, _, logits = draw(shape, given, torch.float32, "cuda")
+    inputs = [x for x in (u, weight, logits) if x is not None]
+    grad = torch.randn(u.shape[0], weight.shape[0], shape[3] * shape[5], device="cuda")
 
     def step() -> list[torch.Tensor]:
         out = dynamic_poses(Votes(u, weight), 3, logits)
-        return [out, *torch.autograd.grad(out, [u, weight, logits], grad)]
+        return [out, *torch.autograd.grad(out, inputs, grad)]
 
-    assert_right_when_replayed(step, u)
+    return step, u
+
+
+@pytest.mark.parametrize(("shape", "given"), [((16, 64, 10, 1, 8, 16), "logits"), (REAL["capsnet"], "nothing")])
+def test_captured(shape: tuple[int, ...], given: str) -> None:
+    """A graph's replay on new numbers equals a call on them."""
+    assert_right_when_replayed(*dynamic_step(shape, given))
+
+
+def test_two_streams() -> None:
+    """Programs wait only for those of their own launch: two layers at once have the bits of one after the other."""
+    steps = [dynamic_step(REAL[case], "nothing")[0] for case in ("capsnet", "cifar100")]
+    expected = [step() for step in steps]
+    torch.cuda.synchronize()
+    streams, found = [torch.cuda.Stream() for _ in steps], {}
+    for turn in range(20):
+        with torch.cuda.stream(streams[turn % 2]):
+            found[turn] = steps[turn % 2]()
+    torch.cuda.synchronize()
+    for turn, results in found.items():
+        assert all(torch.equal(x, y) for x, y in zip(results, expected[turn % 2], strict=True))
 
 
 @pytest.mark.parametrize("given", ["nothing", "both"])

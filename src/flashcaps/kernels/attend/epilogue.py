@@ -1,5 +1,15 @@
-"""Triton kernels that end a step: partial sums added up over their chunks, in order, then squashed (dynamic) or
-normalised (attention), and the gradients of both. Rows are (b, j), of D numbers each; all sums are in fp32.
+r"""How a launch ends: partial sums added up over their chunks, in order, then squashed (dynamic) or normalised
+(attention), and the gradients of both. Rows are (b, j), of D numbers each; all sums are in fp32.
+
+A launch has several kinds of programs, those that others wait for first. A program that others wait for stores its
+results and arrives at a counter; one that reads them awaits the count. Counters are 0 when a launch begins.
+
+Why that is right on a device: `arrive` has a barrier, so all stores of the program happen before one thread adds to the
+counter, and it adds as a release at the scope of the device, which covers the stores that the thread has seen by the
+barrier. The counter is read as an acquire at the same scope, which also drops the multiprocessor's first-level cache,
+and the barrier after it holds back the other threads' loads. Why nobody waits forever: programs wait only for those of
+a lower index, and a device starts programs in the order of their indices. Nothing is summed by an atomic, and a sum's
+order is its chunks', whoever arrives last: results have the same bits each time.
 """
 
 from __future__ import annotations
@@ -11,15 +21,18 @@ from ..common.rows_triton import standardised
 
 
 @triton.jit
-def sum_parts(parts, out, chunks, n, E: tl.constexpr, CT: tl.constexpr):
-    """Sum of (chunks, n) over chunks, CT loads in flight."""
-    e = tl.program_id(0).to(tl.int64) * E + tl.arange(0, E)
-    c = tl.arange(0, CT)[:, None]
-    total = tl.zeros((E,), tl.float32)
-    for first in range(0, chunks, CT):
-        at = (first + c).to(tl.int64) * n + e[None, :]
-        total += tl.sum(tl.load(parts + at, (first + c < chunks) & (e < n)[None, :], 0.0), 0)
-    tl.store(out + e, total.to(out.dtype.element_ty), e < n)
+def arrive(counter):
+    """All that this program stored can be read by whoever awaits the counter."""
+    tl.debug_barrier()
+    tl.atomic_add(counter, 1, sem="release")
+
+
+@triton.jit
+def wait_for(counter, count):
+    """Until so many programs have arrived."""
+    while tl.atomic_add(counter, 0, sem="acquire") < count:
+        pass
+    tl.debug_barrier()
 
 
 @triton.jit
@@ -27,12 +40,12 @@ def _tile(t, rows, D: tl.constexpr, DP: tl.constexpr, RT: tl.constexpr):
     """Rows and columns of tile t, its addresses in (rows, D), and which of them exist."""
     r = (t * RT + tl.arange(0, RT))[:, None]
     k = tl.arange(0, DP)[None, :]
-    return r, k, r * D + k, (r < rows) & (k < D)
+    return r, k, r.to(tl.int64) * D + k, (r < rows) & (k < D)
 
 
 @triton.jit
 def _sum_rows(parts, at, inside, chunks, n, CT: tl.constexpr):
-    """Sum of (chunks, n) over chunks at addresses `at` (RT, DP), CT loads in flight."""
+    """Sum of (chunks, n) over chunks at addresses `at`, CT loads in flight."""
     c = tl.arange(0, CT)[:, None, None]
     total = tl.zeros(at.shape, tl.float32)
     for first in range(0, chunks, CT):
@@ -42,89 +55,89 @@ def _sum_rows(parts, at, inside, chunks, n, CT: tl.constexpr):
 
 
 @triton.jit
-def squash_forward(
-    parts, bias, seen, s, v, query, chunks, rows, J, D: tl.constexpr, DP: tl.constexpr, RT: tl.constexpr,
-    CT: tl.constexpr, BIAS: tl.constexpr, SEEN: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
-    """s = sum of parts + bias, v = s n / (1 + n^2) with n = ||s||; v itself if LAST, else the next query seen + v."""
-    r, k, at, inside = _tile(tl.program_id(0), rows, D, DP, RT)
-    x = _sum_rows(parts, at, inside, chunks, rows * D, CT)
-    if BIAS:
-        x += tl.load(bias + (r % J) * D + k, inside, 0.0).to(tl.float32)
-    n2 = tl.sum(x * x, 1)[:, None]
-    pose = x * (tl.sqrt(n2) / (1.0 + n2))
-    tl.store(s + at, x, inside)
-    if LAST:
-        tl.store(v + at, pose.to(v.dtype.element_ty), inside)
-    else:
-        if SEEN:
-            pose += tl.load(seen + at, inside, 0.0).to(tl.float32)
-        tl.store(query + at, pose.to(query.dtype.element_ty), inside)
-
-
-@triton.jit
-def squash_backward(
-    grad, parts, s, total, gs, chunks, rows, D: tl.constexpr, DP: tl.constexpr, RT: tl.constexpr,
-    CT: tl.constexpr, LATER: tl.constexpr,
-):  # fmt: skip
-    """gs of an iteration that LATER others follow (2: two or more). The gradient g of its v is `grad` if none does,
-    else the sum of gq's parts and of the total of later iterations, which is kept in `total`:
-
-    gs = g f + s (s . g) f' / n,  f = n / (1 + n^2),  f' = (1 - n^2) / (1 + n^2)^2;  0 at n = 0
-    """
-    _, _, at, inside = _tile(tl.program_id(0), rows, D, DP, RT)
-    if LATER == 0:
-        g = tl.load(grad + at, inside, 0.0).to(tl.float32)
-    else:
-        g = _sum_rows(parts, at, inside, chunks, rows * D, CT)
-        if LATER > 1:
-            g += tl.load(total + at, inside, 0.0)
-        tl.store(total + at, g, inside)
-    x = tl.load(s + at, inside, 0.0)
+def _squash_gradient(g, x):
+    """gs = g f + s (s . g) f' / n,  f = n / (1 + n^2),  f' = (1 - n^2) / (1 + n^2)^2;  0 at n = 0"""
     n2 = tl.sum(x * x, 1)[:, None]
     share = 1.0 / (1.0 + n2)
     slope = tl.where(n2 > 0, (1.0 - n2) * share * share / tl.sqrt(tl.where(n2 > 0, n2, 1.0)), 0.0)
-    out = g * (tl.sqrt(n2) * share) + x * (tl.sum(x * g, 1)[:, None] * slope)
-    tl.store(gs + at, out.to(gs.dtype.element_ty), inside)
+    return g * (tl.sqrt(n2) * share) + x * (tl.sum(x * g, 1)[:, None] * slope)
 
 
 @triton.jit
-def norm_forward(
-    parts, gamma, beta, s, out, chunks, rows, scale, eps, D: tl.constexpr, DP: tl.constexpr, RT: tl.constexpr,
-    CT: tl.constexpr, NORM: tl.constexpr, STORE: tl.constexpr,
-):  # fmt: skip
-    """s = sum of parts, written if STORE, and scale LayerNorm(s), or scale s without NORM."""
-    _, k, at, inside = _tile(tl.program_id(0), rows, D, DP, RT)
-    x = _sum_rows(parts, at, inside, chunks, rows * D, CT)
-    if STORE:
-        tl.store(s + at, x, inside)
-    if NORM:
-        x, _ = standardised(x, inside, eps, D)
-        x = x * tl.load(gamma + k, k < D, 0.0).to(tl.float32) + tl.load(beta + k, k < D, 0.0).to(tl.float32)
-    tl.store(out + at, (x * scale).to(out.dtype.element_ty), inside)
+def _normalised(x, gamma, beta, k, inside, eps, D: tl.constexpr):
+    x, _ = standardised(x, inside, eps, D)
+    return x * tl.load(gamma + k, k < D, 0.0).to(tl.float32) + tl.load(beta + k, k < D, 0.0).to(tl.float32)
 
 
 @triton.jit
-def norm_backward(
-    parts, gamma, s, gs, sums, chunks, rows, tiles, scale, eps, D: tl.constexpr, DP: tl.constexpr,
-    RT: tl.constexpr, CT: tl.constexpr, NORM: tl.constexpr,
+def finish(
+    program, programs, parts, chunks, rows, J, bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
+    D: tl.constexpr, DP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr,
+    STORE: tl.constexpr,
 ):  # fmt: skip
-    """gs from the gradient of `norm_forward`'s output, scale (sum of parts). sums (programs, 2, D): gradients of gamma
-    and beta, each over the tiles of one program.
+    """out, from the sum x of parts (chunks, rows, D). KIND, forward, where s keeps x if STORE:
+
+    "sum":     scale x
+    "squash":  x, and bias_j if BIAS, times n / (1 + n^2) with n its length, added to `total` if there is `more`
+    "norm":    scale LayerNorm(x), whose scale and shift are bias and beta, or scale x without BIAS
+
+    and backward, to the gradient of s, where x is that of what was made from it:
+
+    "squash gradient":  x and, if there is `more`, the `total` of later iterations, which is kept, through squash
+    "norm gradient":    scale x through LayerNorm, whose gradients of scale and shift this program adds up in total
+                        (programs, 2, D); and if there is `more`, query: next_scale LayerNorm(before)
     """
     of_gamma = tl.zeros((RT, DP), tl.float32)
     of_beta = tl.zeros((RT, DP), tl.float32)
-    for t in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        _, k, at, inside = _tile(t, rows, D, DP, RT)
-        g = _sum_rows(parts, at, inside, chunks, rows * D, CT) * scale
-        if NORM:
-            x, rstd = standardised(tl.load(s + at, inside, 0.0), inside, eps, D)
-            of_gamma += g * x
-            of_beta += g
-            g *= tl.load(gamma + k, k < D, 0.0).to(tl.float32)
-            g = rstd * (g - tl.sum(g, 1)[:, None] / D - x * (tl.sum(g * x, 1)[:, None] / D))
-        tl.store(gs + at, g.to(gs.dtype.element_ty), inside)
-    if NORM:
-        p = sums + tl.program_id(0) * (2 * D) + tl.arange(0, DP)
-        tl.store(p, tl.sum(of_gamma, 0), tl.arange(0, DP) < D)
-        tl.store(p + D, tl.sum(of_beta, 0), tl.arange(0, DP) < D)
+    for t in range(program, tl.cdiv(rows, RT), programs):
+        r, k, at, inside = _tile(t, rows, D, DP, RT)
+        x = _sum_rows(parts, at, inside, chunks, rows * D, CT)
+        if KIND == "squash" and BIAS:
+            x += tl.load(bias + r % J * D + k, inside, 0.0).to(tl.float32)
+        if STORE:
+            tl.store(s + at, x, inside)
+        if KIND == "squash":
+            n2 = tl.sum(x * x, 1)[:, None]
+            x = x * (tl.sqrt(n2) / (1.0 + n2)) + tl.load(total + at, inside & (more > 0), 0.0).to(tl.float32)
+        elif KIND == "squash gradient":
+            x += tl.load(total + at, inside & (more > 0), 0.0)
+            tl.store(total + at, x, inside)
+            x = _squash_gradient(x, tl.load(s + at, inside, 0.0))
+        elif KIND == "norm gradient":
+            x *= scale
+            earlier = tl.load(before + at, inside & (more > 0), 0.0)
+            if BIAS:
+                earlier = _normalised(earlier, bias, beta, k, inside, eps, D)
+                y, rstd = standardised(tl.load(s + at, inside, 0.0), inside, eps, D)
+                of_gamma += x * y
+                of_beta += x
+                x *= tl.load(bias + k, k < D, 0.0).to(tl.float32)
+                x = rstd * (x - tl.sum(x, 1)[:, None] / D - y * (tl.sum(x * y, 1)[:, None] / D))
+            tl.store(query + at, (earlier * next_scale).to(query.dtype.element_ty), inside & (more > 0))
+        else:
+            if KIND == "norm" and BIAS:
+                x = _normalised(x, bias, beta, k, inside, eps, D)
+            x *= scale
+        tl.store(out + at, x.to(out.dtype.element_ty), inside)
+    if KIND == "norm gradient" and BIAS:
+        k = tl.arange(0, DP)
+        sums = total + program * (2 * D) + k
+        tl.store(sums, tl.sum(of_gamma, 0), k < D)
+        tl.store(sums + D, tl.sum(of_beta, 0), k < D)
+
+
+@triton.jit(do_not_specialize=["count", "more"])
+def finish_alone(
+    parts, counters, count, chunks, rows, J, bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
+    D: tl.constexpr, RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr,
+    STORE: tl.constexpr,
+):  # fmt: skip
+    """`finish` as a launch of its own, after which so many counters are 0."""
+    if tl.program_id(0) == 0:
+        for first in range(0, count, 256):
+            at = first + tl.arange(0, 256)
+            tl.store(counters + at, tl.zeros((256,), tl.int32), at < count)
+    finish(
+        tl.program_id(0), tl.num_programs(0), parts, chunks, rows, J, bias, beta, s, total, out, before, query, more,
+        scale, next_scale, eps, D, RP, RT, CT, KIND, BIAS, STORE,
+    )  # fmt: skip

@@ -12,6 +12,9 @@ A tile is BT examples x IC children: to the matrix units rows (b, c) and columns
 columns k stays inside a thread and each exponential is taken once. CP, DP, HP are C, d, h rounded up to what the units
 take. Loads outside a tensor are zero and their lse infinite: couplings, and all that they multiply, are zero there.
 
+A forward launch has programs for lse, then for s, and those that `finish`; a backward launch for gu and delta, then for
+gq, gW and gl, and those that finish. Each kind waits for the one before (`epilogue.wait_for`).
+
 Constants: QUERY, LOGITS: couplings depend on them. DETACH: poses and weights get no gradient through the agreement.
 GAIN: `launch.tf32_gain`. OH to SX: where u lies, `common.patches.Window`.
 """
@@ -22,6 +25,7 @@ import triton
 import triton.language as tl
 
 from ..common.patches_triton import child_at, place_at
+from .epilogue import arrive, finish, wait_for
 
 
 @triton.jit
@@ -90,24 +94,31 @@ def _times_weight(p, w_j, x, PREC: tl.constexpr):
 
 @triton.jit
 def _meet_parent(
-    x, w, q, l, b, i, j, B, G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    HP: tl.constexpr, QUERY: tl.constexpr, LOGITS: tl.constexpr, PREC: tl.constexpr, GAIN: tl.constexpr,
+    x, w, q, gs, l, b, i, j, B, G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
+    HP: tl.constexpr, QUERY: tl.constexpr, LOGITS: tl.constexpr, GRADIENT: tl.constexpr, PREC: tl.constexpr,
+    GAIN: tl.constexpr,
 ):  # fmt: skip
-    """How every kernel begins with parent j: the agreement a_ij (BT, IC), W_j (DP * IC, HP), and of a query y_ij
-    (BT, CP, DP, IC) and q_j (BT * CP, HP), x for both without one.
+    """How every kernel begins with parent j: the agreement a_ij (BT, IC), W_j (DP * IC, HP); of a query y_ij (BT, CP,
+    DP, IC) and q_j (BT * CP, HP), x for both without one; of a GRADIENT z_ij and gs_j. Loads come before products.
     """
     w_at, w_in = _weight_at(i, j, G, D, H, x.shape[2], HP)
+    p_at, p_in = _parent_at(b, j, B, J, C, H, x.shape[1], HP)
     w_j = tl.load(w + w_at, w_in, 0.0)
     a = tl.zeros((x.shape[0], x.shape[3]), tl.float32)
-    q_j, y = x, x
+    q_j, y, gs_j, z = x, x, x, x
     if QUERY:
-        p_at, p_in = _parent_at(b, j, B, J, C, H, x.shape[1], HP)
         q_j = tl.load(q + p_at, p_in, 0.0)
+    if GRADIENT:
+        gs_j = tl.load(gs + p_at, p_in, 0.0)
+    if QUERY:
         y = _times_weight(q_j, w_j, x, PREC)
+    if GRADIENT:
+        z = _times_weight(gs_j, w_j, x, PREC)
+    if QUERY:
         a = _dot_poses(x, y, GAIN)
     if LOGITS:
         a += tl.load(l + i * J + j, i < G, 0.0)[None, :]
-    return a, w_j, y, q_j
+    return a, w_j, y, q_j, z, gs_j
 
 
 @triton.jit
@@ -133,150 +144,175 @@ def _sum_votes(x, c, w_j, N: tl.constexpr, HP: tl.constexpr, PREC: tl.constexpr,
     return tl.dot(_deal(weighted, rows, N), w_j, input_precision=PREC)
 
 
-@triton.jit
-def log_sum_exp(
-    u, w, q, l, lse, B,
+@triton.jit(do_not_specialize=["more"])
+def attend_forward(
+    u, w, q, l, lse, parts, counters, B, tiles, parents,
+    bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
     QUERY: tl.constexpr, LOGITS: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr, GAIN: tl.constexpr,
+    RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr, STORE: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
     ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
-    """lse_i = log sum_j exp a_ij (+ 1 when leaky) -> (B, G). Program: a tile, all its parents.
+    """Three kinds of programs, each of which waits for the one before:
 
-    Of the two exponentials of a running sum, relative to its top, one is always 1.
+    lse_i = log sum_j exp a_ij (+ 1 when leaky) -> (B, G). Program: a tile, all its parents.
+    Partial s_j -> (chunks, B, J, C, h). Program: `tiles` tiles of children, `parents` parents.
+    `finish`, with bias to eps and RP to STORE.
+
+    counters: one for all sums, one for each chunk of children and tile of examples.
     """
-    b = tl.program_id(0) * BT + tl.arange(0, BT)
-    i = tl.program_id(1) * IC + tl.arange(0, IC)
-    x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
-    top = tl.full((BT, IC), 0.0 if LEAKY else -3.0e38, tl.float32)
-    total = tl.full((BT, IC), 1.0 if LEAKY else 0.0, tl.float32)
-    for j in range(J):
-        a, _w, _y, _q = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
-        less = tl.exp(-tl.abs(top - a))
-        total = tl.where(a > top, total * less + 1.0, total + less)
-        top = tl.maximum(top, a)
-    tl.store(lse + b[:, None] * G + i[None, :], top + tl.log(total), (b[:, None] < B) & (i[None, :] < G))
-
-
-@triton.jit
-def weighted_sum(
-    u, w, q, l, lse, s, B, tiles, parents,
-    G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
-    QUERY: tl.constexpr, LOGITS: tl.constexpr, PRECISION: tl.constexpr, GAIN: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
-):  # fmt: skip
-    """Partial s_j of `tiles` tiles of children -> (chunks, B, J, C, h)."""
-    b = tl.program_id(0) * BT + tl.arange(0, BT)
-    s += tl.program_id(1).to(tl.int64) * B * J * (C * H)
-    first = tl.program_id(2) * parents
-    last = tl.minimum(first + parents, J)
-    for t in range(tiles):
-        i = (tl.program_id(1) * tiles + t) * IC + tl.arange(0, IC)
+    high, wide = tl.cdiv(B, BT), tl.cdiv(G, IC)
+    chunks, groups = tl.cdiv(wide, tiles), tl.cdiv(J, parents)
+    sums = high * chunks * groups
+    p = tl.program_id(0)
+    if p < high * wide:
+        b = p % high * BT + tl.arange(0, BT)
+        i = p // high * IC + tl.arange(0, IC)
         x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
-        child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
-        lse_i = tl.load(lse + child, inside, float("inf"))
-        for j in range(first, last):
-            a, w_j, _y, _q = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
-            p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-            before = tl.load(s + p_at, p_in & (t > 0), 0.0)
-            sums = _sum_votes(x, tl.exp(a - lse_i), w_j, DP * IC, HP, PRECISION, GAIN)
-            tl.store(s + p_at, before + sums, p_in)
-        tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote
+        top = tl.full((BT, IC), 0.0 if LEAKY else -3.0e38, tl.float32)
+        of_all = tl.full((BT, IC), 1.0 if LEAKY else 0.0, tl.float32)
+        for j in range(J):
+            a, _w, _y, _q, _z, _gs = _meet_parent(
+                x, w, q, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, False, PRECISION, GAIN
+            )
+            less = tl.exp(-tl.abs(top - a))  # of two exponentials, relative to the top, one is always 1
+            of_all = tl.where(a > top, of_all * less + 1.0, of_all + less)
+            top = tl.maximum(top, a)
+        tl.store(lse + b[:, None] * G + i[None, :], top + tl.log(of_all), (b[:, None] < B) & (i[None, :] < G))
+        arrive(counters + 1 + p // high // tiles * high + p % high)
+    elif p < high * wide + sums:
+        k = p - high * wide
+        n, chunk, first = k // groups % high, k // groups // high, k % groups * parents
+        b = n * BT + tl.arange(0, BT)
+        parts += chunk.to(tl.int64) * B * J * (C * H)
+        wait_for(counters + 1 + chunk * high + n, tl.minimum(tiles, wide - chunk * tiles))
+        for t in range(tiles):
+            i = (chunk * tiles + t) * IC + tl.arange(0, IC)
+            x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
+            child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
+            lse_i = tl.load(lse + child, inside, float("inf"))
+            for j in range(first, tl.minimum(first + parents, J)):
+                a, w_j, _y, _q, _z, _gs = _meet_parent(
+                    x, w, q, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, False, PRECISION, GAIN
+                )
+                p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
+                held = tl.load(parts + p_at, p_in & (t > 0), 0.0)
+                s_j = _sum_votes(x, tl.exp(a - lse_i), w_j, DP * IC, HP, PRECISION, GAIN)
+                tl.store(parts + p_at, held + s_j, p_in)
+            tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote
+        arrive(counters)
+    else:
+        wait_for(counters, sums)
+        k = p - high * wide - sums
+        finish(
+            k, tl.num_programs(0) - high * wide - sums, parts, chunks, B * J, J, bias, beta, s, total, out, before,
+            query, more, scale, next_scale, eps, C * H, RP, RT, CT, KIND, BIAS, STORE,
+        )  # fmt: skip
 
 
-@triton.jit
-def pose_gradient(
-    gs, u, w, q, l, lse, gu, delta, B, again,
+@triton.jit(do_not_specialize=["again", "more"])
+def attend_backward(
+    gs, u, w, q, l, lse, gu, delta, gw, gq, gl, counters, B, poses, sums, tiles, batches, parents, again,
+    bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
+    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr, STAGES: tl.constexpr,
     QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr, GAIN: tl.constexpr,
+    RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr, STORE: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
     ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
-    """gu (B, G, C, d), added to what it holds if `again`, and delta (B, G). Program: a tile, all its parents once:
+    """Three kinds of programs, each of which waits for the one before; all of a kind, or none:
 
-    gu_i = sum_j c_ij (z_ij + gc_ij y_ij) - delta_i sum_j c_ij y_ij
+    gu (B, G, C, d), added to what it holds if `again`, and delta (B, G). `poses` programs: a tile, all its parents,
+        gu_i = sum_j c_ij (z_ij + gc_ij y_ij) - delta_i sum_j c_ij y_ij
+    Partial gW (examples' chunks, J, d, G, h), gq (children's chunks, B, J, C, h), gl (examples' chunks, G, J). `sums`
+        programs: `batches` tiles of examples x `tiles` of children x `parents` parents, added up in their own partials;
+        gW and gl are added to what they hold if `again`. gW sums over rows: its left factors are transposed, of which
+        poses are held twice, once so, and only c and ga, d times smaller, pass through shared memory.
+    `finish`, of the iteration before, with bias to eps and RP to STORE. KIND "none": no gq, either.
+
+    counters: one for all sums, one for each chunk of children and of examples.
     """
-    b = tl.program_id(0) * BT + tl.arange(0, BT)
-    i = tl.program_id(1) * IC + tl.arange(0, IC)
-    x, _, u_in = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
-    child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
-    lse_i = tl.load(lse + child, inside, float("inf"))
-    grad = tl.zeros((BT, CP, DP, IC), tl.float32)
-    mean_y = tl.zeros((BT, CP, DP, IC), tl.float32)
-    delta_i = tl.zeros((BT, IC), tl.float32)
-    for j in range(J):
-        a, w_j, y, _q = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
-        p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-        z = _times_weight(tl.load(gs + p_at, p_in, 0.0), w_j, x, PRECISION)
-        gc = _dot_poses(x, z, GAIN)
-        c = tl.exp(a - lse_i)
-        if QUERY and not DETACH:
-            y *= c[:, None, None, :]
-            mean_y += y
-            grad += y * gc[:, None, None, :]
-        grad += z * c[:, None, None, :]
-        delta_i += c * gc
-    if QUERY and not DETACH:
-        grad -= mean_y * delta_i[:, None, None, :]
-    tl.store(delta + child, delta_i, inside)
-    gu_at = gu + _gradient_at(b, i, G, C, D, CP, DP)
-    out = tl.permute(grad * GAIN, (0, 3, 1, 2)) + tl.load(gu_at, u_in & (again > 0), 0.0)
-    tl.store(gu_at, out.to(gu.dtype.element_ty), u_in)
-
-
-@triton.jit
-def parent_gradient(
-    gs, u, w, q, l, lse, delta, gw, gq, gl, B, tiles, batches, parents, again,
-    G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
-    QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr, GAIN: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
-):  # fmt: skip
-    """Partial gW (examples' chunks, J, d, G, h), gq (children's chunks, B, J, C, h), gl (examples' chunks, G, J).
-
-    Program: `batches` tiles of examples x `tiles` of children x `parents` parents, sums added up in its own partials;
-    gW and gl are added to what they hold if `again`. gW sums over rows: its left factors are transposed, of which poses
-    are held twice, once so, and only c and ga, d times smaller, pass through shared memory.
-    """
-    gq += tl.program_id(0).to(tl.int64) * B * J * (C * H)
-    gw += tl.program_id(1).to(tl.int64) * J * G * (D * H)
-    gl += tl.program_id(1).to(tl.int64) * G * J
-    first = tl.program_id(2) * parents
-    last = tl.minimum(first + parents, J)
-    for step in range(tiles * batches):
-        t = step // batches
-        n = step % batches
-        i = (tl.program_id(0) * tiles + t) * IC + tl.arange(0, IC)
-        b = (tl.program_id(1) * batches + n) * BT + tl.arange(0, BT)
-        to_gw = (n > 0) | (again > 0)
-        x, u_at, u_in = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
-        across = tl.permute(tl.load(u + u_at, u_in, 0.0).to(tl.float32), (3, 1, 0, 2)) * GAIN  # (DP, IC, BT, CP)
+    high, wide = tl.cdiv(B, BT), tl.cdiv(G, IC)
+    rows, groups = tl.cdiv(high, batches), tl.cdiv(J, parents)
+    p = tl.program_id(0)
+    if p < poses:
+        b = p % high * BT + tl.arange(0, BT)
+        i = p // high * IC + tl.arange(0, IC)
+        x, _, u_in = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
         child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
         lse_i = tl.load(lse + child, inside, float("inf"))
-        delta_i = tl.load(delta + child, inside, 0.0)
-        for j in tl.range(first, last, num_stages=1):
-            a, w_j, _y, q_j = _meet_parent(x, w, q, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, PRECISION, GAIN)
-            p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
-            w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
-            gs_j = tl.load(gs + p_at, p_in, 0.0)
+        grad = tl.zeros((BT, CP, DP, IC), tl.float32)
+        mean_y = tl.zeros((BT, CP, DP, IC), tl.float32)
+        delta_i = tl.zeros((BT, IC), tl.float32)
+        for j in range(J):
+            a, _w, y, _q, z, _gs = _meet_parent(
+                x, w, q, gs, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, True, PRECISION, GAIN
+            )
+            gc = _dot_poses(x, z, GAIN)
             c = tl.exp(a - lse_i)
-            ga = c * (_dot_poses(x, _times_weight(gs_j, w_j, x, PRECISION), GAIN) - delta_i)
-            if LOGITS:
-                gl_at = gl + i * J + j
-                tl.store(gl_at, tl.load(gl_at, (i < G) & to_gw, 0.0) + tl.sum(ga, 0), i < G)
-            if QUERY:
-                before = tl.load(gq + p_at, p_in & (t > 0), 0.0)
-                tl.store(gq + p_at, before + _sum_votes(x, ga, w_j, DP * IC, HP, PRECISION, GAIN), p_in)
-            gw_j = tl.load(gw + w_at, w_in & to_gw, 0.0)
-            coupled = tl.reshape(across * tl.trans(c)[None, :, :, None], (DP * IC, BT * CP)).to(gs_j.dtype)
-            gw_j += tl.dot(coupled, gs_j, input_precision=PRECISION)
             if QUERY and not DETACH:
-                moved = tl.reshape(across * tl.trans(ga)[None, :, :, None], (DP * IC, BT * CP)).to(gs_j.dtype)
-                gw_j += tl.dot(moved, q_j, input_precision=PRECISION)
-            tl.store(gw + w_at, gw_j, w_in)
-        tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote
+                y *= c[:, None, None, :]
+                mean_y += y
+                grad += y * gc[:, None, None, :]
+            grad += z * c[:, None, None, :]
+            delta_i += c * gc
+        if QUERY and not DETACH:
+            grad -= mean_y * delta_i[:, None, None, :]
+        tl.store(delta + child, delta_i, inside)
+        gu_at = gu + _gradient_at(b, i, G, C, D, CP, DP)
+        grad = tl.permute(grad * GAIN, (0, 3, 1, 2)) + tl.load(gu_at, u_in & (again > 0), 0.0)
+        tl.store(gu_at, grad.to(gu.dtype.element_ty), u_in)
+        if sums > 0:
+            arrive(counters + 1 + p // high // tiles * rows + p % high // batches)
+    elif p < poses + sums:
+        k = p - poses
+        row, chunk, first = k // groups % rows, k // groups // rows, k % groups * parents
+        if poses > 0:
+            many = tl.minimum(batches, high - row * batches) * tl.minimum(tiles, wide - chunk * tiles)
+            wait_for(counters + 1 + chunk * rows + row, many)
+        gq += chunk.to(tl.int64) * B * J * (C * H)
+        gw += row.to(tl.int64) * J * G * (D * H)
+        gl += row.to(tl.int64) * G * J
+        for step in range(tiles * batches):
+            t = step // batches
+            n = step % batches
+            i = (chunk * tiles + t) * IC + tl.arange(0, IC)
+            b = (row * batches + n) * BT + tl.arange(0, BT)
+            to_gw = (n > 0) | (again > 0)
+            x, u_at, u_in = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
+            across = tl.permute(tl.load(u + u_at, u_in, 0.0).to(tl.float32), (3, 1, 0, 2))  # (DP, IC, BT, CP)
+            child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
+            lse_i = tl.load(lse + child, inside, float("inf"))
+            delta_i = tl.load(delta + child, inside, 0.0)
+            for j in tl.range(first, tl.minimum(first + parents, J), num_stages=STAGES):
+                a, w_j, _y, q_j, z, gs_j = _meet_parent(
+                    x, w, q, gs, l, b, i, j, B, G, J, C, D, H, HP, QUERY, LOGITS, True, PRECISION, GAIN
+                )
+                p_at, p_in = _parent_at(b, j, B, J, C, H, CP, HP)
+                w_at, w_in = _weight_at(i, j, G, D, H, DP, HP)
+                c = tl.exp(a - lse_i)
+                ga = c * (_dot_poses(x, z, GAIN) - delta_i)
+                if LOGITS:
+                    gl_at = gl + i * J + j
+                    tl.store(gl_at, tl.load(gl_at, (i < G) & to_gw, 0.0) + tl.sum(ga, 0), i < G)
+                coupled = tl.reshape(across * tl.trans(c)[None, :, :, None], (DP * IC, BT * CP)).to(gs_j.dtype)
+                gw_j = tl.dot(coupled, gs_j, input_precision=PRECISION)
+                if QUERY and not DETACH:
+                    moved = tl.reshape(across * tl.trans(ga)[None, :, :, None], (DP * IC, BT * CP)).to(gs_j.dtype)
+                    gw_j = tl.dot(moved, q_j, gw_j, input_precision=PRECISION)
+                if KIND != "none":
+                    of_q = tl.load(gq + p_at, p_in & (t > 0), 0.0)
+                    tl.store(gq + p_at, of_q + _sum_votes(x, ga, w_j, DP * IC, HP, PRECISION, GAIN), p_in)
+                tl.store(gw + w_at, gw_j * GAIN + tl.load(gw + w_at, w_in & to_gw, 0.0), w_in)
+            tl.debug_barrier()  # the next tile's threads read what other threads of this program wrote
+        arrive(counters)
+    else:
+        wait_for(counters, sums)
+        k = p - poses - sums
+        finish(
+            k, tl.num_programs(0) - poses - sums, gq, tl.cdiv(wide, tiles), B * J, J, bias, beta, s, total, out, before,
+            query, more, scale, next_scale, eps, C * H, RP, RT, CT, KIND, BIAS, STORE,
+        )  # fmt: skip

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..common.patches import Window, fold, windowed
 from ..common.replay import launch
-from ..common.rows import ceil_div, empty_fp32, power_of_two
+from ..common.rows import ceil_div, empty_fp32
 from . import plan
 
+EPS = 1e-5  # LayerNorm's
 EXACT = "tf32x3"  # products of fp32 as exact as those of the fp32 units (2e-7), and faster
 
 
@@ -35,17 +36,51 @@ def tf32_gain(u: Tensor) -> float:
     return 1.0 + dropped * 2.0**-10 / (2 * math.log(2))
 
 
-def sum_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
-    """Sum over the first axis, in order."""
+class Finish(NamedTuple):
+    """What `epilogue.finish` makes of a sum: its KIND, and tensors where it has them."""
+
+    kind: str
+    out: Tensor
+    s: Tensor | None = None  # (B, J, D)
+    total: Tensor | None = None
+    bias: Tensor | None = None  # (J, D), or LayerNorm's scale (D,)
+    beta: Tensor | None = None
+    before: Tensor | None = None
+    query: Tensor | None = None
+    more: bool = False
+    scale: float = 1.0
+    next_scale: float = 1.0
+
+    @property
+    def arguments(self) -> list[Any]:
+        """From bias to eps; out stands for what is not read."""
+        given = self.bias, self.beta, self.s, self.total, self.out, self.before, self.query
+        tensors = [self.out if x is None else x.contiguous() for x in given]
+        return [*tensors, int(self.more), self.scale, self.next_scale, EPS]
+
+    def constants(self, rows: int, d: int, chunks: int, warps: int, store: bool = False) -> dict[str, Any]:
+        options = {"KIND": self.kind, "BIAS": self.bias is not None, "STORE": store}
+        return {**plan.finish(rows, d, chunks, warps), **options}
+
+
+def finish_alone(parts: Tensor, finish: Finish, counters: Tensor | None = None) -> None:
+    """`finish` of parts (chunks, .., D) in a launch of its own; counters, if there are any, are 0 after it."""
     from . import epilogue
 
+    chunks, d = parts.shape[0], parts.shape[-1]
+    rows, count = parts.numel() // (chunks * d), 0 if counters is None else counters.numel()
+    launch(epilogue.finish_alone, (plan.finishers(rows),))(
+        parts, finish.out if counters is None else counters, count, chunks, rows, 1, *finish.arguments, D=d,
+        num_warps=4, **finish.constants(rows, d, chunks, 4),
+    )  # fmt: skip
+
+
+def sum_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
+    """Sum over the first axis, in order."""
     if parts.shape[0] == 1:
         return parts[0].to(dtype)
     out = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)
-    ct = min(power_of_two(parts.shape[0]), 64)
-    e = 4096 // ct
-    tiles = ceil_div(out.numel(), e)
-    launch(epilogue.sum_parts, (tiles,))(parts, out, parts.shape[0], out.numel(), E=e, CT=ct, num_warps=4)
+    finish_alone(parts, Finish("sum", out))
     return out
 
 
@@ -87,43 +122,58 @@ class Launch:
         self.precision, self.gain = precision(u.dtype), tf32_gain(u)
         self.share = self.gain / (n.j + leaky)
 
-    def tile(self, kernel: str) -> tuple[plan.Tile, dict[str, Any]]:
-        """A kernel's tile, and all its constants."""
+    def plan(self, kernel: str) -> tuple[plan.Tile, plan.Cut, dict[str, Any]]:
+        """A kernel's tile, how its sums are cut, and all its constants."""
         t = plan.tile(self.n, kernel, self.precision == EXACT)
         bound = {} if t.registers is None else {"maxnreg": t.registers}
         tile = {"BT": t.bt, "IC": t.ic, "CP": t.cp, "DP": t.dp, "HP": t.hp, "num_warps": t.warps, **bound}
-        return t, {**self.shape, **tile, **self.given, "PRECISION": self.precision, "GAIN": self.gain, **self.at}
+        numbers = {"PRECISION": self.precision, "GAIN": self.gain}
+        return t, plan.cut(self.n, t, kernel), {**self.shape, **tile, **self.given, **numbers, **self.at}
 
-    def grid(self, t: plan.Tile, rows: int) -> tuple[int, int]:
-        return ceil_div(rows, t.bt), ceil_div(self.n.g, t.ic)
+    def counters(self, kernel: str) -> int:
+        """How many a launch with couplings has: for its sums, and for each chunk of children and of examples."""
+        chunks, batches, _ = self.plan(kernel)[1].grid
+        return 1 + chunks * batches
 
-    def forward(self, lse: Tensor, s: Tensor | None = None) -> Tensor:
-        """Partial s (chunks, B, J, D), in `s` (1, B, J, D) if there is one chunk; lse (B, G) is written if couplings
-        depend on anything.
-        """
-        from . import kernels
+    def forward(self, lse: Tensor, counters: Tensor, finish: Finish) -> None:
+        """What `finish` says of s; lse (B, G) is written if couplings depend on anything. counters: 0."""
+        from . import kernels, uniform
 
-        if not self.coupled:
-            return self._uniform_sum(s)
-        t, constants = self.tile("log_sum_exp")
-        launch(kernels.log_sum_exp, self.grid(t, self.n.b))(*self.tensors, lse, self.n.b, LEAKY=self.leaky, **constants)
-        t, constants = self.tile("weighted_sum")
-        cut = plan.cut(self.n, t, "weighted_sum")
-        chunks, batches, groups = cut.grid
-        parts = self._parts(chunks, s)
-        launch(kernels.weighted_sum, (batches, chunks, groups))(
-            *self.tensors, lse, parts, self.n.b, cut.tiles, cut.parents, **constants
-        )
-        return parts
-
-    def _parts(self, chunks: int, s: Tensor | None) -> Tensor:
         n = self.n
-        return s if s is not None and chunks == 1 else empty_fp32(self.u, chunks, n.b, n.j, n.c * n.h)
+        if self.coupled:
+            t, cut, constants = self.plan("forward")
+            chunks, batches, groups = cut.grid
+            parts, programs, of_end = self._end(finish, chunks, t.warps)
+            programs += batches * (ceil_div(n.g, t.ic) + chunks * groups)
+            launch(kernels.attend_forward, (programs,))(
+                *self.tensors, lse, parts, counters, n.b, cut.tiles, cut.parents, *finish.arguments, LEAKY=self.leaky,
+                **constants, **of_end,
+            )  # fmt: skip
+            return
+        constants, (rows, columns, parents) = self._uniform("uniform_sum")
+        tiles, chunks = self._chunks("uniform_sum", columns, rows * parents, n.parents)
+        parts, programs, of_end = self._end(finish, chunks, constants["num_warps"])
+        weight = self.weight.permute(0, 3, 2, 1).contiguous() if n.many else self.weight
+        launch(uniform.uniform_forward, (parents * rows * chunks + programs,))(
+            self.u, weight, parts, counters, n.b, tiles, chunks, self.share, *finish.arguments, **constants, **of_end
+        )
+
+    def _end(self, finish: Finish, chunks: int, warps: int) -> tuple[Tensor, int, dict[str, Any]]:
+        """Memory for partial s (chunks, B, J, D), programs that finish, and their constants. One chunk is what it would
+        be summed up to, if that is kept in fp32.
+        """
+        n, d, kind = self.n, self.n.c * self.n.h, finish.kind
+        kept = finish.out if kind == "sum" else finish.s
+        whole = chunks == 1 and kept is not None and kept.dtype == torch.float32
+        parts = kept if whole and kept is not None else empty_fp32(self.u, chunks, n.b, n.j, d)
+        store = finish.s is not None and (not whole or (kind == "squash" and finish.bias is not None))
+        programs = 0 if whole and kind == "sum" else plan.finishers(n.b * n.j)
+        return parts, programs, finish.constants(n.b * n.j, d, chunks, warps, store)
 
     def gradients(self, dtype: torch.dtype, alone: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Memory for gu in `dtype` and for partial gW and gl, of this step alone or of several."""
         n = self.n
-        batches = plan.cut(n, self.tile("parent_gradient")[0], "parent_gradient").grid[1]
+        batches = self.plan("backward")[1].grid[1]
         if alone and not self.coupled:
             rows, columns, parents = self._uniform("uniform_weight_gradient")[1]
             batches = self._chunks("uniform_weight_gradient", rows, columns * parents, n.weight)[1]
@@ -131,86 +181,95 @@ class Launch:
         gu = torch.empty_strided(self.u.shape, self.strides, dtype=dtype, device=self.u.device)
         return gu, empty_fp32(self.u, batches, *self.weight.shape), empty_fp32(self.u, *gl)
 
-    def backward(self, gs: Tensor, lse: Tensor, into: tuple[Tensor, Tensor, Tensor], again: bool) -> Tensor:
-        """Partial gq (chunks, B, J, D). gu, gW and gl are written to `into`, or added to what it holds if `again`."""
+    def backward(
+        self, gs: Tensor, lse: Tensor, counters: Tensor, into: tuple[Tensor, Tensor, Tensor], again: bool,
+        finish: Finish | None = None,
+    ) -> None:  # fmt: skip
+        """gu, gW and gl are written to `into`, or added to what it holds if `again`. finish: of gq, if wanted."""
         from . import kernels
 
         n, (gu, gw, gl) = self.n, into
-        if not self.coupled:
-            self._uniform_gradients(gs, gu, gw, again)
-            return empty_fp32(gs, 1, 0)
-        delta, (t, constants) = empty_fp32(gs, n.b, n.g), self.tile("pose_gradient")
+        delta, (t, cut, constants) = empty_fp32(gs, n.b, n.g), self.plan("backward")
+        chunks, batches, groups = cut.grid
+        end = Finish("none", gs) if finish is None else finish
+        constants |= {"DETACH": self.detach, "STAGES": t.stages, **end.constants(n.b * n.j, n.c * n.h, chunks, t.warps)}
 
-        def pose_gradient(examples: slice, rows: slice, out: Tensor, again: bool) -> None:
+        def run(examples: slice, rows: slice, out: Tensor, of_poses: bool, of_parents: bool, again: bool) -> None:
+            count = rows.stop - rows.start
+            poses = ceil_div(count, t.bt) * ceil_div(n.g, t.ic) * of_poses
+            sums, last = chunks * batches * groups * of_parents, plan.finishers(n.b * n.j) * of_parents
             query = self.query[rows] if self.given["QUERY"] else self.query
-            launch(kernels.pose_gradient, self.grid(t, rows.stop - rows.start))(
-                gs[rows], self.u[examples], self.weight, query, self.logits, lse[rows], out, delta[rows],
-                rows.stop - rows.start, int(again), DETACH=self.detach, **constants,
+            gq = empty_fp32(gs, *((chunks, n.b, n.j, n.c * n.h) if of_parents and finish is not None else (1, 0)))
+            launch(kernels.attend_backward, (poses + sums + last * (finish is not None),))(
+                gs[rows], self.u[examples], self.weight, query, self.logits, lse[rows], out, delta[rows], gw, gq, gl,
+                counters, count, poses, sums, cut.tiles, cut.batches, cut.parents, int(again), *end.arguments,
+                **constants,
             )  # fmt: skip
 
-        self._by_examples(pose_gradient, gu, again)
-        of_parents, constants_of_parents = self.tile("parent_gradient")
-        cut = plan.cut(n, of_parents, "parent_gradient")
-        gq = empty_fp32(gs, *((cut.grid[0], n.b, n.j, n.c * n.h) if self.given["QUERY"] else (1, 0)))
-        launch(kernels.parent_gradient, cut.grid)(
-            gs, *self.tensors, lse, delta, gw, gq, gl, n.b, cut.tiles, cut.batches, cut.parents, int(again),
-            DETACH=self.detach, **constants_of_parents,
-        )  # fmt: skip
-        return gq
+        self._run(run, gu, True, again)
 
-    def _by_examples(self, launch: Callable[[slice, slice, Tensor, bool], None], gu: Tensor, again: bool) -> None:
-        """Poses' gradients, those of an image a few examples at a time: patches are larger than it."""
-        n, window, every = self.n, self.window, slice(0, self.u.shape[0])
+    def _run(self, run: Callable[..., None], gu: Tensor, together: bool, again: bool) -> None:
+        """Gradients of poses and of parents, in one launch if `together`; of an image's poses in launches of a few
+        examples each: patches are larger than it.
+        """
+        n, window, batch = self.n, self.window, self.u.shape[0]
+        every = slice(0, batch), slice(0, n.b)
         if window is None:
-            return launch(every, every, gu, again)
-        count = plan.examples(n, every.stop)
-        patches = empty_fp32(gu, count * window.places, n.g, n.c * n.d)
-        for examples, rows in window.spans(every.stop, count):
-            launch(examples, rows, patches, False)
-            fold(patches, gu[examples], window, again)
+            run(*every, gu, True, together, again)
+        else:
+            together, count = False, plan.examples(n, batch)
+            patches = empty_fp32(gu, count * window.places, n.g, n.c * n.d)
+            for examples, rows in window.spans(batch, count):
+                run(examples, rows, patches, True, False, False)
+                fold(patches, gu[examples], window, again)
+            del patches  # before what is next
+        if not together:
+            run(*every, gu, False, True, again)
+
+    def finished(self, into: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """gu, gW and gl, in the dtypes of what they are gradients of."""
+        gu, gw, gl = into
+        return gu.to(self.u.dtype), sum_parts(gw, self.weight.dtype), sum_parts(gl, torch.float32)
 
     def _uniform(self, kernel: str) -> tuple[dict[str, Any], tuple[int, int, int]]:
         """Constants of a kernel of equal couplings, and tiles of its rows, columns (i, k) and (j, h)."""
         n, t = self.n, plan.uniform(kernel, self.n)
         tile = {"R": t.rows, "N": t.columns, "M": t.parents, "STAGES": t.stages, "num_warps": t.warps}
         tiles = ceil_div(n.b * n.c, t.rows), ceil_div(n.g * n.d, t.columns), ceil_div(n.j * n.h, t.parents)
-        return {**self.shape, "PRECISION": self.precision, **tile}, tiles
+        return {**self.shape, "PRECISION": self.precision, "COPIED": n.many, **tile, **self.at}, tiles
 
     def _chunks(self, kernel: str, tiles: int, programs: int, copy: int) -> tuple[int, int]:
         """Tiles of a program and chunks, each of which leaves a copy of so many elements."""
         return plan.chunks(tiles, programs, self.n.room // copy, plan.uniform(kernel, self.n).resident)
 
-    def _uniform_sum(self, s: Tensor | None) -> Tensor:
+    def uniform_backward(
+        self, gs: Tensor, counters: Tensor, into: tuple[Tensor, Tensor, Tensor], again: bool
+    ) -> tuple[Tensor, Tensor]:
+        """gu and gW where couplings depend on nothing, with what `into` holds if `again`."""
         from . import uniform
 
-        n, (constants, (rows, columns, parents)) = self.n, self._uniform("uniform_sum")
-        tiles, chunks = self._chunks("uniform_sum", columns, rows * parents, n.parents)
-        parts = self._parts(chunks, s)
-        weight = self.weight.permute(0, 3, 2, 1).contiguous() if n.many else self.weight
-        launch(uniform.uniform_sum, (parents, rows, chunks))(
-            self.u, weight, parts, n.b * n.c, tiles, self.share, COPIED=n.many, **constants, **self.at
-        )
-        return parts
-
-    def _uniform_gradients(self, gs: Tensor, gu: Tensor, gw: Tensor, again: bool) -> None:
-        from . import uniform
-
-        n, (constants, (_, columns, _)) = self.n, self._uniform("uniform_pose_gradient")
+        n, (gu, gw, _), copies = self.n, into, into[1].shape[0]
+        kernels = "uniform_pose_gradient", "uniform_weight_gradient"
+        (of_pose, (_, columns, _)), (of_weight, (tiles, poses, parents)) = (self._uniform(k) for k in kernels)
+        together = of_pose == of_weight
         weight = self.weight.permute(2, 1, 0, 3).contiguous() if n.many else self.weight
-
-        def pose_gradient(_: slice, rows: slice, out: Tensor, again: bool) -> None:
-            count = (rows.stop - rows.start) * n.c
-            launch(uniform.uniform_pose_gradient, (columns, ceil_div(count, constants["R"])))(
-                gs[rows], weight, out, count, self.share, int(again), COPIED=n.many, **constants
-            )
-
-        self._by_examples(pose_gradient, gu, again)
-        of_weight, (rows, poses, parents) = self._uniform("uniform_weight_gradient")
         halves = n.many and self.u.dtype == torch.float32 and self.precision == "tf32"
-        share = self.share / self.gain if halves else self.share
         twice = of_weight["M"] > 64
         of_weight["M"] //= 1 + twice
-        launch(uniform.uniform_weight_gradient, (parents, poses, gw.shape[0]))(
-            gs, self.u, gw, n.b * n.c, ceil_div(rows, gw.shape[0]), share, int(again), TWICE=int(twice),
-            HALVES=halves, **of_weight, **self.at,
-        )  # fmt: skip
+        whole = copies == 1 and self.weight.dtype == torch.float32
+        gw_out = gw[0] if whole else torch.empty_like(self.weight)
+        gu_out = gu if gu.dtype == self.u.dtype or self.window else torch.empty_like(self.u)
+        finish = plan.finish(gw_out.numel() // n.h, n.h, copies, of_weight["num_warps"])
+        programs = parents * poses * copies + (0 if whole else plan.FINISHERS)
+
+        def run(examples: slice, rows: slice, out: Tensor, of_poses: bool, of_parents: bool, again: bool) -> None:
+            constants, b = of_weight if of_parents else of_pose, rows.stop - rows.start
+            count = ceil_div(b * n.c, constants["R"]) * columns * of_poses
+            launch(uniform.uniform_backward, (count + programs * of_parents,))(
+                gs[rows], self.u[examples], weight, gu, out, gw, gw_out, counters, b, ceil_div(tiles, copies), copies,
+                count, self.share, self.share / self.gain if halves else self.share, int(again), TWICE=int(twice),
+                HALVES=halves, POSES=of_poses, WEIGHTS=of_parents, **constants, **finish,
+            )  # fmt: skip
+
+        self._run(run, gu_out, together, again)
+        return gu_out.to(self.u.dtype), gw_out

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
-from ..common.rows import PROGRAMS, ceil_div, power_of_two
+from ..common.rows import ceil_div, power_of_two
 from ..votes import Votes, Windows
 
 MULTIPROCESSORS = 132  # of a large GPU
-FULL = {"weighted_sum": 264, "parent_gradient": 396}  # programs that it holds at a time
+FINISHERS = 264  # programs at most that end a launch
 # Partial sums of a layer, as a share of its own elements. The bound of twice its bytes is 4 (values and gradients,
 # twice), of which values take 1 and gradients 1 more; the rest are log-sum-exps and what iterations save.
 ROOM, LEAST_ROOM = 1.4, 0.95
@@ -36,17 +36,16 @@ class Block(NamedTuple):
     rows: int
     columns: int
     warps: int
+    resident: int  # programs of a multiprocessor
     registers: int | None = None  # at most, of a thread: fewer let more programs in
+    stages: int = 1  # of the loop over parents in which gW is summed: more load ahead, into more registers
 
 
-BLOCKS = {
-    "log_sum_exp": Block(64, 64, 4),
-    "weighted_sum": Block(64, 128, 4),
-    "pose_gradient": Block(64, 64, 4),
-    "parent_gradient": Block(64, 64, 4, registers=168),
-}
+BLOCKS = {"forward": Block(64, 128, 4, 2), "backward": Block(64, 64, 4, 3, registers=168)}
+# a long loop over parents gains more from what it holds and loads ahead than from a third program
+MANY_PARENTS, LONG = 32, {**BLOCKS, "backward": Block(64, 64, 4, 2, stages=3)}
 # products in three parts hold the parts of their factors, too: larger blocks would spill
-EXACT = {**BLOCKS, "weighted_sum": Block(64, 64, 4), "parent_gradient": Block(64, 64, 4)}
+EXACT = {"forward": Block(64, 64, 4, 2), "backward": Block(64, 64, 4, 2)}
 
 
 class UniformTile(NamedTuple):
@@ -151,28 +150,30 @@ class Tile(NamedTuple):
     dp: int
     hp: int
     warps: int
+    resident: int
     registers: int | None
+    stages: int
 
 
 def tile(n: Sizes, kernel: str, exact: bool = False) -> Tile:
     """The kernel's block in examples and children; the matrix units take no fewer than 16 columns of a vote."""
-    block = (EXACT if exact else BLOCKS)[kernel]
+    block = (EXACT if exact else LONG if n.j >= MANY_PARENTS else BLOCKS)[kernel]
     cp, dp, hp = power_of_two(n.c), power_of_two(n.d), max(power_of_two(n.h), 16)
     bt = max(min(block.rows // cp, power_of_two(n.b)), 16 // cp, 1)
     warps = block.warps if bt * cp == block.rows else min(block.warps, 4)
-    return Tile(bt, max(block.columns // dp, 8), cp, dp, hp, warps, block.registers)
+    return Tile(bt, max(block.columns // dp, 8), cp, dp, hp, warps, *block[3:])
 
 
-def epilogue_tile(rows: int, d: int, chunks: int, large: bool = False) -> tuple[int, dict[str, Any]]:
-    """Tiles of rows (b, j) that sum chunks and then squash or normalise, and a kernel's constants. large: as many rows
-    to a tile as leave enough tiles, and fewer where there are many chunks.
-    """
-    dp, parts = power_of_two(d), power_of_two(chunks)
-    rt = max(64 // dp, 1)
-    if large:
-        rt = max(min(power_of_two(rows // PROGRAMS), 2048 // (dp * parts)), rt)
-    ct = min(parts, max(4096 // (rt * dp), 1))
-    return ceil_div(rows, rt), {"D": d, "DP": dp, "RT": rt, "CT": ct, "num_warps": 4}
+def finishers(rows: int) -> int:
+    """Programs that end a launch, for so many rows (b, j)."""
+    return min(rows, FINISHERS)
+
+
+def finish(rows: int, d: int, chunks: int, warps: int) -> dict[str, int]:
+    """Their constants: as many rows to a tile as leave enough tiles, and fewer where there are many chunks."""
+    dp, parts, most = power_of_two(d), power_of_two(chunks), 1024 * warps
+    rt = max(min(power_of_two(rows // FINISHERS), most // (2 * dp * parts)), 64 // dp, 1)
+    return {"RP": dp, "RT": rt, "CT": min(parts, max(most // (rt * dp), 1))}
 
 
 class Cut(NamedTuple):
@@ -203,11 +204,11 @@ def _choices(n: Sizes, t: Tile, kernel: str, per_program: tuple[int, ...]) -> It
     """Cuts that could be best: as many chunks of examples as fill the device, as there are, as have room, or one.
 
     A wave of programs takes as long as one: its tiles of children and examples, each with its parents and the poses
-    to load. gW (`parent_gradient`) has a copy per chunk of examples, s or gq one per chunk of children, and a million
+    to load. gW ("backward") has a copy per chunk of examples, s or gq one per chunk of children, and a million
     elements of copies take as long to add up as two parents.
     """
     batches, tiles = ceil_div(n.b, t.bt), ceil_div(n.g, t.ic)
-    full, both = FULL[kernel], kernel == "parent_gradient"
+    full, both = MULTIPROCESSORS * t.resident, kernel == "backward"
     for groups in sorted({ceil_div(n.j, p) for p in per_program}):
         parents = ceil_div(n.j, groups)
         for per in range(1, tiles + 1):
@@ -226,7 +227,7 @@ def _choices(n: Sizes, t: Tile, kernel: str, per_program: tuple[int, ...]) -> It
 
 @lru_cache(maxsize=256)
 def cut(n: Sizes, t: Tile, kernel: str) -> Cut:
-    """The cut of least estimated time whose partial sums stay within their room, FULL programs at a time; if that
+    """The cut of least estimated time whose partial sums stay within their room; if that
     would take much longer than LARGEST for them, the one of least memory that does not.
     """
     best = min(_choices(n, t, kernel, PARENTS), key=lambda x: x.time)  # there is one: one chunk of each has no copies

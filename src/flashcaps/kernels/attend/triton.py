@@ -24,15 +24,13 @@ from torch import Tensor
 from ...routing.math import Softmax, over_parents
 from ..common.formed import takes
 from ..common.operators import empty_gradients, gradient_of, operator
-from ..common.replay import launch
-from ..common.rows import DTYPES, HAS_TRITON, PROGRAMS, empty_fp32
+from ..common.rows import DTYPES, HAS_TRITON, empty_fp32
 from ..votes import Votes, Windows
 from . import plan
 from .cpu import Options
-from .launch import Launch, sum_parts
+from .launch import Finish, Launch, finish_alone
 from .matrix import coupling, uniform
 
-EPS = 1e-5  # LayerNorm's
 Given = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
@@ -144,15 +142,16 @@ def attend(
     u (B, G, 1, C, d), weight (J, d, G, h), query (B, J, D), logits (G, J). detach: no gradient from the agreement
     to u and weight.
     """
+    s, lse = _step_outputs(u, weight, query, logits, leaky, detach)
     if u.numel() == 0 or weight.numel() == 0:
-        s, lse = _step_outputs(u, weight, query, logits, leaky, detach)
         return s.zero_(), lse.zero_()
-    lse = _step_outputs(u, weight, query, logits, leaky, detach)[1]
     if plan.wide(Votes(u, weight)):
         from .wide import attend_wide
 
         return attend_wide(u, weight, query, logits, leaky).to(u.dtype), lse
-    return sum_parts(Launch(u, weight, query, logits, leaky).forward(lse), u.dtype), lse
+    step = Launch(u, weight, query, logits, leaky)
+    step.forward(lse, _zeros(u, step.counters("forward")), Finish("sum", s))
+    return s, lse
 
 
 attend.register_fake(_step_outputs)
@@ -173,10 +172,19 @@ def attend_backward(
         gu, gw, gq, gl = attend_wide_backward(grad, u, weight, query, logits, leaky, detach)
         return [gu, gw, None if query is None else gq.to(u.dtype), gl if logits is not None else None]
     step = Launch(u, weight, query, logits, leaky, detach)
-    gu, gw, gl = into = step.gradients(u.dtype, alone=True)
-    gq = step.backward(grad, kept[0], into, again=False)
-    of_query = None if query is None else sum_parts(gq, u.dtype)
-    return [gu, sum_parts(gw, weight.dtype), of_query, None if logits is None else sum_parts(gl, torch.float32)]
+    into, counters = step.gradients(u.dtype, alone=True), _zeros(u, step.counters("backward"))
+    if not step.coupled:
+        return [*step.uniform_backward(grad, counters, into, again=False), None, None]
+    of_query = None if query is None else torch.empty_like(query, memory_format=torch.contiguous_format)
+    finish = None if of_query is None else Finish("sum", of_query)
+    step.backward(grad, kept[0], counters, into, again=False, finish=finish)
+    gu, gw, gl = step.finished(into)
+    return [gu, gw, of_query, None if logits is None else gl]
+
+
+def _zeros(like: Tensor, *shape: int) -> Tensor:
+    """Counters of launches."""
+    return torch.zeros(shape, dtype=torch.int32, device=like.device)
 
 
 def _dynamic_outputs(u, weight, bias, logits, leaky, iterations, detach):
@@ -192,22 +200,16 @@ def route_dynamic(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """v (B, J, D) of the last iteration; s (T, B, J, D), q (T - 1, B, J, D) and lse (T or T - 1, B, G) of all.
 
-    The first iteration has no query, and without logits no lse.
+    The first iteration has no query, and without logits no lse. One launch an iteration.
     """
-    from . import epilogue
-
     v, s, q, lse = _dynamic_outputs(u, weight, bias, logits, leaky, iterations, detach)
-    rows = v.shape[0] * v.shape[1]
-    for t in range(iterations if s.numel() else 0):
-        last, query = t == iterations - 1, q[t - 1] if t else None
-        parts = Launch(u, weight, query, logits, leaky).forward(_lse_of(lse, t, iterations))
-        tiles, constants = plan.epilogue_tile(rows, v.shape[2], parts.shape[0])
-        launch(epilogue.squash_forward, (tiles,))(
-            parts, u if bias is None else bias.contiguous(), v if query is None else query, s[t], v,
-            v if last else q[t], parts.shape[0], rows, v.shape[1], BIAS=bias is not None, SEEN=t > 0, LAST=last,
-            **constants,
-        )  # fmt: skip
-        del parts  # before the next
+    steps = [Launch(u, weight, q[t - 1] if t else None, logits, leaky) for t in range(iterations if s.numel() else 0)]
+    counters = _zeros(u, iterations, steps[0].counters("forward") if steps else 0)
+    for t, step in enumerate(steps):
+        last = t == iterations - 1
+        more = t > 0 and not last
+        finish = Finish("squash", v if last else q[t], s[t], q[t - 1] if more else None, bias, more=more)
+        step.forward(_lse_of(lse, t, iterations), counters[t], finish)
     return v, s, q, lse
 
 
@@ -218,30 +220,34 @@ route_dynamic.register_fake(_dynamic_outputs)
 def route_dynamic_backward(
     grad: Tensor, given: list[Tensor | None], kept: list[Tensor], leaky: bool, iterations: int, detach: bool
 ) -> list[Tensor | None]:
-    """gu, gW, gbias and gl. kept: s, q and lse."""
-    from . import epilogue
-
+    """gu, gW, gbias and gl. kept: s, q and lse. One launch for the output, and one an iteration."""
     u, weight, bias, logits = cast(Given, given)
     s, q, lse = kept
     if s.numel() == 0:
         return [x.zero_() for x in empty_gradients(grad, given)]
-    last, rows = iterations - 1, s.shape[1] * s.shape[2]
-    gu, gw, gl = into = Launch(u, weight, None, logits, leaky).gradients(torch.float32)
-    kept_gs = 1 if bias is None else iterations  # the bias has their sum
+    last, kept_gs = iterations - 1, 1 if bias is None else iterations  # the bias has their sum
+    first = last if detach else 0
+    steps = [Launch(u, weight, q[t - 1] if t else None, logits, leaky, detach) for t in range(iterations)]
+    gu, gw, gl = into = steps[0].gradients(torch.float32)
+    counters = torch.empty((iterations, steps[0].counters("backward")), dtype=torch.int32, device=u.device)
     total, gs = empty_fp32(u, *s.shape[1:]), torch.empty((kept_gs, *s.shape[1:]), dtype=u.dtype, device=u.device)
-    gq, first = grad, last if detach else 0
+
+    def of(t: int) -> Finish:
+        """gs of iteration t."""
+        return Finish("squash gradient", gs[t % kept_gs], s[t], total, more=t < last - 1)
+
+    finish_alone(grad.contiguous()[None], of(last), counters)
     for t in range(last, first - 1, -1):
-        tiles, constants = plan.epilogue_tile(rows, s.shape[3], gq.shape[0] if t < last else 1)
-        launch(epilogue.squash_backward, (tiles,))(
-            grad.contiguous(), gq, s[t], total, gs[t % kept_gs], gq.shape[0], rows, LATER=min(last - t, 2), **constants
-        )
-        del gq  # before the next
-        step = Launch(u, weight, q[t - 1] if t else None, logits, leaky, detach)
-        gq = step.backward(gs[t % kept_gs], _lse_of(lse, t, iterations), into, again=t < last)
-    del gq
+        step, here = steps[t], gs[t % kept_gs]
+        if not step.coupled:
+            gu, gw = step.uniform_backward(here, counters[t], into, again=t < last)
+            break
+        finish = None if t == first else of(t - 1)
+        step.backward(here, _lse_of(lse, t, iterations), counters[t], into, again=t < last, finish=finish)
+    else:
+        gu, gw, gl = step.finished(into)
     gbias = None if bias is None else gs[first:].sum((0, 1), dtype=torch.float32)
-    of_logits = None if logits is None else sum_parts(gl, torch.float32)
-    return [gu.to(u.dtype), sum_parts(gw, weight.dtype), gbias, of_logits]
+    return [gu, gw, gbias, None if logits is None else gl]
 
 
 def _attention_outputs(u, weight, pose, gamma, beta, window, scale, iterations):
@@ -261,57 +267,25 @@ def _query(pose: Tensor | None, scale: float, u: Tensor) -> Tensor | None:
     return None if pose is None else (scale * pose.to(u.dtype)).contiguous()
 
 
-def _norm_forward(
-    parts: Tensor, out: Tensor, scale: float, gamma: Tensor | None, beta: Tensor | None, s: Tensor | None = None
-) -> None:
-    """out = scale LayerNorm(s), without gamma and beta scale s; s: sum of parts (chunks, B, J, D), kept if given."""
-    from . import epilogue
-
-    rows = out[..., 0].numel()
-    tiles, constants = plan.epilogue_tile(rows, out.shape[-1], parts.shape[0], large=True)
-    gamma, beta = (out if x is None else x.contiguous() for x in (gamma, beta))  # out is then not read
-    launch(epilogue.norm_forward, (tiles,))(
-        parts, gamma, beta, out if s is None else s, out, parts.shape[0], rows, scale, EPS, NORM=gamma is not out,
-        STORE=s is not None, **constants,
-    )  # fmt: skip
-
-
-def _norm_backward(parts: Tensor, s: Tensor, gs: Tensor, scale: float, gamma: Tensor | None) -> Tensor:
-    """Writes gs. Returns partial gradients of LayerNorm's scale and shift (programs, 2, D)."""
-    from . import epilogue
-
-    rows = s[..., 0].numel()
-    tiles, constants = plan.epilogue_tile(rows, s.shape[-1], parts.shape[0], large=True)
-    programs = min(tiles, PROGRAMS)
-    sums = empty_fp32(s, 0 if gamma is None else programs, 2, s.shape[-1])
-    launch(epilogue.norm_backward, (programs,))(
-        parts, s if gamma is None else gamma.contiguous(), s, gs, sums, parts.shape[0], rows, tiles, scale, EPS,
-        NORM=gamma is not None, **constants,
-    )  # fmt: skip
-    return sums
-
-
 @operator("route_attention")
 def route_attention(
     u: Tensor, weight: Tensor, pose: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     window: list[int], scale: float, iterations: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """p (B, J, D) of the last iteration; s (T, B, J, D) and lse (T or T - 1, B, G) of all.
+    """p (B, J, D) of the last iteration; s (T, B, J, D) and lse (T or T - 1, B, G) of all. One launch an iteration.
 
     u (B, G, 1, C, d), or with a window (C, kernel, stride) an image (B, T, H, W, D). pose: the parents' so far.
     gamma, beta (D,): LayerNorm's scale and shift, None: no LayerNorm.
     """
     p, s, lse = _attention_outputs(u, weight, pose, gamma, beta, window, scale, iterations)
-    query = _query(pose, scale, u)
+    query, counters, held = _query(pose, scale, u), None, 0 if pose is None else pose.numel()
     for t in range(iterations if s.numel() else 0):
-        last, here = t == iterations - 1, s[t : t + 1]
-        step = Launch(u, weight, query, window=window, pose=0 if pose is None else pose.numel())
-        parts = step.forward(_lse_of(lse, t, iterations), here)
-        if query is None and not last:
-            query = torch.empty_like(p)
+        step, last = Launch(u, weight, query, window=window, pose=held), t == iterations - 1
+        counters = _zeros(u, iterations, step.counters("forward")) if counters is None else counters
+        query = torch.empty_like(p) if query is None and not last else query
         out = p if last or query is None else query
-        _norm_forward(parts, out, 1.0 if last else scale, gamma, beta, None if parts is here else here)
-        del parts, step  # before the next
+        finish = Finish("norm", out, s[t], None, gamma, beta, scale=1.0 if last else scale)
+        step.forward(_lse_of(lse, t, iterations), counters[t], finish)
     return p, s, lse
 
 
@@ -327,22 +301,29 @@ def route_attention_backward(
     s, lse = kept
     if s.numel() == 0:
         return [x.zero_() for x in _attention_gradients(grad, given, kept, window, scale, iterations)]
-    last, sums = iterations - 1, []
-    gs, gq = torch.empty(s.shape[1:], dtype=u.dtype, device=u.device), grad.contiguous()[None]
-    query = None if last == 0 and pose is None else torch.empty_like(gs)
-    into: tuple[Tensor, Tensor, Tensor] | None = None
+    last, held, (_, b, j, d) = iterations - 1, 0 if pose is None else pose.numel(), s.shape
+    gs = torch.empty((b, j, d), dtype=u.dtype, device=u.device)
+    query = torch.empty_like(gs) if last else _query(pose, scale, u)
+    sums = empty_fp32(s, iterations, 0 if gamma is None else plan.finishers(b * j), 2, d)
+    gpose = None if pose is None else torch.empty_like(pose, memory_format=torch.contiguous_format)
+
+    def of(t: int) -> Finish:
+        """gs of iteration t, and its query if it is not the first."""
+        finish = Finish("norm gradient", gs, s[t], sums[t], gamma, beta, scale=1.0 if t == last else scale)
+        return finish._replace(before=s[t - 1], query=query, more=True, next_scale=scale) if t else finish
+
+    step = Launch(u, weight, query, window=window, pose=held)
+    into = step.gradients(torch.float32 if last else u.dtype, alone=last == 0)
+    counters = torch.empty((iterations, step.counters("backward")), dtype=torch.int32, device=u.device)
+    finish_alone(grad.contiguous()[None], of(last), counters)
     for t in range(last, -1, -1):
-        sums.append(_norm_backward(gq, s[t], gs, 1.0 if t == last else scale, gamma))
-        del gq  # before the next
-        if query is not None and t > 0:
-            _norm_forward(s[t - 1 : t], query, scale, gamma, beta)
-        else:
-            query = _query(pose, scale, u)
-        step = Launch(u, weight, query, window=window, pose=0 if pose is None else pose.numel())
-        into = step.gradients(torch.float32 if last else u.dtype, alone=last == 0) if into is None else into
-        gq = step.backward(gs, _lse_of(lse, t, iterations), into, again=t < last)
-    assert into is not None
-    gpose = None if pose is None else sum_parts(gq, pose.dtype) * scale
-    del gq
-    gnorm = None if gamma is None else torch.cat(sums).sum(0)
-    return [into[0].to(u.dtype), sum_parts(into[1], weight.dtype), gpose, gnorm]
+        if t == 0 and last:
+            step = Launch(u, weight, _query(pose, scale, u), window=window, pose=held)
+        if not step.coupled:
+            gu, gw = step.uniform_backward(gs, counters[t], into, again=t < last)
+            break
+        finish = of(t - 1) if t else Finish("sum", cast(Tensor, gpose), scale=scale)
+        step.backward(gs, _lse_of(lse, t, iterations), counters[t], into, again=t < last, finish=finish)
+    else:
+        gu, gw, _ = step.finished(into)
+    return [gu, gw, gpose, None if gamma is None else sums.sum((0, 1))]

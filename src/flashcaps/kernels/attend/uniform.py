@@ -5,6 +5,7 @@ r"""Triton kernels of a step whose couplings all equal `share`: three plain matr
 In matrices: rows (b, c), columns n = (i, k) of poses and m = (j, h) of parents. A library's product would need a
 transposed copy of u first. COPIED: W is a copy in the order in which many rows read it, along the axis that is summed
 over, as the matrix units take TF32: (m, n) for s, (n, m) for gu. OH to SX: where u lies, `common.patches.Window`.
+Launches have several kinds of programs, as those of `attend.kernels`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import triton
 import triton.language as tl
 
 from ..common.patches_triton import child_at, place_at
+from .epilogue import arrive, finish, wait_for
 
 HALF = tl.constexpr(tl.bfloat16)
 
@@ -54,58 +56,46 @@ def _matrix_at(a, b, A: tl.constexpr, B: tl.constexpr):
     return a[:, None] * B + b[None, :], (a < A)[:, None] & (b < B)[None, :]
 
 
-@triton.jit
-def uniform_sum(
-    u, w, s, rows, tiles, share,
+@triton.jit(do_not_specialize=["more"])
+def uniform_forward(
+    u, w, parts, counters, B, tiles, chunks, share,
+    bias, beta, s, total, out, before, query, more, scale, next_scale, eps,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, COPIED: tl.constexpr, PRECISION: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr,
+    BIAS: tl.constexpr, STORE: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
     ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
-    """Partial s of `tiles` tiles of columns n -> (chunks, B, J, C, h)."""
-    m = tl.program_id(0) * M + tl.arange(0, M)
-    r = tl.program_id(1) * R + tl.arange(0, R)
-    first = tl.program_id(2) * tiles
-    total = tl.zeros((R, M), tl.float32)
-    for t in tl.range(first, tl.minimum(first + tiles, tl.cdiv(G * D, N)), num_stages=STAGES):
-        n = t * N + tl.arange(0, N)
-        u_at, u_in = _poses_at(r, n, rows, G, C, D, OH, OW, SB, PY, PX, K, ST, SY, SX)
-        x = tl.load(u + u_at, u_in, 0.0)
-        if COPIED:
-            w_at, w_in = _matrix_at(m, n, J * H, G * D)
-            w_n = tl.trans(tl.load(w + w_at, w_in, 0.0))
-        else:
-            w_at, w_in = _weights_at(n, m, G, J, D, H)
-            w_n = tl.load(w + w_at, w_in, 0.0)
-        total = tl.dot(x, w_n, total, input_precision=PRECISION)
-    p_at, p_in = _capsules_at(r, m, rows, J, C, H)
-    tl.store(s + tl.program_id(2).to(tl.int64) * rows * (J * H) + p_at, total * share, p_in)
-
-
-@triton.jit
-def uniform_pose_gradient(
-    gs, w, gu, rows, share, again,
-    G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, COPIED: tl.constexpr, PRECISION: tl.constexpr,
-    STAGES: tl.constexpr,
-):  # fmt: skip
-    """gu, added to what it holds if `again`."""
-    n = tl.program_id(0) * N + tl.arange(0, N)
-    r = tl.program_id(1) * R + tl.arange(0, R)
-    total = tl.zeros((R, N), tl.float32)
-    for t in tl.range(0, tl.cdiv(J * H, M), num_stages=STAGES):
-        m = t * M + tl.arange(0, M)
+    """Partial s of `tiles` tiles of columns n -> (chunks, B, J, C, h), and `finish` (bias to eps, RP to STORE)."""
+    rows, wide = B * C, tl.cdiv(J * H, M)
+    p, sums = tl.program_id(0), wide * tl.cdiv(rows, R) * chunks
+    if p < sums:
+        m = p % wide * M + tl.arange(0, M)
+        r = p // wide % tl.cdiv(rows, R) * R + tl.arange(0, R)
+        chunk = p // wide // tl.cdiv(rows, R)
+        first = chunk * tiles
+        s_m = tl.zeros((R, M), tl.float32)
+        for t in tl.range(first, tl.minimum(first + tiles, tl.cdiv(G * D, N)), num_stages=STAGES):
+            n = t * N + tl.arange(0, N)
+            u_at, u_in = _poses_at(r, n, rows, G, C, D, OH, OW, SB, PY, PX, K, ST, SY, SX)
+            x = tl.load(u + u_at, u_in, 0.0)
+            if COPIED:
+                w_at, w_in = _matrix_at(m, n, J * H, G * D)
+                w_n = tl.trans(tl.load(w + w_at, w_in, 0.0))
+            else:
+                w_at, w_in = _weights_at(n, m, G, J, D, H)
+                w_n = tl.load(w + w_at, w_in, 0.0)
+            s_m = tl.dot(x, w_n, s_m, input_precision=PRECISION)
         p_at, p_in = _capsules_at(r, m, rows, J, C, H)
-        if COPIED:
-            w_at, w_in = _matrix_at(n, m, G * D, J * H)
-        else:
-            w_at, w_in = _weights_at(n, m, G, J, D, H)
-        w_n = tl.trans(tl.load(w + w_at, w_in, 0.0))
-        total = tl.dot(tl.load(gs + p_at, p_in, 0.0), w_n, total, input_precision=PRECISION)
-    u_at, u_in = _capsules_at(r, n, rows, G, C, D)
-    total = total * share + tl.load(gu + u_at, u_in & (again > 0), 0.0)
-    tl.store(gu + u_at, total.to(gu.dtype.element_ty), u_in)
+        tl.store(parts + chunk.to(tl.int64) * rows * (J * H) + p_at, s_m * share, p_in)
+        arrive(counters)
+    else:
+        wait_for(counters, sums)
+        finish(
+            p - sums, tl.num_programs(0) - sums, parts, chunks, B * J, J, bias, beta, s, total, out, before, query,
+            more, scale, next_scale, eps, C * H, RP, RT, CT, KIND, BIAS, STORE,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -137,42 +127,76 @@ def _store_weights(gw, total, n, m, again, G: tl.constexpr, J: tl.constexpr, D: 
     tl.store(gw + w_at, total + tl.load(gw + w_at, w_in & (again > 0), 0.0), w_in)
 
 
-@triton.jit
-def uniform_weight_gradient(
-    gs, u, gw, rows, tiles, share, again,
+@triton.jit(do_not_specialize=["again"])
+def uniform_backward(
+    gs, u, w, gu, gu_out, gw, gw_out, counters, B, tiles, chunks, poses, share, share_of_weight, again,
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
-    R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, TWICE: tl.constexpr, HALVES: tl.constexpr,
-    PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, COPIED: tl.constexpr, TWICE: tl.constexpr,
+    HALVES: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, POSES: tl.constexpr, WEIGHTS: tl.constexpr,
+    RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
     ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
 ):  # fmt: skip
-    """Partial gW of `tiles` tiles of rows -> (chunks, J, d, G, h), added to what it holds if `again`.
+    """Up to three kinds of programs:
 
-    The sum is over rows, across which neither factor lies: the matrix units take TF32 only along it, so that each
-    number is moved on its own. HALVES: as sums of two bf16, which they take either way, in three products; poses are
-    multiplied by the share before, since what is computed is read whole and turned after, a bare load as it comes.
-    TWICE: M columns and M more, for the same poses; a warp that reads 64 columns reads whole sectors of 4 x 4 poses.
+    POSES: gu_out, with what gu holds if `again`. `poses` programs.
+    WEIGHTS: partial gW of `tiles` tiles of rows -> (chunks, J, d, G, h), added to what it holds if `again`. The sum is
+        over rows, across which neither factor lies: the matrix units take TF32 only along it, so that each number is
+        moved on its own. HALVES: as sums of two bf16, which they take either way, in three products; poses are
+        multiplied by the share before, since what is computed is read whole and turned after, a bare load as it comes.
+        TWICE: M columns and M more, for the same poses; a warp reads 64 columns in whole sectors of 4 x 4 poses.
+    The rest wait for these, and add up partial gW to gw_out.
     """
-    m = tl.program_id(0) * (M + M * TWICE) + tl.arange(0, M)
-    n = tl.program_id(1) * N + tl.arange(0, N)
-    first = tl.program_id(2) * tiles
-    total = tl.zeros((N, M), tl.float32)
-    if TWICE:
-        second = tl.zeros((N, M), tl.float32)
-    for t in tl.range(first, tl.minimum(first + tiles, tl.cdiv(rows, R)), num_stages=STAGES):
-        r = t * R + tl.arange(0, R)
-        u_at, u_in = _poses_at(r, n, rows, G, C, D, OH, OW, SB, PY, PX, K, ST, SY, SX)
-        x = tl.load(u + u_at, u_in, 0.0)
-        if HALVES:
-            x, x_rest = _halves(tl.trans(x * share))
-        else:
-            x = tl.trans(x)
-            x_rest = x
-        total = _add_product(total, x, x_rest, gs, r, m, rows, J, C, H, HALVES, PRECISION)
-        if TWICE:
-            second = _add_product(second, x, x_rest, gs, r, m + M, rows, J, C, H, HALVES, PRECISION)
-    scale = 1.0 if HALVES else share
-    gw += tl.program_id(2).to(tl.int64) * J * G * (D * H)
-    _store_weights(gw, total * scale, n, m, again, G, J, D, H)
-    if TWICE:
-        _store_weights(gw, second * scale, n, m + M, again, G, J, D, H)
+    p, rows, wide = tl.program_id(0), B * C, tl.cdiv(G * D, N)
+    across = tl.cdiv(J * H, M + M * TWICE)
+    sums = across * wide * chunks
+    if POSES:  # noqa: SIM102  # a constant of the compiler, not of the program
+        if p < poses:
+            n = p % wide * N + tl.arange(0, N)
+            r = p // wide * R + tl.arange(0, R)
+            total = tl.zeros((R, N), tl.float32)
+            for t in tl.range(0, tl.cdiv(J * H, M), num_stages=STAGES):
+                m = t * M + tl.arange(0, M)
+                p_at, p_in = _capsules_at(r, m, rows, J, C, H)
+                if COPIED:
+                    w_at, w_in = _matrix_at(n, m, G * D, J * H)
+                else:
+                    w_at, w_in = _weights_at(n, m, G, J, D, H)
+                w_n = tl.trans(tl.load(w + w_at, w_in, 0.0))
+                total = tl.dot(tl.load(gs + p_at, p_in, 0.0), w_n, total, input_precision=PRECISION)
+            u_at, u_in = _capsules_at(r, n, rows, G, C, D)
+            total = total * share + tl.load(gu + u_at, u_in & (again > 0), 0.0)
+            tl.store(gu_out + u_at, total.to(gu_out.dtype.element_ty), u_in)
+    if WEIGHTS:
+        if (p >= poses) & (p < poses + sums):
+            k = p - poses
+            m = k % across * (M + M * TWICE) + tl.arange(0, M)
+            n = k // across % wide * N + tl.arange(0, N)
+            first = k // across // wide * tiles
+            of_first = tl.zeros((N, M), tl.float32)
+            if TWICE:
+                of_second = tl.zeros((N, M), tl.float32)
+            for t in tl.range(first, tl.minimum(first + tiles, tl.cdiv(rows, R)), num_stages=STAGES):
+                r = t * R + tl.arange(0, R)
+                u_at, u_in = _poses_at(r, n, rows, G, C, D, OH, OW, SB, PY, PX, K, ST, SY, SX)
+                x = tl.load(u + u_at, u_in, 0.0)
+                if HALVES:
+                    x, x_rest = _halves(tl.trans(x * share_of_weight))
+                else:
+                    x = tl.trans(x)
+                    x_rest = x
+                of_first = _add_product(of_first, x, x_rest, gs, r, m, rows, J, C, H, HALVES, PRECISION)
+                if TWICE:
+                    of_second = _add_product(of_second, x, x_rest, gs, r, m + M, rows, J, C, H, HALVES, PRECISION)
+            scale = 1.0 if HALVES else share_of_weight
+            part = gw + (k // across // wide).to(tl.int64) * J * G * (D * H)
+            _store_weights(part, of_first * scale, n, m, again, G, J, D, H)
+            if TWICE:
+                _store_weights(part, of_second * scale, n, m + M, again, G, J, D, H)
+            arrive(counters)
+        elif p >= poses + sums:
+            wait_for(counters, sums)
+            finish(
+                p - poses - sums, tl.num_programs(0) - poses - sums, gw, chunks, J * D * G, 1, gw, gw, gw, gw, gw_out,
+                gw, gw, 0, 1.0, 1.0, 0.0, H, RP, RT, CT, "sum", False, False,
+            )  # fmt: skip
