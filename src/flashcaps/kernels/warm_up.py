@@ -14,10 +14,11 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +31,7 @@ Progress = Callable[[int, int], Any]  # is told how many kernels of how many are
 
 @dataclass(frozen=True)
 class Pointer:
-    """What a compiler wants to know of a tensor."""
+    """What a compiler wants to know of a tensor; no tuple, which Triton would take for several arguments."""
 
     dtype: torch.dtype
     address: int  # modulo 16
@@ -50,9 +51,6 @@ class Job(NamedTuple):
     @property
     def function(self) -> Any:
         return getattr(importlib.import_module(self.module), self.kernel)
-
-    def compile(self) -> None:
-        self.function.run(*self.given, grid=(1, 1, 1), warmup=True, **dict(self.constants))
 
 
 def warm_up(model: nn.Module, shape: Sequence[int], *, dtype: torch.dtype | None = None,
@@ -77,15 +75,27 @@ def warm_up(model: nn.Module, shape: Sequence[int], *, dtype: torch.dtype | None
 
 
 def compile_kernels(step: Callable[[], Any], progress: Progress = lambda done, of: None) -> int:
-    """Compiles what `step` launches, without launching it. Returns the number of kernels that were not there before."""
+    """Compiles what `step` launches, without launching it. Returns the number of kernels that were not there before.
+
+    What cannot be compiled apart is compiled, or reported, by its first launch.
+    """
     jobs = launches_of(step)
-    stamp = cache_folder() / f"flashcaps-{key_of(jobs)}"
-    if not jobs or stamp.exists():
+    if not jobs:
+        return 0
+    import triton
+    from triton.runtime import driver
+
+    target = driver.active.get_current_target()
+    sources = [(job, job.function.cache_key) for job in sorted(jobs, key=repr)]
+    key = hashlib.sha256(repr((triton.__version__, target, sources)).encode()).hexdigest()
+    folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    stamp = folder / f"flashcaps-{key}"
+    if stamp.exists():
         return 0
     progress(0, len(jobs))
-    compiled = compile_apart(jobs, progress)
+    compiled = compile_apart(jobs, target, progress)
     if compiled == len(jobs):
-        stamp.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         stamp.touch()
     return compiled
 
@@ -113,91 +123,45 @@ def kind_of(x: Any) -> Any:
     return (16 if x % 16 == 0 else 3) + (1 << 32) * (abs(x) >= 1 << 31)
 
 
-def key_of(jobs: Sequence[Job]) -> str:
-    import triton
-
-    sources = sorted({(job.kernel, job.function.cache_key) for job in jobs})
-    return hashlib.sha256(repr((triton.__version__, target(), sources, sorted(map(repr, jobs)))).encode()).hexdigest()
-
-
-def target() -> tuple[Any, ...]:
-    """Of the GPU: what kernels are compiled for."""
-    from triton.runtime import driver
-
-    found = driver.active.get_current_target()
-    return found.backend, found.arch, found.warp_size
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
-
-
-def compile_apart(jobs: Sequence[Job], progress: Progress) -> int:
-    """How many are compiled. Each process takes the next when it is done with one; what fails, its launch reports."""
-    waiting, lock = iter(jobs), threading.Lock()
-    answers: list[bytes] = []
-    here, environment = target(), {k: x for k, x in os.environ.items() if k != "TRITON_INTERPRET"}
-
-    def follow() -> None:
-        command = [sys.executable, "-c", f"from {__name__} import main; main()"]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as worker:
-            assert worker.stdin is not None
-            assert worker.stdout is not None
-            pickle.dump(here, worker.stdin)
-            while True:
-                with lock:
-                    job = next(waiting, None)
-                try:
-                    pickle.dump(job, worker.stdin)
-                    worker.stdin.flush()
-                except BrokenPipeError:
-                    return
-                if job is None or not (answer := worker.stdout.readline()):
-                    return
-                with lock:
-                    answers.append(answer)
-                    progress(len(answers), len(jobs))
-
-    threads = [threading.Thread(target=follow) for _ in range(min(len(jobs), processes()))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers.count(b"compiled\n")
-
-
-def processes() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class CompilingDriver:
-    """Stands for a GPU that kernels are compiled for, in a process that has none."""
-
-    def __init__(self, backend: str, arch: Any, warp_size: int) -> None:
-        from triton.backends.compiler import GPUTarget
-
-        self.target = GPUTarget(backend, arch, warp_size)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> Any:
-        return self.target
+def compile_apart(jobs: Sequence[Job], target: Any, progress: Progress) -> int:
+    """How many are compiled. A pipe is the queue, of which each process takes the next number when it is done."""
+    queue, numbers = os.pipe()
+    os.write(numbers, b"".join(k.to_bytes(2, "little") for k in range(len(jobs))))
+    os.close(numbers)
+    answers, told = os.pipe()
+    environment = {k: x for k, x in os.environ.items() if k != "TRITON_INTERPRET"}
+    with tempfile.NamedTemporaryFile() as file:
+        pickle.dump((target.backend, target.arch, target.warp_size, jobs), file)
+        file.flush()
+        command = [sys.executable, "-c", f"from {__name__} import main; main()", file.name]
+        count = min(len(jobs), os.cpu_count() or 1)
+        workers = [subprocess.Popen(command, stdin=queue, stdout=told, env=environment) for _ in range(count)]
+        os.close(queue)
+        os.close(told)
+        compiled = 0
+        with os.fdopen(answers) as lines:
+            for done, line in enumerate(lines, 1):
+                compiled += line == "compiled\n"
+                progress(done, len(jobs))
+        for worker in workers:
+            worker.wait()
+    return compiled
 
 
 def main() -> None:
-    """What such a process runs. Compiles the jobs that come, one line of answer for each, until None comes."""
+    """What such a process runs: one line of answer for each number that it takes, until there are none."""
+    from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
-    driver.set_active(CompilingDriver(*pickle.load(sys.stdin.buffer)))
+    *target, jobs = pickle.loads(Path(sys.argv[1]).read_bytes())
+    stand_in = {"device": 0, "stream": 0, "target": GPUTarget(*target)}  # for a GPU, of which this process has none
+    driver.set_active(SimpleNamespace(**{f"get_current_{k}": lambda *_, x=x: x for k, x in stand_in.items()}))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what else is printed must not look like an answer
-    while (job := pickle.load(sys.stdin.buffer)) is not None:
+    while number := os.read(0, 2):
+        job = jobs[int.from_bytes(number, "little")]
         try:
-            job.compile()
+            job.function.run(*job.given, grid=(1, 1, 1), warmup=True, **dict(job.constants))
             print("compiled", file=answers, flush=True)
         except Exception as error:
             print(type(error).__name__, file=answers, flush=True)
