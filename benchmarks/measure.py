@@ -43,6 +43,8 @@ class Stepper:
         self.workload, self.precision, self.device = workload, precision, device
         self.module: Any = workload.build(backend).to(device)
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+        capturable = {"capturable": True, "fused": True} if device == "cuda" else {}
+        self.optimiser = torch.optim.Adam(self.parameters, 1e-4, **capturable) if workload.adam else None
         self.sets: list[tuple[tuple[Tensor, ...], list[Tensor] | None]] = []
         self.more(1)
         if backend.endswith("compiled"):
@@ -67,7 +69,12 @@ class Stepper:
             gradients = [torch.ones_like(x) if x.ndim == 0 else torch.randn_like(x) for x in outputs]
             self.sets[k] = (inputs, gradients)
         wanted = [*self.parameters, *(x for x in inputs if x.requires_grad)]
-        return list(torch.autograd.grad(outputs, wanted, gradients, allow_unused=True))
+        found = list(torch.autograd.grad(outputs, wanted, gradients, allow_unused=True))
+        if self.optimiser is not None:
+            for p, g in zip(self.parameters, found, strict=False):  # gradients of poses come after those of weights
+                p.grad = g
+            self.optimiser.step()
+        return found
 
     def bytes(self) -> int:
         """Of one set of inputs, of the outputs and weights, and of all their gradients."""

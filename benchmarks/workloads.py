@@ -105,6 +105,7 @@ class Workload:
     seen: tuple[tuple[int, int], ...] = ()
     goal: Goal = field(default=Goal())
     gated: bool = False  # children come with activations
+    adam: bool = False  # a loop: the step ends with an optimiser's
 
     @property
     def whole(self) -> bool:
@@ -197,6 +198,14 @@ def network(name: str, title: str, batch: int, model: str, overrides: dict[str, 
     return Workload(name, title, batch, image, model=(model, overrides), goal=goal)
 
 
+def imagenet(routing: str, toy: bool, **more: Any) -> Workload:
+    """Classes of 224 x 224 images over a backbone of stride 16: 32 types of 8 numbers at 14 x 14 places."""
+    children, classes, batch = (8, 6, 2) if toy else (32 * 14 * 14, 1000, 64)
+    layer = dense(routing, None if routing == "heinsen" else children, 8, classes, 16, **more)
+    title = f"{routing} layer, ImageNet size, {children}x8 -> {classes}x16, B {batch}"
+    return Workload(f"{routing}_imagenet", title, batch, (children, 8), (layer,), seen=((1, children),))
+
+
 @cache
 def table(toy: bool = False) -> dict[str, Workload]:
     """Every workload, most important first."""
@@ -228,7 +237,14 @@ def table(toy: bool = False) -> dict[str, Workload]:
         vector_layer("discriminative_mnist", "discriminative", small(1152, 12), 10, b(128), Goal()),
         network("discriminative_step", "CapsNet MNIST, discriminative routing, whole step, B 128", b(128),
                 "discriminative_mnist", mnist, Goal()),
+        network("em_smallnorb", "em_smallnorb, whole step, B 64", b(64), "em_smallnorb",
+                {"primary": {"types": 2}, "image": (2, 18, 18)} if toy else {}, Goal()),
+        imagenet("dynamic", toy),
+        imagenet("attention", toy, iterations=2),
+        imagenet("heinsen", toy),
     ]  # fmt: skip
+    loop = replace(found[3], name="capsnet_mnist_adam", title="CapsNet MNIST, loop with fused Adam, B 128", adam=True)
+    found.append(replace(loop, goal=Goal()))
     return {w.name: w for w in found}
 
 
@@ -248,7 +264,4 @@ def large(toy: bool = False) -> dict[str, Workload]:
 
 def profiled(toy: bool = False) -> list[Workload]:
     """The three whole steps to look into."""
-    known = table(toy)
-    norb = large(toy)["em_smallnorb_512"]
-    em = replace(norb, name="em_smallnorb", title="em_smallnorb, whole step, B 64", batch=min(norb.batch, 64))
-    return [known["capsnet_mnist"], known["attention_resnet_2"], em]
+    return [table(toy)[name] for name in ("capsnet_mnist", "attention_resnet_2", "em_smallnorb")]

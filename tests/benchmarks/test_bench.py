@@ -31,7 +31,8 @@ from flashcaps.routing import ROUTING
 TITLES = {
     "dynamic_mnist", "dynamic_multimnist", "dynamic_cifar100", "capsnet_mnist", "attention_resnet_2",
     "attention_resnet_3", "em_stack", "heinsen_norb", "heinsen_sst", "discriminative_mnist",
-    "discriminative_step",
+    "discriminative_step", "em_smallnorb", "dynamic_imagenet", "attention_imagenet", "heinsen_imagenet",
+    "capsnet_mnist_adam",
 }  # fmt: skip
 ORIGIN = {"hardware": "NVIDIA X1", "versions": {"torch": "2"}, "commit": "abc", "command": "x", "seed": 0}
 
@@ -49,8 +50,8 @@ def test_what_needs_a_gpu_can_be_imported_without() -> None:
 
 def test_every_workload_has_a_goal_or_is_an_extra() -> None:
     assert set(table()) == set(table(toy=True)) == TITLES
-    without = [w.name for w in table().values() if w.goal.ms is None]
-    assert without == ["discriminative_mnist", "discriminative_step"]
+    without = {w.name for w in table().values() if w.goal.ms is None}
+    assert all(name.startswith("discriminative") or name.endswith(("imagenet", "adam", "norb")) for name in without)
 
 
 @pytest.mark.parametrize("name", sorted(TITLES))
