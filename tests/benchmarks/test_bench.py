@@ -54,7 +54,7 @@ def test_every_workload_has_a_goal_or_is_an_extra() -> None:
     assert all(name.startswith("discriminative") or name.endswith(("imagenet", "adam", "norb")) for name in without)
 
 
-@pytest.mark.parametrize("name", sorted(TITLES))
+@pytest.mark.parametrize("name", sorted(TITLES - {"em_smallnorb"}))  # its schedule is no public code's
 def test_backends_agree_and_give_every_gradient(name: str) -> None:
     """Public style and matrix form: the same output as the reference in float64, and gradients that are all there."""
     workload = table(toy=True)[name]
