@@ -50,13 +50,11 @@ class CapturedStep(Generic[P, T]):
         tensors = check_tensors(given, named)
         if self.calls == 0:
             self.inputs = tuple(x.clone() for x in tensors)
-        else:
-            for k, (x, old) in enumerate(zip(tensors, self.inputs, strict=True)):
-                if (x.shape, x.dtype) != (old.shape, old.dtype):
-                    raise ValueError(f"argument {k}: expected {tuple(old.shape)} of {old.dtype} as at the first call, "
-                                     f"got {tuple(x.shape)} of {x.dtype}; leave a smaller last batch out, "
-                                     f"or {self.otherwise}")
-                old.copy_(x)
+        for k, (x, old) in enumerate(zip(tensors, self.inputs, strict=True)):
+            if (x.shape, x.dtype) != (old.shape, old.dtype):
+                raise ValueError(f"argument {k}: expected {tuple(old.shape)} of {old.dtype} as at the first call, got "
+                                 f"{tuple(x.shape)} of {x.dtype}; leave a smaller last batch out, or {self.otherwise}")
+            old.copy_(x)
         self.calls += 1
         if self.calls <= WARM_UP:
             return on_side_stream(self._run)
