@@ -1,7 +1,5 @@
 """Small data sets in memory and on disk, and a recipe small enough to train in a test."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 import tomllib

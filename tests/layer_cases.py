@@ -1,7 +1,5 @@
 """Every capsule layer in every form it takes, as data: tests run over `cases()` instead of naming algorithms."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Pictures on disk for tests of own data: three shapes, any size."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

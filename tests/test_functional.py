@@ -1,8 +1,6 @@
 """What all routing functions share, run over every case, beside agreeing with an oracle (test_contract.py): dtypes,
 layouts, numbers at the ends of their range."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

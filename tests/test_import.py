@@ -1,7 +1,5 @@
 """`import flashcaps` is light: torch, numpy and safetensors, and what those load themselves."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

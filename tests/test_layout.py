@@ -8,8 +8,6 @@
 5. training never imports analysis.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Iterator
 from pathlib import Path

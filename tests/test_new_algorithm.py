@@ -1,7 +1,5 @@
 """A new algorithm is one file and one line: it is trained, evaluated, drawn and exported by its name."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import json

@@ -1,7 +1,5 @@
 """A public name, signature or default that changes is announced: tests/surface.txt says what they are."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 

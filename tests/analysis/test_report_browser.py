@@ -1,7 +1,5 @@
 """The report in a real browser: every picture is drawn, nothing is complained of, nothing is asked of the network."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Votes, logits, margin, agreement and the architecture, against loops and plain sums."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

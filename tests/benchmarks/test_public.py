@@ -1,7 +1,5 @@
 """What flashcaps is measured against computes the same thing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Folders, tables and hub data sets become the pictures and labels they hold."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import struct

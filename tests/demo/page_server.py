@@ -1,7 +1,5 @@
 """The page in a real browser: a server of its own, a page that complains of every error, and ink to draw with."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -16,23 +14,6 @@ from tests.demo.served import ASK
 DESKTOP, PHONE = (1360, 860), (390, 844)
 VIEWS = ("parts", "draw", "routing", "tweak", "overlap", "compare")
 PIXELS = "canvas => canvas.toDataURL()"
-
-
-@pytest.fixture
-def visit(chromium: Any, page_url: str, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
-    """Pages that had nothing to complain of: no error, no warning, no request to another host."""
-    made: list[Visit] = []
-    shots = Path(os.environ.get("SCREENSHOTS", tmp_path))
-    shots.mkdir(parents=True, exist_ok=True)
-
-    def make(**context: Any) -> Visit:
-        made.append(Visit(chromium, page_url, shots, **context))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.context.close()
-        assert one.complaints == []
 
 
 def winner(page: Any) -> Any:
@@ -107,6 +88,23 @@ class Visit:
             for point in points[1:]:
                 self.page.mouse.move(*point)
             self.page.mouse.up()
+
+
+@pytest.fixture
+def visit(chromium: Any, page_url: str, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
+    """Pages that had nothing to complain of: no error, no warning, no request to another host."""
+    made: list[Visit] = []
+    shots = Path(os.environ.get("SCREENSHOTS", tmp_path))
+    shots.mkdir(parents=True, exist_ok=True)
+
+    def make(**context: Any) -> Visit:
+        made.append(Visit(chromium, page_url, shots, **context))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.context.close()
+        assert one.complaints == []
 
 
 Points = list[tuple[float, float]]

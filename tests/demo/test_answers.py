@@ -1,7 +1,5 @@
 """What the page is told of an image is what the network does."""
 
-from __future__ import annotations
-
 import base64
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """What the page says, against the numbers it says it of: every sample through every network, every iteration."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

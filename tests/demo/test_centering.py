@@ -1,7 +1,5 @@
 """Drawings and photographs the way MNIST was made."""
 
-from __future__ import annotations
-
 import base64
 import io
 import math

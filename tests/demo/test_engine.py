@@ -1,7 +1,5 @@
 """The engine in Chromium against PyTorch, with the same weights in half precision."""
 
-from __future__ import annotations
-
 import base64
 import re
 import struct

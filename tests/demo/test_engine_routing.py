@@ -1,7 +1,5 @@
 """engine/routing.js in Chromium against `flashcaps.functional`, on random votes; layers are in test_engine.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any

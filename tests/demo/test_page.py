@@ -1,7 +1,5 @@
 """The page in headless Chromium, view by view: what a person does, and what the page makes of it."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

@@ -1,7 +1,5 @@
 """The page for everyone: keyboard, screen reader, phone, dark, calm; links, errors, slow answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path

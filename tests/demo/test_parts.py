@@ -1,7 +1,5 @@
 """The view of parts: exact votes, algorithms as in `flashcaps.functional`, a whole that goes dark and lights up."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A layer inside a user module trains and runs under DDP; padding and the order of a set count for nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Two at once: a second run in a folder is refused by its lock; a file fetched twice is there once."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """Blocks of children, and functions recomputed in the backward pass."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Which form takes which votes, by rule; and layers with backend="triton", in Triton's interpreter without a GPU."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Votes from poses and transforms, entry by entry."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What capsule layers compute, primary, dense and convolutional, and how they answer wrong arguments."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

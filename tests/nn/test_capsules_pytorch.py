@@ -1,7 +1,5 @@
 """Capsule layers as PyTorch modules: gradients, compilation, export, autocast, copies, checkpoints, torch.func."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any

@@ -1,7 +1,5 @@
 """From class capsules to scores and pictures."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

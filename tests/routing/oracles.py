@@ -3,8 +3,6 @@
 Every argument is a nested list. Votes are indexed [example][child i][parent j][element d].
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Wrong arguments are answered at the boundary, by name: what was expected, what came, and the remedy."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -1,7 +1,5 @@
 """Discriminative routing: the update of Eq. 13 and 15 in plain loops and by hand, and what it declares."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """EM routing: masks, by-hand values, what it learns. Values against the oracle: test_contract.py."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Heinsen routing: infinite scores, by-hand values, what it learns. Values against the oracle: test_contract.py."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

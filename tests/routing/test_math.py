@@ -1,7 +1,5 @@
 """Squash, length, the softmaxes over a child's parents, and the Gaussian parents of em and heinsen."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

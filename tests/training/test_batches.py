@@ -1,7 +1,5 @@
 """Batches and where they come from: shared among processes, augmented by numbers drawn ahead, held out as they are."""
 
-from __future__ import annotations
-
 import weakref
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Evaluation: numbers worked out by hand, of one checkpoint and of several as one model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, NamedTuple

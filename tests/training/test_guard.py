@@ -1,7 +1,5 @@
 """No step with NaN or Inf: not applied, counted, explained, and invisible where nothing is wrong."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

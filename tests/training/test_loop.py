@@ -1,7 +1,5 @@
 """The loop: it learns, stops and goes on bit for bit, and shares its work among processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

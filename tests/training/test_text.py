@@ -1,7 +1,5 @@
 """Text as hidden states: batches, mixup, and a real transformer where one is installed."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Steps on a CPU: their blocks, their memory, and gradients written out by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

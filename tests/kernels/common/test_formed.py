@@ -1,7 +1,5 @@
 """Votes formed a block of children at a time, and gradients from those of votes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

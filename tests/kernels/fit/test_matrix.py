@@ -1,7 +1,5 @@
 """Gaussians fitted block by block, against moments of all votes at once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

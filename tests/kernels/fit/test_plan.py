@@ -1,7 +1,5 @@
 """How work is cut: every pair is in a walk, and memory stays within what a layer's own tensors take."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Wide poses in the Triton form of the fit: tiles of stored votes, a few examples at a time, against float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
