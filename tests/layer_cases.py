@@ -186,7 +186,8 @@ def combination(routed: Routed) -> Tensor:
     generator = torch.Generator().manual_seed(2)
     total = torch.zeros((), dtype=torch.float64)
     for _, x in outputs(routed):
-        total = total + (x.double() * torch.randn(x.shape, generator=generator, dtype=torch.float64)).sum()
+        weight = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device)
+        total = total + (x.double() * weight).sum()
     return total
 
 
