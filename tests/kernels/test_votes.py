@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from flashcaps import ConvCapsules, DenseCapsules, Routed
-from flashcaps.kernels.votes import add_bias, add_coordinates, centres, covered, group, patches
+from flashcaps.kernels.votes import BUDGET, add_bias, add_coordinates, centres, children_per_block, patches
+from flashcaps.routing.math import over_parents
 
 from ..conftest import assert_near
 from ..layer_cases import LayerCase, make_votes, transforms
@@ -115,24 +116,6 @@ def test_a_layer_adds_coordinates_to_its_votes() -> None:
     assert_near(extra, expected[None, None, None, :, None].expand(extra.shape), 1e-7)
 
 
-def test_group_orders_children_by_type_then_place() -> None:
-    u = torch.arange(2 * 6 * 4.0).view(2, 6, 4)
-    x = group(u, 3, 2)
-    assert x.shape == (2, 3, 2, 2, 2)
-    assert x[1, 2, 1].flatten().tolist() == u[1, 5].tolist()
-
-
-@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (2, 1), (3, 2), (2, 3)])
-def test_patches_keep_every_pose_whole(kernel: int, stride: int) -> None:
-    u = torch.randn(2, 3, 5, 7, 4)
-    x = patches(u, kernel, stride)
-    rows, columns = (5 - kernel) // stride + 1, (7 - kernel) // stride + 1
-    assert x.shape == (2, rows, columns, 3 * kernel * kernel, 4)
-    for row, column, t, ky, kx in every(rows, columns, 3, kernel, kernel):
-        child = (t * kernel + ky) * kernel + kx
-        assert torch.equal(x[:, row, column, child], u[:, t, row * stride + ky, column * stride + kx])
-
-
 def test_compiled_patches_are_the_same_without_unfold() -> None:
     """torch 2.13 compiles the gradient of two unfolds wrongly for CPUs."""
     called = []
@@ -150,10 +133,6 @@ def test_compiled_patches_are_the_same_without_unfold() -> None:
     assert not [name for name in called if "unfold" in name]
 
 
-def test_covered_names_the_place_behind_each_offset() -> None:
-    assert covered(3, 4, 2, 2).tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
-
-
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 0), (3, 2, 1), (1, 1, 1)])
 def test_votes_of_a_convolution(kernel: int, stride: int, padding: int) -> None:
     """The vote at place (y, x), offset (ky, kx), type t is pose[t, y s + ky - p, x s + kx - p] @ W, or 0 outside."""
@@ -169,3 +148,11 @@ def test_votes_of_a_convolution(kernel: int, stride: int, padding: int) -> None:
         inside = 0 <= y < height and 0 <= x < width
         pose = u[:, t, y, x].view(2, 2, 3) if inside else torch.zeros(2, 2, 3, **DOUBLE)
         assert_near(votes[:, row, column, t, ky, kx, j], pose @ weight[j, t, ky, kx])
+
+
+def test_children_fit_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But blocks are never so many that merging them takes more than a block, and each has a child."""
+    few, many = (make_votes(torch.zeros(2, n, 1, 1, 3), torch.zeros(4, n, 3, 2)) for n in (50, 500))
+    for budget, per_child, found in ((100, 10, (10, 22)), (1, 10, (7, 22)), (1, 0, (7, 22))):  # square roots, rounded
+        monkeypatch.setitem(BUDGET, "cpu", budget)
+        assert tuple(children_per_block(votes, per_child, over_parents) for votes in (few, many)) == found
