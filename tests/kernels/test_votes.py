@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from flashcaps import ConvCapsules, DenseCapsules, Routed
-from flashcaps.kernels.votes import BUDGET, add_bias, add_coordinates, centres, children_per_block, patches
+from flashcaps.kernels.votes import BUDGET, add_bias, add_coordinates, centres, children_per_block, patches, recompute
 from flashcaps.routing.math import over_parents
 
 from ..conftest import assert_near
@@ -156,3 +157,24 @@ def test_children_fit_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     for budget, per_child, found in ((100, 10, (10, 22)), (1, 10, (7, 22)), (1, 0, (7, 22))):  # square roots, rounded
         monkeypatch.setitem(BUDGET, "cpu", budget)
         assert tuple(children_per_block(votes, per_child, over_parents) for votes in (few, many)) == found
+
+
+def test_recompute_runs_again_in_the_backward_pass_only_if_there_is_one() -> None:
+    calls = 0
+
+    def square(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return x * x
+
+    x = torch.tensor([3.0], requires_grad=True)
+    with torch.no_grad():
+        recompute(square, x)
+    recompute(square, x.detach())
+    assert calls == 2
+    y = recompute(square, x)
+    assert calls == 3
+    y.backward()
+    assert calls == 4
+    assert x.grad is not None
+    assert x.grad.item() == 6.0

@@ -9,7 +9,7 @@ from torch import Tensor
 from flashcaps import DenseCapsules
 from flashcaps.kernels import votes as blocks
 from flashcaps.kernels.attend.cpu import AttendStep, Options
-from flashcaps.kernels.common.cpu import fits
+from flashcaps.kernels.common.cpu import Workspace, children_blocks, fits, sources_of
 from flashcaps.kernels.fit.cpu import FitStep, Inputs
 from flashcaps.kernels.fit.matrix import Fit
 from flashcaps.kernels.votes import Votes
@@ -35,6 +35,13 @@ def leaf(*shape: int) -> Tensor:
 def budget(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param is not None:
         monkeypatch.setattr(blocks, "BUDGET", request.param)
+
+
+def test_a_workspace_gives_the_same_memory_again() -> None:
+    (source,) = sources_of(draw(4, 1), over_parents)
+    space = Workspace(source, children_blocks(source, over_parents))
+    assert space("a", 2).data_ptr() == space("a", 1).data_ptr()
+    assert space("a", 2).data_ptr() != space("b", 2).data_ptr()
 
 
 @pytest.mark.parametrize(
