@@ -117,6 +117,7 @@ def test_update_on_an_empty_batch_moves_nothing_but_by_the_penalty() -> None:
         ({"labels": SEVERAL[:, :2]}, r"labels: .*got \(5, 2\)"),
         ({"labels": LABELS + 1}, r"labels: expected classes from 0 to 2, got 1 to 3"),
         ({"labels": LABELS - 1}, r"labels: expected classes from 0 to 2, got -1 to 1"),
+        ({"labels": LABELS.cfloat()}, r"labels: expected whole numbers as class indices, got torch.complex64"),
         ({"penalty": "l3"}, r"penalty: expected one of 'l2', 'l1', got 'l3'"),
         ({"coefficients": torch.zeros(J, I)}, r"coefficients: expected \(4, 3\).*got \(3, 4\)"),
     ],
