@@ -4,8 +4,6 @@ import json
 import subprocess
 import sys
 
-import flashcaps
-
 HEAVY = {
     "matplotlib",
     "scipy",
@@ -34,10 +32,3 @@ def test_nothing_is_loaded_beyond_torch_numpy_and_safetensors() -> None:
     ours = loaded("import flashcaps") - base - set(sys.stdlib_module_names) - {"flashcaps"}
     assert not ours
     assert not (HEAVY - base) & loaded("import flashcaps")
-
-
-def test_public_names_exist() -> None:
-    for name in flashcaps.__all__:
-        assert getattr(flashcaps, name) is not None
-    for name in flashcaps.functional.__all__:
-        assert getattr(flashcaps.functional, name) is not None

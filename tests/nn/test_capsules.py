@@ -356,13 +356,6 @@ def test_dynamic_over_types_is_dense_at_every_place(geometry: tuple[int, int, in
             assert_near(pose[:, :, row, column], dynamic_routing(votes[:, seen, :, row, column]).pose)
 
 
-def test_any_input_size() -> None:
-    made, _, _ = convolution("attention", (3, 2, 1))
-    for height, width in ((1, 1), (3, 8), (7, 2)):
-        rows, columns = (height - 1) // 2 + 1, (width - 1) // 2 + 1
-        assert made(torch.randn(1, 2, height, width, 4, **DOUBLE)).pose.shape == (1, 3, rows, columns, 4)
-
-
 # ---- errors at the boundary: argument, expectation, what came, remedy
 
 

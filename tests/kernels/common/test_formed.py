@@ -27,13 +27,6 @@ def test_blocks_of_several_children_stay_below_the_layers_own_size(monkeypatch: 
         assert sum(found) == children
 
 
-@pytest.mark.parametrize(
-    ("rows", "d", "parts"), [(25088, 4, 64), (25088, 64, 16), (6272, 64, 4), (1001, 1, 1), (64, 4, 1)]
-)
-def test_long_sums_are_split(rows: int, d: int, parts: int) -> None:
-    assert split(rows, d) == parts
-
-
 def test_split_sums_of_weight_gradients() -> None:
     u, weight = torch.randn(256, 3, 1, 2, 4), torch.randn(5, 4, 3, 6)
     assert split(512, 4) > 1
