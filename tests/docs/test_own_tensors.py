@@ -1,4 +1,4 @@
-"""A layer inside a user module trains and runs under DDP; padding and the order of a set count for nothing."""
+"""A layer inside a user module trains and runs under DDP."""
 
 from pathlib import Path
 

