@@ -80,12 +80,6 @@ def test_vote_bias_of_a_layer_starts_at_zero_and_is_per_child_and_parent(routing
     assert_near(layer.votes(u), plain.votes(u) + transforms(layer.bias).flatten(2).transpose(0, 1))
 
 
-def test_centres_are_rows_and_columns_in_the_unit_square() -> None:
-    expected = [[1 / 4, 1 / 6], [1 / 4, 3 / 6], [1 / 4, 5 / 6], [3 / 4, 1 / 6], [3 / 4, 3 / 6], [3 / 4, 5 / 6]]
-    assert_near(centres(2, 3), expected)
-    assert_near(centres(1, 1), [[0.5, 0.5]])
-
-
 def test_coordinates_go_to_the_top_of_the_right_hand_column() -> None:
     votes = make_votes(torch.zeros(1, 2, 6, 4, 4, **DOUBLE), torch.zeros(3, 2, 4, 4, **DOUBLE))
     added = add_coordinates(votes, centres(2, 3)).explicit().view(2, 2, 3, 3, 4, 4)  # types, H, W, J, rows, columns

@@ -15,11 +15,7 @@ from .cases import WIDE, Case, assert_twin, names, operator_inputs
 
 def in_parts(monkeypatch: pytest.MonkeyPatch, examples: int) -> None:
     """So many at a time, however much room there is."""
-
-    def rows(x: Inputs, o: Options) -> int:
-        return examples * (4 if o.grid else 1)
-
-    monkeypatch.setattr(plan, "rows_at_once", rows)
+    monkeypatch.setattr(plan, "rows_at_once", lambda x, o: examples * (4 if o.grid else 1))
 
 
 @pytest.mark.parametrize("case", WIDE, ids=names)
