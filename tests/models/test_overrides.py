@@ -24,7 +24,7 @@ FORM_AND_HEAD = {
     "score": ("score", Activations),
     None: ("norm", SharedLinear),
 }
-CAPSULE_MODELS = [name for name in list_models() if isinstance(MODELS[name](), Capsules)]
+CAPSULE_MODELS = [name for name in list_models() if isinstance(MODELS[name], Capsules)]
 PAIRS = list(zip(CAPSULE_MODELS, itertools.cycle(ROUTING), strict=False))
 SMALL = {"backbone": {"channels": 8}, "primary": {"types": 3}}
 

@@ -8,7 +8,7 @@ import torch
 from flashcaps.functional import squash
 from flashcaps.models import create_model
 from flashcaps.training.batches import Batch
-from flashcaps.training.probe import has_routing_logits, logit_change, probe_due, probe_logits
+from flashcaps.training.routing_measure import has_routing_logits, logit_change, probe_due, probe_logits
 
 SMALL = {"backbone": {"channels": 4}, "primary": {"types": 2}, "decoder": False}
 

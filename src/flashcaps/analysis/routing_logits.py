@@ -1,6 +1,6 @@
 """Does routing settle? The change of its logits per iteration, over training (dynamic, Fig. A.1).
 
-A run logs points of it in its metrics (training/probe.py), early steps close together.
+A run logs points of it in its metrics (training/routing_measure.py), early steps close together.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..training.probe import IMAGES, ITERATIONS, logit_change
+from ..training.routing_measure import PROBED_IMAGES, PROBED_ITERATIONS, logit_change
 from .figure import DoesNotApply, Drawn, Run
 from .open_run import untrained
 from .style import COLOURS, MARKERS, grid, styled, subplots, whole_ticks
 
 
 @styled
-def routing_logits(run: Run, iterations: int = ITERATIONS) -> Drawn:
+def routing_logits(run: Run, iterations: int = PROBED_ITERATIONS) -> Drawn:
     """Change of the routing logits by each iteration, over training, on a log scale (dynamic, Fig. A.1)."""
     if run.layer().name != "dynamic":
         raise DoesNotApply(f"logits b_ij that add up are dynamic routing's; the class layer's is {run.layer().name}")
-    batch = run.first(IMAGES)
+    batch = run.first(PROBED_IMAGES)
     probed = {m["step"]: torch.tensor(m["change"]) for m in run.metrics if m["kind"] == "routing"}
     probed = {step: change for step, change in probed.items() if len(change) == iterations}
     at = int(getattr(run.model, "config", {}).get("step", 0))

@@ -36,7 +36,7 @@ LARGEST = 2**31 - 1
 
 # Fields that recipes had once and stored recipes still hold; at these values they changed nothing.
 RETIRED = {"optimiser.sharpness": 0.0, "schedule.staircase": True, "schedule.end_lr": 0.0, "augment.cutmix": 0.0,
-           "train.rollback": 0}  # fmt: skip
+           "train.rollback": 0, "optimiser.transforms": False}  # fmt: skip
 
 
 def number(default: Any, least: float, most: float) -> Any:
@@ -108,10 +108,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Optimiser:
-    """momentum belongs to sgd and muon; betas and eps to all but sgd.
-
-    transforms: muon takes a capsule layer's weight (J, d, G, h) as the matrix of its map, (J h) x (d G).
-    """
+    """momentum belongs to sgd and muon; betas and eps to all but sgd."""
 
     kind: Literal["adam", "adamw", "sgd", "radam", "muon"] = "adam"
     lr: float = number(1e-3, 0, 1e6)
@@ -120,7 +117,6 @@ class Optimiser:
     weight_decay: float = number(0.0, 0, 1e3)
     momentum: float = number(0.0, 0, BELOW_1)
     nesterov: bool = False
-    transforms: bool = False
 
 
 @dataclass(frozen=True)
@@ -231,8 +227,6 @@ class Recipe:
              train.accumulate),
             ("schedule.momentum", momentum and not two_values, "two values and optimiser.kind='radam'",
              f"{momentum} and {kind!r}"),
-            ("optimiser.transforms", self.optimiser.transforms and kind != "muon", "optimiser.kind='muon' beside it",
-             repr(kind)),
             ("loss.label_smoothing", self.loss.label_smoothing and self.loss.kind != "cross_entropy",
              "loss.kind='cross_entropy' beside it", repr(self.loss.kind)),
             ("augment.padding", augment.padding and not augment.crop,
@@ -361,7 +355,7 @@ def _find(key: str, tree: dict[str, Any]) -> tuple[str, str]:
         return section, leaf
     homes = [s for s in SECTIONS if key in _fields(s) or key in tree.get(s, {}).get(_OPEN.get(s, ""), {})]
     model = tree["model"].get("name", "")
-    if not homes and model in MODELS and key in MODELS[model]().changes:
+    if not homes and model in MODELS and key in MODELS[model].changes:
         homes = ["model"]
     if len(homes) == 1:
         return homes[0], key
