@@ -1,7 +1,5 @@
 """What routing costs on this machine: memory and time against iterations, and time per 100 training steps."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

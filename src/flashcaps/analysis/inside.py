@@ -1,7 +1,5 @@
 """Inside a model of a run: its capsule layers, the votes for its classes, the receptive fields of its capsules."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Writes the figures of a checkpoint into a folder, with one HTML page that contains them and needs no network."""
 
-from __future__ import annotations
-
 import base64
 import html
 from collections.abc import Callable, Iterable

@@ -2,8 +2,6 @@
 votes under every algorithm, whether logits settle (dynamic, Fig. A.1), and the lengths that the margin loss sees.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 from typing import Any

@@ -3,8 +3,6 @@
 A process that trains in it holds run.lock: a second one is refused with an error that names the lock.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
