@@ -5,8 +5,6 @@ tensors there, filled before each replay. Like torch's fused optimisers, RAdam a
 a step changes nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple

@@ -11,8 +11,6 @@ Sections merge key by key, and what a key holds is replaced, a list or an inline
 it is inherited as a whole, or replaced as a whole where the recipe has its own.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
