@@ -34,7 +34,7 @@ LARGEST = 2**31 - 1
 
 # Fields that recipes had once and stored recipes still hold; at these values they changed nothing.
 RETIRED = {"optimiser.sharpness": 0.0, "schedule.staircase": True, "schedule.end_lr": 0.0, "augment.cutmix": 0.0,
-           "train.rollback": 0, "optimiser.transforms": False}  # fmt: skip
+           "train.rollback": 0}  # fmt: skip
 
 
 def number(default: Any, least: float, most: float) -> Any:
@@ -106,7 +106,10 @@ class Loss:
 
 @dataclass(frozen=True)
 class Optimiser:
-    """momentum belongs to sgd and muon; betas and eps to all but sgd."""
+    """momentum belongs to sgd and muon; betas and eps to all but sgd.
+
+    transforms: muon takes a capsule layer's weight (J, d, G, h) as the matrix of its map, (J h) x (d G).
+    """
 
     kind: Literal["adam", "adamw", "sgd", "radam", "muon"] = "adam"
     lr: float = number(1e-3, 0, 1e6)
@@ -115,6 +118,7 @@ class Optimiser:
     weight_decay: float = number(0.0, 0, 1e3)
     momentum: float = number(0.0, 0, BELOW_1)
     nesterov: bool = False
+    transforms: bool = False
 
 
 @dataclass(frozen=True)
@@ -225,6 +229,8 @@ class Recipe:
              train.accumulate),
             ("schedule.momentum", momentum and not two_values, "two values and optimiser.kind='radam'",
              f"{momentum} and {kind!r}"),
+            ("optimiser.transforms", self.optimiser.transforms and kind != "muon", "optimiser.kind='muon' beside it",
+             repr(kind)),
             ("loss.label_smoothing", self.loss.label_smoothing and self.loss.kind != "cross_entropy",
              "loss.kind='cross_entropy' beside it", repr(self.loss.kind)),
             ("augment.padding", augment.padding and not augment.crop,
