@@ -14,6 +14,7 @@ from ..nn.losses import margin_loss, reconstruction_loss
 from ..nn.trace import iterated, iterations_of, keeps_couplings
 from ..routing import ROUTING
 from ..training.batches import Batch
+from ..training.evaluate import forward
 from .figure import DoesNotApply, Drawn, Run
 from .style import INK, MARKERS, colour_of, grid, styled, subplots, whole_ticks
 
@@ -111,8 +112,7 @@ def variants(run: Run) -> dict[str, Any]:
 
 def run_once(model: Any, batch: Batch) -> Tensor:
     """The loss of a batch: margin, and reconstruction if there is a decoder."""
-    drawn = batch.chosen if model.decoder is not None else None
-    output = model(batch.inputs, batch.mask) if batch.mask is not None else model(batch.inputs, chosen=drawn)
+    output = forward(model, batch, batch.chosen if model.decoder is not None else None)
     loss = margin_loss(output.scores, batch.targets)
     if output.reconstruction is not None and batch.pictures is not None:
         loss = loss + reconstruction_loss(output.reconstruction, batch.pictures)
