@@ -1,7 +1,5 @@
 """One plain step of Adam leaves squashed primary capsules and the loss where they can learn from."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

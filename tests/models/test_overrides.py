@@ -1,7 +1,5 @@
 """Any algorithm on any backbone, any image, any number of classes and capsule layers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Models by name: sizes, errors, rebuilding; every network runs forward and backward."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

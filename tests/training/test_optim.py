@@ -1,15 +1,16 @@
 """Schedules by hand; optimisers against torch's own, Muon's steps against a singular value decomposition."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import pytest
 import torch
 
+from flashcaps import DenseCapsules
 from flashcaps.training.optim import Muon, RAdam, Rates, make_optimiser, orthogonalise, scheduled, set_rates
 from flashcaps.training.recipe import Optimiser, Schedule
+
+from ..fake_data import small_step
 
 CPU = torch.device("cpu")
 
@@ -188,6 +189,30 @@ def test_a_convolution_is_a_matrix_of_its_outputs_in_any_memory_order() -> None:
         moved.append(p.detach().reshape(4, 12))
     assert torch.equal(moved[0], moved[1])
     torch.testing.assert_close(moved[0], moved[2], atol=1e-3, rtol=0)
+
+
+def test_transforms_of_capsules_are_the_matrix_of_their_map() -> None:
+    """(J h) x (d G): it takes the numbers of all children to the sum of their votes."""
+    torch.manual_seed(0)
+    layer = DenseCapsules(in_capsules=5, in_dim=3, out_capsules=2, out_dim=4)
+    u = torch.randn(1, 5, 3)
+    flat = torch.nn.Parameter(layer.weight.detach().permute(0, 3, 1, 2).reshape(2 * 4, 3 * 5))
+    torch.testing.assert_close(flat @ u[0].t().flatten(), layer.votes(u).sum((0, 1)).flatten())
+    layer.weight.grad = torch.randn_like(layer.weight)
+    flat.grad = layer.weight.grad.permute(0, 3, 1, 2).reshape(2 * 4, 3 * 5)
+    spec = Optimiser("muon", lr=0.1, momentum=0.9, weight_decay=0.2, transforms=True)
+    for params in ([layer.weight], [flat]):
+        make_optimiser(params, spec, CPU, [layer.weight]).step()
+    assert torch.equal(layer.weight.permute(0, 3, 1, 2).reshape(2 * 4, 3 * 5), flat)
+
+
+def test_a_step_knows_the_transforms_of_its_model() -> None:
+    for asked in (False, True):
+        step, _ = small_step("optimiser.kind=muon", f"optimiser.transforms={str(asked).lower()}")
+        found = [p for group in step.optimiser.param_groups if group["kind"] == "transforms" for p in group["params"]]
+        weight = step.model.get_submodule("capsules.layers.0").weight
+        assert len(found) == asked
+        assert all(p is weight for p in found)
 
 
 def test_muon_has_the_numbers_of_the_recipe() -> None:

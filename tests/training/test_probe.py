@@ -1,7 +1,5 @@
 """The change of routing logits while a model trains: against plain sums, and nothing else changes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Recipes: strict, overridable, complete."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import tomllib

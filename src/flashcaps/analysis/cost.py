@@ -1,7 +1,5 @@
 """What routing costs on this machine: memory and time against iterations, and time per 100 training steps."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -112,7 +110,7 @@ def variants(run: Run) -> dict[str, Any]:
 
 def run_once(model: Any, batch: Batch) -> Tensor:
     """The loss of a batch: margin, and reconstruction if there is a decoder."""
-    output = forward(model, batch, batch.chosen if model.decoder is not None else None)
+    output = forward(model, batch, None if model.decoder is None else batch.chosen)
     loss = margin_loss(output.scores, batch.targets)
     if output.reconstruction is not None and batch.pictures is not None:
         loss = loss + reconstruction_loss(output.reconstruction, batch.pictures)

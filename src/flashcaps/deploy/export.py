@@ -5,8 +5,6 @@
     scores, pose = run(images)                # images (B, C, H, W), any B
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io

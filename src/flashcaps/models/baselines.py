@@ -1,7 +1,5 @@
 """The networks without capsules that the papers compare theirs to."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar

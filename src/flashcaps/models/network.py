@@ -1,7 +1,5 @@
 """The one capsule network: backbone -> primary capsules -> capsule layers -> head, and a decoder."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Hidden states of any transformer: routed as capsules (heinsen, Fig. 5), or pooled for a linear classifier."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar
 

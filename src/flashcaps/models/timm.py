@@ -1,7 +1,5 @@
 """Networks of timm as backbones, by name: capsules on top of a pretrained network."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -9,8 +9,6 @@ Images get a capsule network; texts get heinsen's head over the frozen hidden st
 computed batch by batch and not stored: a text of 64 tokens in a transformer of 13 layers of 768 takes 2.5 MB.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -188,7 +186,8 @@ def own_text_recipe(
     path: str, transformer: str, overrides: Iterable[str] = (), *, routing: str = "heinsen"
 ) -> tuple[Recipe, tuple[str, ...]]:
     """(recipe, a line on every choice) for a table of texts. transformer: a folder, or a name found on this machine."""
-    check_choice("routing", routing, [name for name in ROUTING if not Route(name).counts_children(2, 2)])
+    any_length = [name for name in ROUTING if not Route(name).counts_children(parents=2, dim=2)]  # as texts have
+    check_choice("routing", routing, any_length)
     if not transformer:
         raise ValueError("--transformer: expected a folder or name of a transformer, got none; --text needs one, whose "
                          "hidden states are routed")  # fmt: skip

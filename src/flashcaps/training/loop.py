@@ -5,8 +5,6 @@
 What a step does is in step.py, where its images come from in batches.py, what is written in run_folder.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ tensors there, filled before each replay. Like torch's fused optimisers, RAdam a
 a step changes nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -151,8 +149,13 @@ def orthogonalise(x: Tensor) -> Tensor:
     return y if wide else y.mT
 
 
-def outputs_first(x: Tensor, like: Tensor) -> Tensor:
-    """A view of x, the weight `like` or its gradient: outputs, then the axes of inputs as they lie in memory."""
+def outputs_first(x: Tensor, like: Tensor, transforms: bool) -> Tensor:
+    """A view of x, the weight `like` or its gradient: axes of outputs before those of inputs, by their order in memory.
+
+    transforms: those of capsules (J, d, G, h) map the numbers of all children to those of all parents: (J, h, d, G).
+    """
+    if transforms:
+        return x.permute(0, 3, 1, 2)
     channels_last = like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last)
     return x.permute(0, 2, 3, 1) if channels_last else x
 
@@ -163,7 +166,8 @@ class Muon(GuardedOptimizer):
     m = mu m + (1 - mu) g,   x = (1 - mu) g + mu m,   p = (1 - lr decay) p - lr 0.2 sqrt(max(rows, columns)) U V^T
 
     for x = U S V^T, so that a step moves each entry about as far as one of AdamW (Liu et al. 2025), which updates the
-    parameters that are no matrices. A weight of more axes is a matrix of its first axis, the outputs, by all others.
+    parameters that are no matrices. A weight of more axes is a matrix of its first axis, the outputs, by all others;
+    `transforms`, weights (J, d, G, h) of capsule layers among the parameters, are matrices (J h) x (d G) of their map.
     Matrices of one shape are stacked, so that a step takes few launches; the state of the first holds all momenta.
     """
 
@@ -175,10 +179,12 @@ class Muon(GuardedOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.1,
+        transforms: Iterable[nn.Parameter] = (),
     ) -> None:
-        kinds: dict[str, list[nn.Parameter]] = {"matrices": [], "vectors": []}
+        kinds: dict[str, list[nn.Parameter]] = {"matrices": [], "vectors": [], "transforms": []}
+        maps = set(transforms)
         for p in params:
-            kinds["matrices" if p.ndim > 1 else "vectors"].append(p)
+            kinds["transforms" if p in maps else "matrices" if p.ndim > 1 else "vectors"].append(p)
         groups = [{"params": found, "kind": kind} for kind, found in kinds.items() if found]
         super().__init__(groups, {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "decay": weight_decay})
 
@@ -189,13 +195,15 @@ class Muon(GuardedOptimizer):
         lr = torch.as_tensor(group["lr"], dtype=torch.float32, device=params[0].device)
         if self.found_inf is not None:
             lr = torch.where(self.found_inf > 0, 0.0, lr)
+        transforms = group["kind"] == "transforms"
         alike: dict[tuple[int, int], list[Tensor]] = {}
         for p in params:
-            alike.setdefault((p.shape[0], p.numel() // p.shape[0]), []).append(p)
+            rows = p.shape[0] * p.shape[3] if transforms else p.shape[0]
+            alike.setdefault((rows, p.numel() // rows), []).append(p)
         weights, steps = [], []
         for shape, ps in alike.items():
-            g = [outputs_first(p.grad, p).reshape(shape) for p in ps if p.grad is not None]
-            views = [outputs_first(p, p) for p in ps]
+            g = [outputs_first(p.grad, p, transforms).reshape(shape) for p in ps if p.grad is not None]
+            views = [outputs_first(p, p, transforms) for p in ps]
             moves = self._steps(self.state[ps[0]], torch.stack(g), group["momentum"], lr)
             weights += views
             steps += [move.view(view.shape) for move, view in zip(moves, views, strict=True)]
@@ -221,8 +229,13 @@ class Muon(GuardedOptimizer):
         )  # fmt: skip
 
 
-def make_optimiser(params: Iterable[nn.Parameter], spec: Optimiser, device: torch.device) -> torch.optim.Optimizer:
-    """Fused where torch has it. On CUDA the learning rate is a device tensor and the step can be captured."""
+def make_optimiser(
+    params: Iterable[nn.Parameter], spec: Optimiser, device: torch.device, transforms: Iterable[nn.Parameter] = ()
+) -> torch.optim.Optimizer:
+    """Fused where torch has it. On CUDA the learning rate is a device tensor and the step can be captured.
+
+    transforms: the weights of capsule layers, for `optimiser.transforms`.
+    """
     params = [p for p in params if p.requires_grad]
     cuda = device.type == "cuda"
     lr: Any = torch.tensor(spec.lr, device=device) if cuda else spec.lr
@@ -230,7 +243,8 @@ def make_optimiser(params: Iterable[nn.Parameter], spec: Optimiser, device: torc
         beta1: Any = torch.tensor(spec.betas[0], device=device) if cuda else spec.betas[0]
         return RAdam(params, lr, (beta1, spec.betas[1]), spec.eps, spec.weight_decay)
     if spec.kind == "muon":
-        return Muon(params, lr, spec.momentum, spec.betas, spec.eps, spec.weight_decay)
+        maps = transforms if spec.transforms else ()
+        return Muon(params, lr, spec.momentum, spec.betas, spec.eps, spec.weight_decay, maps)
     if spec.kind == "sgd":
         return torch.optim.SGD(params, lr, momentum=spec.momentum, weight_decay=spec.weight_decay,
                                nesterov=spec.nesterov, fused=True)

@@ -1,7 +1,5 @@
 """Pictures of a run: its learning curve, also as a table, and inputs beside their reconstructions."""
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path

@@ -11,8 +11,6 @@ Sections merge key by key, and what a key holds is replaced, a list or an inline
 it is inherited as a whole, or replaced as a whole where the recipe has its own.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -36,7 +34,7 @@ LARGEST = 2**31 - 1
 
 # Fields that recipes had once and stored recipes still hold; at these values they changed nothing.
 RETIRED = {"optimiser.sharpness": 0.0, "schedule.staircase": True, "schedule.end_lr": 0.0, "augment.cutmix": 0.0,
-           "train.rollback": 0, "optimiser.transforms": False}  # fmt: skip
+           "train.rollback": 0}  # fmt: skip
 
 
 def number(default: Any, least: float, most: float) -> Any:
@@ -108,7 +106,10 @@ class Loss:
 
 @dataclass(frozen=True)
 class Optimiser:
-    """momentum belongs to sgd and muon; betas and eps to all but sgd."""
+    """momentum belongs to sgd and muon; betas and eps to all but sgd.
+
+    transforms: muon takes a capsule layer's weight (J, d, G, h) as the matrix of its map, (J h) x (d G).
+    """
 
     kind: Literal["adam", "adamw", "sgd", "radam", "muon"] = "adam"
     lr: float = number(1e-3, 0, 1e6)
@@ -117,6 +118,7 @@ class Optimiser:
     weight_decay: float = number(0.0, 0, 1e3)
     momentum: float = number(0.0, 0, BELOW_1)
     nesterov: bool = False
+    transforms: bool = False
 
 
 @dataclass(frozen=True)
@@ -227,6 +229,8 @@ class Recipe:
              train.accumulate),
             ("schedule.momentum", momentum and not two_values, "two values and optimiser.kind='radam'",
              f"{momentum} and {kind!r}"),
+            ("optimiser.transforms", self.optimiser.transforms and kind != "muon", "optimiser.kind='muon' beside it",
+             repr(kind)),
             ("loss.label_smoothing", self.loss.label_smoothing and self.loss.kind != "cross_entropy",
              "loss.kind='cross_entropy' beside it", repr(self.loss.kind)),
             ("augment.padding", augment.padding and not augment.crop,

@@ -5,8 +5,6 @@ A run logs the last at a few early steps and ever fewer later ones; the figure `
 lines.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..nn import losses
+from ..nn.capsules import CapsuleLayer
 from ..nn.coefficients import ascend_together, coefficient_slopes, discriminative_layers
 from .batches import Batch, Stream
 from .distributed import Workers
@@ -54,7 +55,8 @@ class TrainStep:
         self.total = spec.steps or spec.epochs * stream.steps
         self.network: Any = torch.compile(model) if spec.compile else model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device)
+        transforms = [m.weight for m in model.modules() if isinstance(m, CapsuleLayer)]
+        self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device, transforms)
         self.average = Average(model, spec.ema) if spec.ema else None
         self.guard = Guard(self.optimiser, [m.get_buffer("coefficients") for m in discriminative_layers(model)], device)
         self.margin = torch.zeros((), device=device)
