@@ -13,7 +13,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FormatStrFormatter, LogLocator
 
-from flashcaps.analysis.adversarial import is_plain, mean_curve, read_records
+from flashcaps.analysis.adversarial import mean_curve, read_records
+from flashcaps.analysis.records import routed_by
 
 from .numbers import ATTACKED, DOCS, RESULTS
 
@@ -59,7 +60,7 @@ def draw_attacks(results: Path = RESULTS, picture: Path = ATTACKS) -> None:
     records = read_records(results)
     for axis, (data, title) in zip(axes, ATTACKED.items(), strict=True):
         for record in (r for r in records if r["data"] == data):
-            colour = COLOURS[0 if is_plain(record["model"]) else 1]
+            colour = COLOURS[1 if routed_by(record["model"], {})[0] else 0]
             for attack, style in (("pgd", "o-"), ("fgsm", "o:")):
                 points = mean_curve([record], attack)
                 axis.plot(list(points), list(points.values()), style, color=colour, lw=1.8, ms=4,

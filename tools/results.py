@@ -7,11 +7,8 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from flashcaps.models import create_model
+from flashcaps.analysis.records import routed_by
 from flashcaps.routing import ROUTING
 from flashcaps.training.checkpoint import write_atomic
 from flashcaps.training.recipe import Claim, Recipe, list_recipes, read_recipe
@@ -90,19 +87,12 @@ def make_summary(results: Path) -> str:
             continue
         paper = recipe.claim.paper.split(",")[0]
         better = (paper, recipe.data.name) not in best or score(runs) < score(best[paper, recipe.data.name][1])
-        if better and routed_by(recipe) == paper:
+        if better and routed_by(recipe.model.name, recipe.model.overrides)[0] == paper:
             best[paper, recipe.data.name] = recipe, runs
     rows = [f"| {recipe.claim.paper} | `{recipe.name}` | {recipe.claim} | {value_in_words(runs)} "
             f"| {runs[0]['epochs']:.3g} | {_reached(recipe.claim, runs)} |"
             for recipe, runs in sorted(best.values(), key=lambda b: (paper_order(b[0]), b[0].name))]  # fmt: skip
     return "\n".join([*SUMMARY, *rows])
-
-
-def routed_by(recipe: Recipe) -> str:
-    """The algorithm of the class layer; "" for a baseline without capsules."""
-    with torch.device("meta"):
-        model: Any = create_model(recipe.model.name, **recipe.model.overrides)
-    return model.capsules.layers[-1].name if hasattr(model, "capsules") else ""
 
 
 def is_full(recipe: Recipe, runs: Group) -> bool:

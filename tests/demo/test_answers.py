@@ -96,7 +96,7 @@ def test_discriminative_coefficients_are_signed_and_the_same_for_every_image(ask
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_vote_multiplied_out(ask: Asked, name: str) -> None:
-    child, parent, iteration = 100, 7, 0 if name == "demo_discriminative" else 2
+    child, parent, iteration = 20, 7, 0 if name == "demo_discriminative" else 2
     which = {"child": child, "parent": parent, "iteration": iteration}
     found = ask("explain", name, sample(name), which)
     u = torch.tensor(found["vector"]).view(found["rows"], -1)
@@ -153,7 +153,7 @@ def test_samples_are_recognised_and_two_digits_taken_apart(ask: Asked) -> None:
         answers = ask.page.evaluate(PREDICT, [NAMES[:-1], image(IMAGES[row])])
         assert answers == [[int(LABELS[row])]] * len(ALGORITHMS)
     first, second = torch.zeros(2, 36, 36, dtype=torch.uint8)
-    first[2:30, 1:29], second[7:35, 8:36] = IMAGES[1], IMAGES[22]
+    first[2:30, 1:29], second[7:35, 8:36] = IMAGES[2], IMAGES[22]
     found = ask("route", "demo_pairs", image((first.int() + second.int()).clamp(max=255).byte()))
     assert sorted(found["predicted"]) == [0, 7]
     pictures = {r["class"]: pixels(r["image"], (36, 36)).float().flatten() for r in found["reconstructions"]}
@@ -169,7 +169,7 @@ def test_wrong_questions_are_answered_in_one_line(ask: Asked) -> None:
         (("route", "demo_em", picture, None, {"iterations": 11}), "iterations: expected 1 to 10, got 11"),
         (("decode", "demo_em", pose[:15], 0), "pose: expected 16 numbers, got 15"),
         (("decode", "demo_em", pose, 10), "class: expected 0 to 9, got 10"),
-        (("explain", "demo_em", picture, {"child": 288, "parent": 0}), "child: expected 0 to 287, got 288"),
+        (("explain", "demo_em", picture, {"child": 32, "parent": 0}), "child: expected 0 to 31, got 32"),
         (("explain", "demo_em", picture, {"child": 0, "parent": -1}), "parent: expected 0 to 9, got -1"),
         (("explain", "demo_em", picture, {"child": 0, "parent": 0, "iteration": 3}), "iteration: expected 0 to 2"),
     ):

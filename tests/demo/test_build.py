@@ -129,9 +129,9 @@ def test_numbers_beyond_half_precision_are_refused() -> None:
 
 
 def test_where_capsules_look() -> None:
-    """Stem 3 x 3 and two 3 x 3 of a block, the first with stride 2, then primary 3 x 3 with stride 2: by hand."""
+    """Stem 3 x 3 and two 3 x 3 of a block, the first with stride 2, then primary 5 x 5 with stride 3: by hand."""
     for model, grid, field in (
-        (flashcaps.load("demo_dynamic"), [6, 6, 6], {"size": 13, "stride": 4, "offset": -4}),
+        (flashcaps.load("demo_dynamic"), [2, 4, 4], {"size": 17, "stride": 6, "offset": -4}),
         (tiny(), [8, 4, 4], {"size": 13, "stride": 4, "offset": 0}),
         (tiny(hidden=[12]), [12, 1, 1], {"size": 28, "stride": 28, "offset": 0}),
     ):

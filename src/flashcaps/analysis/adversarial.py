@@ -22,7 +22,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..models import create_model
 from ..models.base import Output
 from ..nn.losses import multi_hot
 from ..routing.checks import check_choice, check_number
@@ -33,6 +32,7 @@ from ..training.results import commit, hardware, versions
 from ..training.run_folder import variant
 from ..training.step import criterion
 from .figure import NO_IMAGES, DoesNotApply, Drawn, Run, take
+from .records import routed_by
 from .style import COLOURS, MARKERS, grid, styled, subplots
 
 Objective = Callable[[Tensor, Tensor], Tensor]  # scores (B, K), targets (B,) -> what an attack increases, (B,) or ()
@@ -219,7 +219,7 @@ def adversarial(run: Run) -> Drawn:
     for k, ((name, kind), records) in enumerate(lines.items()):
         label = name if kind == "default" else f"{name} {kind}"
         curves[label] = {attack: mean_curve(records, attack) for attack in ("fgsm", "pgd")}
-        colour, style = COLOURS[k % len(COLOURS)], "--" if is_plain(records[0]["model"]) else "-"
+        colour, style = COLOURS[k % len(COLOURS)], "-" if routed_by(records[0]["model"], {})[0] else "--"
         for axis, points in zip(axes, curves[label].values(), strict=True):
             axis.plot(list(points), list(points.values()), style, color=colour, marker=MARKERS[k % len(MARKERS)],
                       label=label)
@@ -238,12 +238,6 @@ def mean_curve(records: list[dict[str, Any]], attack: str) -> dict[float, float]
     for row in (row for record in records for row in record["rows"] if row["attack"] == attack):
         points.setdefault(row["epsilon"], []).append(row["accuracy"])
     return {e: statistics.fmean(v) for e, v in sorted(points.items())}
-
-
-def is_plain(model: str) -> bool:
-    """Whether a model has no capsules, so that its line is dashed."""
-    with torch.device("meta"):
-        return not hasattr(create_model(model), "capsules")
 
 
 def _said(label: str, records: list[dict[str, Any]]) -> str:

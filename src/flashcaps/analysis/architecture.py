@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..routing import Routed
 from ..training.batches import Batch
+from ..training.evaluate import forward
 from .figure import Drawn, Run, take
 from .inside import trace
 from .style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, PURPLE, styled, subplots
@@ -80,7 +81,7 @@ def stages(run: Run) -> list[Stage]:
     leaves = [leaf for name, part in parts for leaf in _leaves(name, part)]
     hooks = [m.register_forward_hook(lambda m, _, out: shapes.__setitem__(m, _shape(out))) for _, m in leaves]
     try:
-        scores = model(batch.inputs, batch.mask).scores if batch.mask is not None else model(batch.inputs).scores
+        scores = forward(model, batch).scores
     finally:
         for hook in hooks:
             hook.remove()

@@ -105,7 +105,8 @@ def dimensions(run: Run, label: int | None = None, examples: int = 32) -> Drawn:
     if len(rows) < 3:
         raise DoesNotApply(f"at least 3 correctly answered images of a class are needed; there are {len(rows)}")
     pictures = perturb(run, rows, k)  # (N, D, 11, C, H, W)
-    r, moved = natural(run.poses[rows, k], pictures[:, 0, len(OFFSETS) // 2]), response(pictures)
+    pose, own = run.poses[rows, k].T, measure(pictures[:, 0, len(OFFSETS) // 2].mean(1))  # (D, N), each (N,)
+    r, moved = torch.stack([correlation(pose, own[name].expand_as(pose)) for name in MEASURES], 1), response(pictures)
     dims = shown(effect(pictures).mean(0))
     fig, (left, right) = subplots(9.6, 0.34 * len(dims) + 1.5, 1, 2, sharey=True)
     reach = float(moved.abs().max().clamp(min=1e-6))
@@ -167,12 +168,6 @@ def effect(pictures: Tensor) -> Tensor:
 def shown(change: Tensor) -> list[int]:
     """All dimensions, or those that change most where there are too many, in order."""
     return sorted(change.topk(min(ROWS, len(change))).indices.tolist())
-
-
-def natural(pose: Tensor, pictures: Tensor) -> Tensor:
-    """Correlation over examples of each dimension and measure: pose (N, D), their drawings (N, C, H, W) -> (D, M)."""
-    values = measure(pictures.mean(1))
-    return torch.stack([correlation(pose.T, values[name].expand(pose.shape[1], -1)) for name in MEASURES], 1)
 
 
 def response(pictures: Tensor) -> Tensor:

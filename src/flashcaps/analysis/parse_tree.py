@@ -134,7 +134,7 @@ def parse_tree(run: Run, row: int | None = None) -> Drawn:
         lines, dots, labels = draw_tree(axis, run, tree, row)
         set_mass(lines, dots, labels, run, tree, [m[t] for m in tree.mass], tree.share[t])
         axis.set_title(f"iteration {t + 1}")
-    return Drawn(_data(tree, row), fig, _caption(run, tree, row))
+    return Drawn({"row": row, **vars(tree)}, fig, _caption(run, tree, row))
 
 
 @styled
@@ -165,7 +165,7 @@ def animation(run: Run, row: int | None = None, iterations: int = 5, between: in
     out = io.BytesIO()
     frames[0].save(out, "GIF", save_all=True, append_images=frames[1:], duration=waits, loop=0)
     text = _caption(run, tree, row) + f" The model itself stops after {own}."
-    return Drawn({**_data(tree, row), "gif": out.getvalue(), "frames": len(frames)}, fig, text)
+    return Drawn({"row": row, **vars(tree), "gif": out.getvalue(), "frames": len(frames)}, fig, text)
 
 
 def clear_row(run: Run) -> int:
@@ -224,11 +224,6 @@ def _column(count: int, k: int) -> Tensor:
     """Positions of the roots, one above the other."""
     y = 1 - (torch.arange(count) + 0.5) / count
     return torch.stack([torch.full((count,), STEP * k + 0.1), y], 1)
-
-
-def _data(tree: Tree, row: int) -> dict[str, Any]:
-    return {"row": row, "roots": tree.roots, "levels": tree.levels, "edges": tree.edges, "mass": tree.mass,
-            "share": tree.share}
 
 
 def _caption(run: Run, tree: Tree, row: int) -> str:

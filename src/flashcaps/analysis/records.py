@@ -1,7 +1,7 @@
 """Finished runs to compare: their algorithm, number of iterations and other overrides, grouped by schedule."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -36,15 +36,17 @@ def facts(record: dict[str, Any]) -> Facts | None:
 def _facts(name: str, overrides: tuple[str, ...]) -> Facts | None:
     try:
         recipe = read_recipe(name, overrides)
-        with torch.device("meta"):  # no weight is allocated
-            model: Any = create_model(recipe.model.name, **recipe.model.overrides)
+        routed = routed_by(recipe.model.name, recipe.model.overrides)
     except (ValueError, TypeError, OSError):
         return None
-    changed = {k: v for k, v in recipe.model.overrides.items() if k != "iterations"}
-    stack = getattr(model, "capsules", None)
-    if not isinstance(stack, CapsuleStack):
-        return Facts(recipe, "", 0, changed)
-    return Facts(recipe, layers_of(stack)[-1].name, iterations_of(stack), changed)
+    return Facts(recipe, *routed, {k: v for k, v in recipe.model.overrides.items() if k != "iterations"})
+
+
+def routed_by(model: str, overrides: Mapping[str, Any]) -> tuple[str, int]:
+    """The algorithm of a model's class layer and its iterations, ("", 0) for a plain network."""
+    with torch.device("meta"):  # no weight is allocated
+        stack = getattr(create_model(model, **overrides), "capsules", None)
+    return (layers_of(stack)[-1].name, iterations_of(stack)) if isinstance(stack, CapsuleStack) else ("", 0)
 
 
 def known(run: Run) -> Rows:

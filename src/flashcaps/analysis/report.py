@@ -114,23 +114,19 @@ def save(drawn: Drawn, name: str, folder: Path) -> Written:
 
 def header(runs: list[Run]) -> str:
     """The names of the runs, and a table about them."""
+    tested = [next((m for m in reversed(r.metrics) if m["kind"] == "test"), None) for r in runs]
     rows = {
         "model": [r.model.name for r in runs],
         "changed": [", ".join(f"{k}={v}" for k, v in r.model.overrides.items()) for r in runs],
         "parameters": [f"{r.parameters:,}" for r in runs],
         "trained on": [r.recipe.data.name if r.recipe else "" for r in runs],
-        "test error": [test_error(r) for r in runs],
+        "test error": [f"{m['error']:.2f} %" if m else "" for m in tested],
         "figures use": [f"{len(r.batch.inputs)} test examples" if r.batch else "no examples" for r in runs],
     }
     table = "".join(f"<tr><th>{k}</th>" + "".join(f"<td>{html.escape(x)}</td>" for x in row) + "</tr>"
                     for k, row in rows.items() if any(row))
     names = " beside ".join(html.escape(r.name) for r in runs)
     return f"<h1>{names}</h1>\n<table>{table}</table>\n"
-
-
-def test_error(run: Run) -> str:
-    test = [m for m in run.metrics if m["kind"] == "test"]
-    return f"{test[-1]['error']:.2f} %" if test else ""
 
 
 def section(found: list[Written], runs: list[Run]) -> str:
