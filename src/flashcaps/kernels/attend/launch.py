@@ -131,8 +131,10 @@ class Launch:
         return t, plan.cut(self.n, t, kernel), {**self.shape, **tile, **self.given, **numbers, **self.at}
 
     def counters(self, kernel: str) -> int:
-        """How many a launch with couplings has: for its sums, and for each chunk of children and of examples; whole 16
-        bytes, so that those of every iteration are aligned, and kernels compile once."""
+        """How many a launch with couplings has: for its sums, and for each chunk of children and of examples.
+
+        In whole 16 bytes, so that those of every iteration are aligned and kernels compile once.
+        """
         chunks, batches, _ = self.plan(kernel)[1].grid
         return ceil_div(1 + chunks * batches, 4) * 4
 
