@@ -201,7 +201,7 @@ def network(name: str, title: str, batch: int, model: str, overrides: dict[str, 
 def imagenet(routing: str, toy: bool, **more: Any) -> Workload:
     """Classes of 224 x 224 images over a backbone of stride 16: 32 types of 8 numbers at 14 x 14 places."""
     children, classes, batch = (8, 6, 2) if toy else (32 * 14 * 14, 1000, 64)
-    layer = dense(routing, None if routing == "heinsen" else children, 8, classes, 16, **more)
+    layer = dense(routing, children, 8, classes, 16, **more)
     title = f"{routing} layer, ImageNet size, {children}x8 -> {classes}x16, B {batch}"
     return Workload(f"{routing}_imagenet", title, batch, (children, 8), (layer,), seen=((1, children),))
 
