@@ -148,6 +148,9 @@ class PublicEM(PublicCapsules):
     """M-step and E-step on stored votes."""
 
     def learn(self, layer: Any) -> None:
+        for name in ("relative", "norm_activation"):
+            if getattr(layer.routing, name):
+                raise ValueError(f"public: em of stored votes has no {name}=True")
         self.beta_u, self.beta_a = (parameter(layer.learned[name]) for name in ("beta_u", "beta_a"))
 
     def route(self, votes: Tensor, activation: Maybe, pose: Maybe, softmax: Softmax = over_parents) -> Routed:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 import flashcaps
 from flashcaps.data import Split
 from flashcaps.training.batches import ImageStream, Share
-from flashcaps.training.distributed import Workers, set_precision
+from flashcaps.training.distributed import Workers, leave_workers, set_precision
 from flashcaps.training.recipe import read_recipe
 from flashcaps.training.step import TrainStep
 
@@ -95,7 +95,7 @@ def group(name: str, batch: int, device: str) -> list[dict[str, Any]]:
         backend = "nccl" if device == "cuda" else "gloo"
         dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=0, world_size=1)
         rows.append({"model": name, "batch": batch, "group": True, **step_ms(name, device, batch)})
-        dist.destroy_process_group()
+        leave_workers()
     return rows
 
 

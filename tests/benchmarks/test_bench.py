@@ -52,11 +52,15 @@ def test_every_workload_has_a_goal_or_is_an_extra() -> None:
     assert all(name.startswith("discriminative") or name.endswith(("imagenet", "adam", "norb")) for name in without)
 
 
-@pytest.mark.parametrize("name", sorted(TITLES - {"em_smallnorb"}))  # its schedule is no public code's
+@pytest.mark.parametrize("name", sorted(TITLES))
 def test_backends_agree_and_give_every_gradient(name: str) -> None:
     """Public style and matrix form: the same output as the reference in float64, and gradients that are all there."""
     workload = table(toy=True)[name]
     for backend in ("public", "matrix"):
+        if (name, backend) == ("em_smallnorb", "public"):
+            with pytest.raises(ValueError, match="public: em of stored votes has no relative=True"):
+                workload.build(backend)
+            continue
         assert measure.error_of(workload, backend, "tf32", "cpu") < 1e-3
         stepper = measure.Stepper(workload, backend, "tf32", "cpu")
         unused = [x for x in stepper.step() if x is None]

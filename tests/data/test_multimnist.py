@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from flashcaps.data import DiverseMultiMNIST, MultiMNIST, Split, load_data, to_float
+from flashcaps.training.capture import record
 
 
 def boxes(counts: list[int], value: int = 255) -> Split:
@@ -171,9 +172,7 @@ def test_on_the_device_without_waiting_and_in_a_graph():
         device.at(index)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        batch = device.at(index)
+    graph, batch = record(lambda: device.at(index))
     index += 100
     graph.replay()
     assert torch.equal(batch.inputs, device.at(torch.arange(100, 200, device="cuda")).inputs)

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import flashcaps
 from flashcaps.training import capture as module
 from flashcaps.training.capture import WARM_UP, CapturedStep, capture
 
@@ -84,31 +83,3 @@ def test_a_capture_that_fails_says_how_to_go_on(recorded: list[Replay], monkeypa
         step(plan.index[0], plan.noise[0], k)
     with pytest.raises(RuntimeError, match=r"could not be captured.*not permitted.*capturable.*train\.capture=false"):
         step(plan.index[0], plan.noise[0], WARM_UP)
-
-
-def plain_step(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True)
-
-    def step(images: Tensor, labels: Tensor) -> Tensor:
-        optimiser.zero_grad()
-        loss: Tensor = flashcaps.functional.margin_loss(model(images).scores, labels)
-        loss.backward()
-        optimiser.step()
-        return loss
-
-    return step
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ["capsnet_mnist", "capsnet_tiny"])
-def test_a_users_loop_learns_the_same_captured(name: str) -> None:
-    losses = []
-    for wrap in (lambda step: step, capture):
-        torch.manual_seed(0)
-        model = flashcaps.create_model(name).cuda()
-        step = wrap(plain_step(model))
-        torch.manual_seed(1)
-        images, labels = torch.rand(8, 16, 1, 28, 28, device="cuda"), torch.randint(10, (8, 16), device="cuda")
-        losses.append([step(x, y).item() for x, y in zip(images, labels, strict=True)])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-    assert len(set(losses[1])) == 8

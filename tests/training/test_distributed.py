@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from flashcaps import create_model
 from flashcaps.training.batches import ImageStream, Share
-from flashcaps.training.distributed import GradientBuckets, Workers
+from flashcaps.training.distributed import GradientBuckets, Workers, leave_workers
 from flashcaps.training.step import TrainStep
 
 from ..fake_data import fake_split, small_recipe
@@ -68,7 +68,7 @@ def group(tmp_path: Path) -> Iterator[None]:
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
-    dist.destroy_process_group()
+    leave_workers()
 
 
 def steps(device: str, *overrides: str) -> list[Tensor]:

@@ -18,6 +18,7 @@ from flashcaps.models import create_model
 from flashcaps.training import loader as sources
 from flashcaps.training import text
 from flashcaps.training.batches import Share, spread
+from flashcaps.training.capture import record
 from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.recipe import Augment, read_recipe
 from flashcaps.training.text import (
@@ -269,10 +270,7 @@ def test_a_gpu_gathers_the_same_in_one_shape_and_in_a_graph(keep: str) -> None:
     index, noise = plan.index[0].clone(), plan.noise[0].clone()
     expected = [stream.batch(plan.index[k], plan.noise[k]) for k in range(2)]
     assert expected[0].inputs.shape == expected[1].inputs.shape == (4, 30, 3, 6)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = stream.batch(index, noise)
+    graph, found = record(lambda: stream.batch(index, noise))
     for k in range(2):
         index.copy_(plan.index[k])
         noise.copy_(plan.noise[k])

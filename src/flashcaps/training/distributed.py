@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import signal
@@ -179,6 +180,7 @@ def lost_workers(workers: Workers, error: BaseException) -> str:
 
 def leave_workers() -> None:
     if dist.is_initialized():
+        gc.collect()  # NCCL waits for captured steps that hold its work
         dist.destroy_process_group()
 
 

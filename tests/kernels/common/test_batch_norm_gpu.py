@@ -11,6 +11,7 @@ from flashcaps.kernels.common import batch_norm as module
 from flashcaps.kernels.common.batch_norm import batch_statistics, normalise, takes
 from flashcaps.kernels.common.rows import DTYPES
 from flashcaps.nn.backbones import ResidualBlock
+from flashcaps.training.capture import on_side_stream, record
 
 from ...conftest import TOLERANCE, assert_near
 from ..poison import poison_memory
@@ -60,13 +61,8 @@ def test_a_captured_step_is_the_eager_one() -> None:
         y = normalise(norm, *leaves)
         return [y.detach(), *torch.autograd.grad(y, [*leaves, *norm.parameters()], g)]
 
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        step(norm)
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=stream):
-        captured = step(norm)
+    on_side_stream(lambda: step(norm))
+    graph, captured = record(lambda: step(norm))
     norm.load_state_dict(eager.state_dict())
     for _ in range(3):
         graph.replay()
