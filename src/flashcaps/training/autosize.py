@@ -171,17 +171,18 @@ def own_recipe(
     listing = LISTS[kind](path)
     classes = len(listing.class_names)
     if start:
-        sized, image, loss = _started(start, classes, listing.multilabel)
+        sized, image, loss, draws = _started(start, classes, listing.multilabel)
         found = survey(listing, image[1:], image[0])
     else:
         found, loss = survey(listing, size), ROUTING[routing].loss
         sized = size_model(found.image, classes, routing, multilabel=listing.multilabel, backbone=backbone)
+        draws = bool(sized.overrides["decoder"])
     c, h, w = found.image
     content = _content(kind, path, listing, "pictures", found.train, IMAGES, loss)
     content["model"] = {"name": sized.name, "overrides": sized.overrides}
     content["data"]["options"] |= {"size": [h, w], "channels": c}
     content["augment"] = {"shift": 1 if min(h, w) < 40 else 2}
-    content["loss"]["reconstruction"] = round(4 / math.prod(found.image), 6) if sized.overrides.get("decoder") else 0.0
+    content["loss"]["reconstruction"] = round(4 / math.prod(found.image), 6) if draws else 0.0
     content["train"]["ema"] = 0.98
     recipe = make_recipe(content, overrides)
     if recipe.data.options["size"] != [h, w]:
@@ -191,18 +192,18 @@ def own_recipe(
     return recipe, (data, *sized.why, _plan(recipe))
 
 
-def _started(start: str, classes: int, multilabel: bool) -> tuple[Sized, Image, str]:
-    """The network that `start` names for other classes, the images it takes, and the loss of its algorithm."""
+def _started(start: str, classes: int, multilabel: bool) -> tuple[Sized, Image, str, bool]:
+    """The network that `start` names for other classes; its images, its algorithm's loss, and whether it draws."""
     model: Any = load(start, classes=classes)
     if model.image is None:
         raise ValueError(f"--from: expected a network for pictures, got {start}, {model.name}, which reads texts")
     name = str(Path(start).expanduser().resolve()) if Path(start).exists() else start
     overrides: dict[str, Any] = {"pretrained": name, "classes": classes}
-    if model.decoder is not None:
-        overrides["decoder"] = not multilabel
+    if model.decoder is not None and multilabel:
+        overrides["decoder"] = False
     loss = ROUTING[model.capsules.layers[-1].name].loss if hasattr(model, "capsules") else "cross_entropy"
     why = f"network: {model.name} with the weights of {start}; only the layer of {classes} classes is new"
-    return Sized(model.name, overrides, (0, 0), (why,)), model.image, loss
+    return Sized(model.name, overrides, (0, 0), (why,)), model.image, loss, model.decoder is not None and not multilabel
 
 
 def own_text_recipe(
