@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,7 +27,7 @@ def convert(
     flashcaps convert trained_model.pkl --from XifengGuo/CapsNet-Pytorch
     flashcaps convert ckpt.pth iterations=2 --from apple --out cifar10.safetensors
     """
-    model = convert_checkpoint(file, source, **dict(map(read_override, overrides or [])))
+    model: Any = convert_checkpoint(file, source, **dict(map(read_override, overrides or [])))
     path = out or file.with_suffix(".safetensors")
     save_weights(path, model, model.config)
     weights = sum(p.numel() for p in model.parameters())
