@@ -19,7 +19,7 @@ from flashcaps.routing import ROUTING
 TESTS = Path(__file__).parent
 SRC = TESTS.parent / "src" / "flashcaps"
 FILES = sorted(path.relative_to(SRC).as_posix() for path in SRC.rglob("*.py"))
-ORDER = ("routing", "kernels", "nn", "functional", "models", "data", "training", "__init__", "deploy", "analysis",
+ORDER = ("routing", "kernels", "nn", "functional", "models", "data", "training", "deploy", "__init__", "analysis",
          "demo", "cli", "__main__")  # fmt: skip
 DATA_KNOWS = ("data", "routing.checks")
 ROOT_MODULES = {"__init__", "__main__", "functional"}

@@ -1,6 +1,7 @@
 """flashcaps: capsule networks at the speed of the hardware."""
 
 from . import functional
+from .deploy.convert import convert
 from .models import create_model, list_models
 from .nn.capsules import ConvCapsules, DenseCapsules, PrimaryCapsules
 from .nn.coefficients import ascend_coefficients
@@ -27,6 +28,7 @@ __all__ = [
     "Sizes",
     "Step",
     "ascend_coefficients",
+    "convert",
     "create_model",
     "functional",
     "list_models",

@@ -15,6 +15,7 @@ from ..training.distributed import Stopped, leave_workers
 from .attack import attack
 from .bench import bench
 from .checks import checks
+from .convert import convert
 from .data import data
 from .demo import demo
 from .export import export
@@ -55,6 +56,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "predict": predict,
     "figures": figures,
     "export": export,
+    "convert": convert,
     "bench": bench,
     "demo": demo,
     "checks": checks,

@@ -12,8 +12,9 @@ from torch import Tensor
 from ..deploy.export import SUFFIX, Quantised, Report, export_model, quantise
 from ..deploy.predict import answer_rule, find_pictures, prepare
 from ..models.shipped import FOLDER
+from ..models.stored import find_weights
 from ..routing.checks import check_choice
-from ..training.checkpoint import find_weights, load
+from ..training.checkpoint import load
 from .console import say
 from .names import DataRoot, RunName, Weights
 

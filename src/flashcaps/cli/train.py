@@ -24,6 +24,7 @@ from ..training.recipe import Recipe, make_recipe, read_recipe
 from ..training.results import duration, ensemble_result, hardware, make_result
 from ..training.results import keep as keep_result
 from ..training.routing_measure import RoutingMeasure, measure_routing
+from .complete import run_names
 from .console import console
 from .names import Algorithm, DataRoot, Device, RecipeName, RunName, Weights
 from .own import own_fields
@@ -80,6 +81,8 @@ def train(
     routing: Algorithm = None,
     backbone: Annotated[str | None, typer.Option(help="for your pictures: timm:NAME, pretrained")] = None,
     size: Annotated[tuple[int, int] | None, typer.Option(help="for your pictures: height and width")] = None,
+    start: Annotated[str | None, typer.Option("--from", help="for your pictures: a run or shipped name to begin with",
+                                              autocompletion=run_names)] = None,
     seed: Annotated[int | None, typer.Option(help="of weights, order and augmentation")] = None,
     device: Device = "auto",
     out: Annotated[str | None, typer.Option(help="the run's folder (default runs/RECIPE-SEED)")] = None,
@@ -95,6 +98,7 @@ def train(
     flashcaps train capsnet_mnist epochs=10 model.iterations=1 --seed 1
     flashcaps train capsnet_mnist --resume
     flashcaps train --images pets/ epochs=20
+    flashcaps train --images pets/ --from attention_resnet_cifar10
     flashcaps train --text reviews.csv --transformer DIR
     torchrun --nproc_per_node=2 -m flashcaps train tiny batch=25
     """
@@ -102,12 +106,12 @@ def train(
     words = [word for word in (recipe, *(overrides or [])) if word is not None]
     given = {"--images": images, "--table": table, "--dataset": dataset, "--text": text}
     own = own_fields(given, words, routing=routing, size=size or (), device=device, transformer=transformer,
-                     backbone=backbone)  # fmt: skip
+                     backbone=backbone, start=start)  # fmt: skip
     if own is None and recipe is None:
         raise ValueError("recipe: expected a name `flashcaps recipes` lists, or your data: --images DIR, --text FILE")
-    if own is None and any((routing, size, transformer, backbone)):
-        raise ValueError("--routing, --size, --backbone, --transformer: expected with your own data; a recipe takes "
-                         "model.routing=, data.resize=, model.backbone=, data.transformer=")  # fmt: skip
+    if own is None and any((routing, size, transformer, backbone, start)):
+        raise ValueError("--routing, --size, --backbone, --from, --transformer: expected with your own data; a recipe "
+                         "takes model.routing=, data.resize=, model.backbone=, model.pretrained=, data.transformer=")
     fields = own or read_recipe(words[0], words[1:])
     if seed is not None:
         fields = with_seed(fields, seed)

@@ -69,11 +69,12 @@ class Transform(NamedTuple):
     coordinates: bool = False  # whether each child's place is added to its votes
 
 
-def choose_backend(name: str, backend: str) -> str:
+def choose_backend(name: str, backend: str, explicit: bool = False) -> str:
     """What a layer is built with. "auto" stays, to be answered when votes come (`pick_form`); an algorithm without a
-    fused twin gets "reference". A backend asked for by name is kept to: votes it cannot take are an error.
+    fused twin, or one that needs `explicit` votes, gets "reference". A backend asked for by name is kept to: votes it
+    cannot take are an error.
     """
-    twin = TWINS.get(name)
+    twin = None if explicit else TWINS.get(name)
     if backend == "auto":
         return "reference" if twin is None else "auto"
     if backend == "triton" and (twin is None or twin.family is None):

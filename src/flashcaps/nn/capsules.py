@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels.common.norm import layer_norm_poses, squash_poses
+from ..kernels.common.patches import patches
 from ..kernels.dispatch import BACKENDS, Transform, Window, choose_backend, make_votes, route
 from ..routing import ROUTING, Routed, Routing, Sizes, Step
 from ..routing.checks import (
@@ -26,6 +27,7 @@ from ..routing.contract import Memory, Tensors
 from ..routing.math import compute_dtype, length
 
 PRIMARY_FORMS = ("squash", "sigmoid", "norm", "score")
+GROUPINGS = ("channels", "places")
 
 Dim = int | tuple[int, int]
 # Poses and activations of children, how they vote, and (B, H', W') of a convolution's parents.
@@ -53,6 +55,9 @@ class PrimaryCapsules(FiniteModule):
     of dynamic the types of a place share it out in one step of routing, and shift is 0.1. 0 is plain squash from
     PyTorch's start, of which that step is a quarter where kernels are 9 x 9 x 256: all capsules saturate at once.
 
+    grouping: a capsule is `dim` "channels" at one place, or, as in a public port, `dim` numbers in a row of the
+    flattened output, "places" of one channel for the most part.
+
     (B, channels, H, W) -> pose (B, types, H', W', dim), activation (B, types, H', W') or None.
     """
 
@@ -70,14 +75,17 @@ class PrimaryCapsules(FiniteModule):
         batch_norm: bool = False,
         shares: int | None = None,
         shift: float = 0.0,
+        grouping: str = "channels",
     ) -> None:
         super().__init__()
         check_choice("form", form, PRIMARY_FORMS)
+        check_choice("grouping", grouping, GROUPINGS)
         check_sizes(in_channels=in_channels, types=types, dim=dim, kernel=kernel, stride=stride)
         shares = types if shares is None else shares
         check_sizes(0, padding=padding, shares=shares)
         self.in_channels, self.reach = in_channels, kernel - 2 * padding
         self.types, self.dim, self.form, self.shares, self.shift = types, dim, form, shares, shift
+        self.grouping = grouping
 
         def convolution(channels: int) -> nn.Module:
             conv = nn.Conv2d(in_channels, channels, kernel, stride, padding, bias=bias)
@@ -113,7 +121,10 @@ class PrimaryCapsules(FiniteModule):
     def _capsules(self, features: Tensor) -> Routed:
         x = self.pose(features)
         b, _, h, w = x.shape
-        pose = x.view(b, self.types, self.dim, h, w).permute(0, 1, 3, 4, 2)  # the pose of one capsule at one place
+        if self.grouping == "places":
+            pose = x.reshape(b, self.types, h, w, self.dim)
+        else:
+            pose = x.view(b, self.types, self.dim, h, w).permute(0, 1, 3, 4, 2)  # the pose of one capsule at one place
         if self.form == "squash":
             return Routed(squash_poses(pose, 1 / (self.shares or 1), self.shift))
         if self.norm is not None:
@@ -125,7 +136,8 @@ class PrimaryCapsules(FiniteModule):
         return Routed(pose, a, kind="score")
 
     def extra_repr(self) -> str:
-        return f"types={self.types}, dim={self.dim}, form={self.form!r}"
+        grouping = "" if self.grouping == "channels" else f", grouping={self.grouping!r}"
+        return f"types={self.types}, dim={self.dim}, form={self.form!r}{grouping}"
 
 
 class CapsuleLayer(FiniteModule):
@@ -160,12 +172,12 @@ class CapsuleLayer(FiniteModule):
             raise ValueError(f"out_dim: expected {self.rows} rows like in_dim's pose, got {rows} ({out_dim})")
         self.groups, self.parents = groups, parents
         self.in_dim, self.out_dim = rows * d, rows * h
-        self.backend = choose_backend(routing, backend)
+        self.routing = make_routing(routing, options or {})
+        self.backend = choose_backend(routing, backend, self.routing.explicit)
 
         g, j = groups or 1, parents or 1
         sizes = Sizes(groups, j, self.out_dim)
         self.weight = nn.Parameter(torch.empty(j, d, g, h))
-        self.routing = make_routing(routing, options or {})
         with torch.no_grad():
             self.routing.init_weights(self.weight, sizes)
         self._specs = self.routing.learned(sizes)
@@ -412,6 +424,8 @@ class ConvCapsules(CapsuleLayer):
 
     over: what a child's couplings are normalised over, parent "types" at each place or "positions" too, that is
     every type and place that covers the child; None is the algorithm's own (em: "positions").
+    scrambled: poses and places of the windows change places, as attention's public code has it, whose windows
+    (types, k, k, D, H' W') are viewed as (types, k, k, H' W', D): only weights trained so want it.
 
     u (B, types, H, W, D_in), activation (B, types, H, W) or None, or a Routed -> Routed with pose
     (B, out_types, H', W', D_out).
@@ -433,13 +447,17 @@ class ConvCapsules(CapsuleLayer):
     ) -> None:
         check_sizes(in_types=in_types, out_types=out_types, kernel=kernel, stride=stride)
         check_sizes(0, padding=padding)
-        vote_bias, over = options.pop("vote_bias", None), options.pop("over", None)
+        vote_bias, over, scrambled = (options.pop(name, None) for name in ("vote_bias", "over", "scrambled"))
         backend = options.pop("backend", "auto")
         children = in_types * kernel * kernel
         super().__init__(routing, children, in_dim, out_types, out_dim, pose, vote_bias, backend, options)
         self.in_types, self.kernel, self.stride, self.padding = in_types, kernel, stride, padding
         self.over = self.routing.over if over is None else over
         check_choice("over", self.over, ("types", "positions"))
+        self.scrambled = bool(scrambled)
+        if scrambled and (padding or self.over == "positions" or self.routing.input_activation is not None):
+            raise ValueError("scrambled: expected padding=0, over='types' and an algorithm without activations, whose "
+                             f"poses alone change places; got padding={padding}, over={self.over!r}, {routing!r}")
 
     def _children(self, u: Tensor | Routed, activation: Tensor | None) -> Children:
         u, activation = self.take(u, activation)
@@ -451,6 +469,11 @@ class ConvCapsules(CapsuleLayer):
             raise ValueError(f"u: {u.shape[2]} x {u.shape[3]} places, padded by {p}, do not fill kernel {k}")
         height, width = ((size + 2 * p - k) // self.stride + 1 for size in u.shape[2:4])
         window = Window(k, self.stride, p, self.over)
+        if self.scrambled:
+            if activation is not None:
+                raise ValueError("activation: expected None with scrambled=True, whose windows have poses alone")
+            windows = patches(u, k, self.stride).permute(0, 3, 4, 1, 2)  # (B, types * k * k, D, H', W')
+            u, window = windows.reshape(u.shape[0], -1, height, width, self.in_dim), Window(1, 1, 0, self.over)
         transform = self._transform(self.weight.shape[0])._replace(window=window)
         return u, activation, transform, (u.shape[0], height, width)
 

@@ -308,7 +308,7 @@ def make_recipe(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> Re
             raise ValueError(f"{key}: no such section{_hint(key, SECTIONS)}")
     for section, option in _OPEN.items():
         tree[section] = _gather(tree.get(section, {}), _TYPES[section], option)
-    pairs = [_split(text) for text in overrides]
+    pairs = [read_override(text) for text in overrides]
     for key, value in pairs:
         section, leaf = _find(key, tree)
         table = tree.setdefault(section, {})
@@ -338,7 +338,8 @@ def _gather(content: Any, kind: type, option: str) -> dict[str, Any]:
     return {**{k: v for k, v in content.items() if k in names}, option: options}
 
 
-def _split(text: str) -> tuple[str, Any]:
+def read_override(text: str) -> tuple[str, Any]:
+    """(key, value) of key=value."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ValueError(f"{_short(text)}: expected key=value, as in epochs=3 or model.iterations=1")
