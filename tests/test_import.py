@@ -14,11 +14,9 @@ HEAVY = {
     "typer",
     "rich",
     "transformers",
-    "mlxtend",
     "triton",
     "PIL",
     "pandas",
-    "sklearn",
 }
 
 

@@ -283,7 +283,9 @@ class Survey(NamedTuple):
 
 
 def _pillow() -> Any:
-    return import_extra("PIL.Image", "plots", "a picture")
+    from PIL import Image  # a tenth of a second that data without pictures do not need
+
+    return Image
 
 
 def read_picture(source: Any, channels: int = 0) -> Tensor:
@@ -328,13 +330,15 @@ def _where(source: Any) -> str:
 
 
 def _open(source: Any) -> Any:
-    image = _pillow()
     if hasattr(source, "convert"):
         return source
+    from PIL import ImageOps
+
+    image = _pillow()
     try:
         opened = image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
         opened.load()
-        opened = import_extra("PIL.ImageOps", "plots", "a picture").exif_transpose(opened)  # as a camera was held
+        opened = ImageOps.exif_transpose(opened)  # as a camera was held
     except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
         raise ValueError(f"{_where(source)}: not a whole picture ({error}); remove or replace it") from None
     return opened

@@ -18,7 +18,7 @@ from .memory import in_bytes
 
 PACKAGES = ("flashcaps", "torch", "numpy", "safetensors", "triton")
 TOLERANCE = 1e-3  # of the largest element; TF32 products stay within it
-EXTRAS = {"digits": "mlxtend", "plots": "matplotlib", "mat": "scipy", "text": "transformers", "export": "onnxruntime",
+EXTRAS = {"plots": "matplotlib", "mat": "scipy", "text": "transformers", "export": "onnxruntime",
           "hub": "huggingface_hub", "timm": "timm", "triton": "triton"}  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+from ..routing.checks import install_command
 from .batches import Held
 from .checkpoint import write_atomic
 from .evaluate import evaluating
@@ -36,7 +37,7 @@ def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
     write_atomic(folder / "curve.csv", text.getvalue())
     plt = _pyplot()
     if plt is None:
-        return "no curve.png: pip install 'flashcaps[plots]' for pictures"
+        return f"no curve.png, which needs matplotlib: {install_command(plots='matplotlib')}"
     trained = [m for m in metrics if m["kind"] == "train"]
     held = [m for m in metrics if m["kind"] == "evaluation"]
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
