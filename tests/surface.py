@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def describe(name: str, value: Any) -> list[str]:
         return [f"class {name}", *(f"  {name}.{m}{signature(getattr(value, m))}" for m in methods)]
     if callable(value):
         return [f"{name}{signature(value)}"]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return [f"{name}: {', '.join(value)}"]
     return [f"{name} = {value!r}"]
 

@@ -24,8 +24,9 @@ from flashcaps.training.batches import (
     Share,
     StreamedImages,
 )
+from flashcaps.training.callbacks import Callback
 from flashcaps.training.loader import open_sources
-from flashcaps.training.loop import Progress, RunOptions, train
+from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.recipe import Augment, Recipe, make_recipe
 
 from ..fake_data import fake_dataset, fake_load_data, fake_split, small_recipe
@@ -238,10 +239,10 @@ def test_what_cannot_be_streamed_is_refused(folder: Path) -> None:
         open_sources(recipe(folder), None, torch.device("cuda"), Share(4))
 
 
-class Cut(Progress):
+class Cut(Callback):
     """Stops a run at a step."""
 
-    def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
+    def step(self, at: int, metrics: dict[str, float]) -> None:
         if at == 5:
             raise KeyboardInterrupt
 
@@ -249,7 +250,7 @@ class Cut(Progress):
 def test_a_run_that_is_cut_and_resumed_ends_as_one_that_was_not(folder: Path, tmp_path: Path) -> None:
     train(recipe(folder), RunOptions("cpu", str(tmp_path / "whole")))
     with pytest.raises(KeyboardInterrupt):
-        train(recipe(folder), RunOptions("cpu", str(tmp_path / "cut")), Cut())
+        train(recipe(folder), RunOptions("cpu", str(tmp_path / "cut")), [Cut()])
     train(recipe(folder), RunOptions("cpu", str(tmp_path / "cut"), resume=True))
     ends = [(tmp_path / name / "last.safetensors").read_bytes() for name in ("whole", "cut")]
     assert ends[0] == ends[1]

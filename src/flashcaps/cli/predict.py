@@ -24,7 +24,7 @@ from ..deploy.predict import (
 from ..training.checkpoint import load
 from ..training.distributed import find_device
 from .console import console, say
-from .names import AsJson, Device, RunName, Weights
+from .names import AsJson, Device, Imports, RunName, Weights
 
 
 def predict(
@@ -38,6 +38,7 @@ def predict(
     invert: Annotated[bool, typer.Option("--invert", help="for dark ink on white paper")] = False,
     weights: Weights = None,
     device: Device = "auto",
+    imports: Imports = None,
 ) -> None:
     """Predict the classes of pictures or texts, with the top scores and lengths of capsules.
 

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
+from ..plugins import Registry
 from .affnist import affnist, affnist_style, translated_mnist
 from .cifar import cifar10, cifar100
 from .files import Root, data_root
@@ -21,7 +22,7 @@ from .svhn import svhn
 from .synthetic_norb import synthetic_norb
 from .user_images import read_pictures, read_text
 
-DATA: dict[str, Callable[..., Dataset]] = {
+DATA: Registry[Callable[..., Dataset]] = Registry("flashcaps.data", {
     "mnist": mnist,
     "fashion_mnist": fashion_mnist,
     "cifar10": cifar10,
@@ -41,7 +42,7 @@ DATA: dict[str, Callable[..., Dataset]] = {
     "table": partial(read_pictures, "table"),
     "hub": partial(read_pictures, "hub"),
     "text": read_text,
-}
+})  # fmt: skip
 
 
 def load_data(name: str, root: Root = None, **options: Any) -> Dataset:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import torch
 from torch import nn
 
+from ..plugins import Registry
 from ..routing.checks import nearest
 from . import attention, baselines, discriminative, dynamic, em, heinsen
 from .base import Model
@@ -47,11 +48,11 @@ BUILDERS: tuple[Callable[[], Spec], ...] = (
     baselines.cnn_smallnorb, baselines.cnn_diverse_pool, baselines.cnn_diverse_fc, baselines.resnet18_cifar10,
     baselines.resnet18_cifar100, baselines.pool_sst5, baselines.pool_sst2, baselines.mix_sst5, baselines.mix_sst2,
 )  # fmt: skip
-MODELS: dict[str, Callable[[], Spec]] = {builder.__name__: builder for builder in BUILDERS}
+MODELS: Registry[Callable[[], Spec]] = Registry("flashcaps.models", {b.__name__: b for b in BUILDERS})
 
 
 def register(builder: Builder) -> Builder:
-    """Add a builder of another package under its own name. Its docstring is "paper: what the model is"."""
+    """Add a builder of your own under its name. Its docstring is "paper: what the model is"."""
     name = builder.__name__
     if name in MODELS:
         raise ValueError(f"register: there is a model {name!r} already; give the builder another name")
@@ -93,5 +94,5 @@ def model_summary(name: str) -> Summary:
     """What `flashcaps models` prints: size and origin, without allocating a weight."""
     with torch.device("meta"):
         model = create_model(name)
-    paper, about = (MODELS[name].__doc__ or "").split(": ", 1)
+    paper, _, about = (MODELS[name].__doc__ or "").partition(": ")
     return Summary(name, sum(p.numel() for p in model.parameters()), paper, about.strip().rstrip("."))

@@ -6,7 +6,7 @@ import importlib
 import math
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import metadata
 from typing import Any, cast
@@ -45,8 +45,7 @@ def import_extra(module: str, extra: str, what: str) -> Any:
         raise ImportError(f"{what} needs {package} ({error}): {install_command(**{extra: package})}") from None
 
 
-def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    choices = list(choices)
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     if value not in choices:
         known = ", ".join(map(repr, choices))
         raise ValueError(f"{name}: expected one of {known}, got {value!r}{nearest(str(value), choices)}")

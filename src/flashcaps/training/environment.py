@@ -19,7 +19,8 @@ from .memory import in_bytes
 PACKAGES = ("flashcaps", "torch", "numpy", "safetensors", "triton")
 TOLERANCE = 1e-3  # of the largest element; TF32 products stay within it
 EXTRAS = {"plots": "matplotlib", "mat": "scipy", "text": "transformers", "export": "onnxruntime",
-          "hub": "huggingface_hub", "timm": "timm", "triton": "triton"}  # fmt: skip
+          "hub": "huggingface_hub", "timm": "timm", "tensorboard": "tensorboard", "wandb": "wandb",
+          "triton": "triton"}  # fmt: skip
 
 
 class Comparison(NamedTuple):
