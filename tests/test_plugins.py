@@ -60,13 +60,13 @@ REGISTRIES: tuple[Registry[Any], ...] = (ROUTING, MODELS, DATA, FIGURES)
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An installed distribution of one module, as pip leaves it."""
+    before = [(registry, dict(registry)) for registry in REGISTRIES]
     (tmp_path / "his_package.py").write_text(PACKAGE)
     info = tmp_path / "his_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: his-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRIES)
     monkeypatch.syspath_prepend(tmp_path)
-    before = [(registry, dict(registry)) for registry in REGISTRIES]
     for registry in REGISTRIES:
         registry.loaded = False
     yield
@@ -93,7 +93,7 @@ def test_what_a_package_declares_has_a_name_here() -> None:
     assert create_model("twice_tiny", routing="twice", classes=3).classes == 3
     assert len(load_data("few_digits", count=50).train) == 50
     assert "blank" in FIGURES
-    with pytest.raises(ValueError, match="routing: expected one of .*'twice', got 'thrice'"):
+    with pytest.raises(ValueError, match=r"routing: expected one of .*'twice', got 'thrice'"):
         flashcaps.DenseCapsules("thrice", in_capsules=3, in_dim=4, out_capsules=2, out_dim=4)
 
 

@@ -15,6 +15,7 @@ from .files import Root, data_root
 from .mnist import digits, fashion_mnist, mnist
 from .multimnist import DiverseMultiMNIST, MultiMNIST, diverse_multimnist, multimnist
 from .norb import smallnorb
+from .own_datasets import from_torch
 from .random import make_generator
 from .split import Batch, Dataset, Split, describe, holdout, to_float
 from .sst import sst2, sst5
@@ -77,6 +78,7 @@ __all__ = [
     "Split",
     "data_root",
     "describe",
+    "from_torch",
     "holdout",
     "load_data",
     "make_generator",

@@ -7,7 +7,7 @@ What a step does is in step.py, where its images come from in batches.py, what i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from warnings import warn
 import torch
 from torch import nn
 
+from ..data import Dataset, from_torch
 from ..models import create_model
 from ..routing.checks import TooLarge
 from .autosize import own_command
@@ -65,24 +66,38 @@ class Outcome:
     result: dict[str, Any]
 
 
-def train(recipe: Recipe, options: RunOptions = RunOptions(), callbacks: Callbacks = ()) -> Outcome:
-    """Train, evaluate on held-out data meanwhile, test at the end. Raises Stopped, its state saved, on a signal."""
+def train(recipe: Recipe, options: RunOptions = RunOptions(), callbacks: Callbacks = (), *,
+          data: Dataset | Mapping[str, Any] | None = None) -> Outcome:  # fmt: skip
+    """Train, evaluate on held-out data meanwhile, test at the end. Raises Stopped, its state saved, on a signal.
+
+    data: instead of those the recipe names, what `flashcaps.data.from_torch` takes, {"train": a torch Dataset, "test":
+    another}, or what it gives. The model is built for their size and classes.
+    """
     workers = join_workers(options.device)
+    if isinstance(data, Mapping):
+        data = from_torch(**data)
+    if data is not None:
+        recipe = replace(recipe, data=replace(recipe.data, name=data.name, options={}, held={}))
     if options.dev:
         recipe = replace(recipe, train=replace(recipe.train, steps=DEV_STEPS, evaluate_every=10**6))
     set_precision(recipe.train.precision)
     run = make_run(recipe, options, workers)
+    if data is not None:
+        run.command = []  # no command line has them
     resume = workers.shared(options.resume or (was_restarted() and run.begun))
     with claimed(run, resume, options, workers):
-        return train_once(run, options, workers, [CSV(), *callbacks] if workers.rank == 0 else [], resume)
+        return train_once(run, options, workers, [CSV(), *callbacks] if workers.rank == 0 else [], resume, data)
 
 
-def train_once(run: RunFolder, options: RunOptions, workers: Workers, callbacks: Callbacks, resume: bool) -> Outcome:
+def train_once(
+    run: RunFolder, options: RunOptions, workers: Workers, callbacks: Callbacks, resume: bool,
+    data: Dataset | None = None,
+) -> Outcome:  # fmt: skip
     """Everything is built, and trained from the start or the newest state to the end."""
     recipe = run.recipe
     state = workers.shared(run.newest() if resume and workers.rank == 0 else None)
     share = make_share(recipe, state, workers)
-    sources = open_sources(recipe, options.data, workers.device, share, dev=options.dev)
+    sources = open_sources(recipe, options.data, workers.device, share, dev=options.dev, given=data)
     stream = sources.train
     assert stream is not None
     spec = recipe.train
