@@ -80,7 +80,7 @@ def test_what_a_package_declares_has_a_name_here() -> None:
     assert "his_package" not in sys.modules
     assert flashcaps.DenseCapsules("dynamic", in_capsules=2, in_dim=2, out_capsules=2, out_dim=2)
     assert "his_package" not in sys.modules  # own names load nothing
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(UserWarning, match="his-package") as warned:
         layer = flashcaps.DenseCapsules("twice", in_capsules=3, in_dim=4, out_capsules=2, out_dim=4)
     left_out, taken = sorted(str(w.message) for w in warned)
     assert left_out.startswith("his-package: flashcaps.routing 'broken' is left out (AttributeError: ")
@@ -103,7 +103,8 @@ def test_a_module_is_imported_by_name_also_for_the_command_that_resumes(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != ""])
     (tmp_path / "her_module.py").write_text(PACKAGE + 'from flashcaps.data import DATA\nDATA["hers"] = few_digits\n')
-    words = ["train", "tiny", "data.name=hers", "--import", "her_module", "--dev", "--device", "cpu", "--out", "run"]
+    words = ["train", "tiny", "data.name=hers", "validation=0", "--import", "her_module", "--dev", "--device", "cpu",
+             "--out", "run"]  # fmt: skip
     try:
         with pytest.raises(SystemExit) as left:
             main(words)

@@ -72,7 +72,7 @@ def train(
     recipe: RecipeName = None,
     overrides: Overrides = None,
     images: Annotated[str | None, typer.Option(help="your pictures: a folder with a folder per class")] = None,
-    table: Annotated[str | None, typer.Option(help="your pictures: a .csv with columns file and label")] = None,
+    table: Annotated[str | None, typer.Option(help="a .csv: columns file and label, or numbers and label")] = None,
     dataset: Annotated[str | None, typer.Option(help="your pictures: a Hugging Face data set")] = None,
     text: Annotated[str | None, typer.Option(help="your texts: a .csv with columns text and label")] = None,
     transformer: Annotated[str | None, typer.Option(help="for your texts: folder or name of a transformer")] = None,

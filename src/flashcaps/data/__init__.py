@@ -21,7 +21,7 @@ from .split import Batch, Dataset, Split, describe, holdout, to_float
 from .sst import sst2, sst5
 from .svhn import svhn
 from .synthetic_norb import synthetic_norb
-from .user_images import read_pictures, read_text
+from .user_images import read_numbers, read_pictures, read_text
 
 DATA: Registry[Callable[..., Dataset]] = Registry("flashcaps.data", {
     "mnist": mnist,
@@ -42,6 +42,7 @@ DATA: Registry[Callable[..., Dataset]] = Registry("flashcaps.data", {
     "images": partial(read_pictures, "images"),
     "table": partial(read_pictures, "table"),
     "hub": partial(read_pictures, "hub"),
+    "numbers": read_numbers,
     "text": read_text,
 })  # fmt: skip
 

@@ -39,7 +39,8 @@ def from_torch(
     classes = whole.labels.shape[1] if several else max(int(split.labels.max()) for split in splits.values()) + 1
     if class_names and len(class_names) < classes:
         raise ValueError(f"class_names: expected {classes}, one per class, got {len(class_names)}")
-    return Dataset(GIVEN, whole, splits["test"], max(classes, len(class_names)), (image[0], image[1], image[2]), several,
+    c, h, w = image
+    return Dataset(GIVEN, whole, splits["test"], max(classes, len(class_names)), (c, h, w), several,
                    tuple(class_names), splits.get("validation"))  # fmt: skip
 
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The loss of a batch: the kind's, plus the weighted sum of squares of the reconstruction. weight (K,): by class."""
+    """The loss of a batch: the kind's, weighted by class, plus the weighted sum of squares of the reconstruction."""
     scores, targets = output.scores.float(), batch.targets
     if spec.kind == "margin":
         loss = losses.margin_loss(scores, targets, weight=weight)
