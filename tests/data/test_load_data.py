@@ -7,7 +7,7 @@ import pytest
 from flashcaps.data import DATA, data_root, load_data
 from tests.own_pictures import write_pictures
 
-OWN = {"images", "table", "text", "hub"}
+OWN = {"images", "table", "text", "numbers", "hub"}
 MADE = {"digits", "synthetic_norb"}  # come along, or are rendered
 
 
