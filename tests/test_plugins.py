@@ -1,7 +1,5 @@
 """Algorithms, models, data sets and figures of another package, found by their entry points or by --import."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator
@@ -31,8 +29,7 @@ from flashcaps.routing.dynamic import Dynamic
 class Twice(Dynamic):
     iterations: int = 2
 
-def twice_tiny():
-    return MODELS["capsnet_tiny"]()
+twice_tiny = replace(MODELS["capsnet_tiny"], about="his: a network of his")
 
 def few_digits(root=None, *, count=100):
     whole = load_data("digits")

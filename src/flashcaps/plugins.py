@@ -4,8 +4,6 @@
     median = "my_package.median:Median"
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
 from importlib.metadata import entry_points

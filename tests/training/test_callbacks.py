@@ -1,7 +1,5 @@
 """Callbacks are told about a run in order, may end it, and hear of a failure; recipes end runs and weigh classes."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

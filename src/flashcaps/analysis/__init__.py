@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from ..plugins import Registry
 from .adversarial import adversarial
-from .agreement import agreement
 from .architecture import architecture
 from .comparisons import ablation, diverse, novel_viewpoints
 from .cost import cost, step_time
@@ -18,15 +17,13 @@ from .credit import credit
 from .discriminative import borrowed_decoder, sparsity
 from .drawings import dimensions, perturbations, reconstructions, segmentation
 from .figure import DoesNotApply, Drawn, Run
-from .margin import margin
 from .open_run import open_run
 from .parse_tree import animation, parse_tree
 from .report import compare, write_figure, write_figures
-from .routing_logits import routing_logits
+from .routing import agreement, margin, routing_logits, vote_distances
 from .style import darken
 from .training import convergence, error_curves, iterations, training_loss
 from .viewpoints import pose_azimuth, pose_elevation, pose_trajectories
-from .vote_distances import vote_distances
 
 FIGURES: Registry[Callable[..., Drawn]] = Registry("flashcaps.figures", {
     "architecture": architecture,

@@ -3,8 +3,6 @@
     dataset = from_torch(train=TensorDataset(images, labels), test=TensorDataset(more, of_more))
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Networks of timm as backbones, by name: capsules on top of a pretrained network."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +34,9 @@ class LastMap(nn.Module):
         return self.network((images - self.mean) / self.std)[-1]
 
 
-def timm_backbone(name: str, *, channels: int = 3, pretrained: bool = True, timm: Any = None) -> nn.Module:
+def timm_backbone(name: str, *, channels: int = 3, pretrained: bool = True) -> nn.Module:
     """A model of timm without its classifier, for `create_model(..., backbone=)`: images -> its last feature map."""
-    if timm is None:
-        timm = import_extra("timm", "timm", "a backbone that is no nn.Module of yours")
+    timm = import_extra("timm", "timm", f"backbone: {PREFIX}{name} (or give any nn.Module)")
     network = timm.create_model(name, pretrained=pretrained, features_only=True, in_chans=channels)
     return LastMap(network, {"timm": name, "pretrained": pretrained}, channels)
 

@@ -7,8 +7,6 @@
     train(recipe, callbacks=[Print(), TensorBoard()])
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os
