@@ -13,6 +13,7 @@ from ..routing.checks import nearest
 from ..training.recipe import list_recipes, read_recipe
 from .complete import model_names, recipe_names
 from .console import console
+from .names import Imports
 
 
 def _matching(pattern: str, names: list[str], kind: str) -> list[str]:
@@ -27,7 +28,7 @@ Models = Annotated[str, typer.Argument(help="part of a name, or a pattern: capsn
 Recipes = Annotated[str, typer.Argument(help="part of a name, or a pattern: *mnist*", autocompletion=recipe_names)]
 
 
-def models(pattern: Models = "*") -> None:
+def models(pattern: Models = "*", imports: Imports = None) -> None:
     """List models with their parameters and papers.
 
     \b

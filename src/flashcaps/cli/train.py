@@ -15,7 +15,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..routing.checks import check_choice
 from ..training import loop as training
+from ..training.callbacks import CALLBACKS, Callback, Started
 from ..training.checkpoint import load, write_atomic
 from ..training.distributed import find_device
 from ..training.evaluate import Evaluation, confusion_text, evaluate_as, open_ensemble, score_threshold
@@ -26,47 +28,44 @@ from ..training.results import keep as keep_result
 from ..training.routing_measure import RoutingMeasure, measure_routing
 from .complete import run_names
 from .console import console
-from .names import Algorithm, DataRoot, Device, RecipeName, RunName, Weights
+from .names import Algorithm, DataRoot, Device, Imports, RecipeName, RunName, Weights
 from .own import own_fields
 
 QUIET_S = 30  # between two lines of progress where there is no terminal for a bar
 
 
-class Bar(training.Progress):
+class Bar(Callback):
     """A progress bar with loss, error, images a second and time left; it disappears at the end."""
 
-    begun = False
-
-    def begin(self, title: str, total: int, at: int) -> None:
-        self.__exit__()  # the bar of a run that resumes from an earlier state
-        console.print(title, markup=False)
+    def start(self, run: Started) -> None:
+        recipe = run.recipe
+        console.print(f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {run.device}", markup=False)
         self.printed = time.monotonic()
         self.progress_bar = Progress(
             BarColumn(None), MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn(),
             TextColumn("left"), TimeRemainingColumn(), console=console, transient=True,
         )
-        self.task = self.progress_bar.add_task("", total=total, completed=at, text="")
+        self.task = self.progress_bar.add_task("", total=run.total, completed=run.at, text="")
         self.progress_bar.start()
-        self.begun = True
 
-    def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
-        text = f"loss {loss:.4f}  error {error:.2f} %  {images_s:,.0f} images/s"
+    def step(self, at: int, metrics: dict[str, float]) -> None:
+        text = f"loss {metrics['loss']:.4f}  error {metrics['error']:.2f} %  {metrics['images_s']:,.0f} images/s"
         self.progress_bar.update(self.task, completed=at, text=text)
         if not console.is_terminal and time.monotonic() - self.printed > QUIET_S:
             self.printed = time.monotonic()
             console.print(f"step {at:,}  {text}", markup=False)
 
-    def say(self, text: str) -> None:
-        console.print(text, markup=False)
+    def epoch(self, at: int, metrics: dict[str, Any]) -> None:
+        if "split" in metrics:
+            text = f"{metrics['split']} error {metrics['error']:.2f} % (best {metrics['best']:.2f} %)"
+            console.print(f"epoch {metrics['epoch'] + 1}: {text}", markup=False)
 
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        if self.begun:
-            self.progress_bar.stop()
+    def end(self, result: dict[str, Any] | None) -> None:
+        self.progress_bar.stop()
 
 
+CallbackNames = Annotated[list[str] | None, typer.Option(help="what else is told of the run: tensorboard, wandb",
+                                                         autocompletion=lambda: list(CALLBACKS))]  # fmt: skip
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value: epochs=3, train.batch=64, iterations=1")]
 
 
@@ -74,7 +73,7 @@ def train(
     recipe: RecipeName = None,
     overrides: Overrides = None,
     images: Annotated[str | None, typer.Option(help="your pictures: a folder with a folder per class")] = None,
-    table: Annotated[str | None, typer.Option(help="your pictures: a .csv with columns file and label")] = None,
+    table: Annotated[str | None, typer.Option(help="a .csv: columns file and label, or numbers and label")] = None,
     dataset: Annotated[str | None, typer.Option(help="your pictures: a Hugging Face data set")] = None,
     text: Annotated[str | None, typer.Option(help="your texts: a .csv with columns text and label")] = None,
     transformer: Annotated[str | None, typer.Option(help="for your texts: folder or name of a transformer")] = None,
@@ -90,6 +89,8 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="continue an unfinished run")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="overwrite an unfinished run")] = False,
     dev: Annotated[bool, typer.Option("--dev", help="a few steps on a few hundred examples, as a trial")] = False,
+    callback: CallbackNames = None,
+    imports: Imports = None,
 ) -> None:
     """Train a recipe and test it; writes weights, curve and pictures to a folder.
 
@@ -115,9 +116,12 @@ def train(
     fields = own or read_recipe(words[0], words[1:])
     if seed is not None:
         fields = with_seed(fields, seed)
-    options = training.RunOptions(device, out, data, resume, fresh, dev, "" if own else words[0])
-    with Bar() as bar:
-        outcome = training.train(fields, options, bar)
+    for name in callback or ():
+        check_choice("--callback", name, CALLBACKS)
+    flags = tuple(word for flag, given in (("--callback", callback), ("--import", imports)) for value in given or ()
+                  for word in (flag, value))  # fmt: skip
+    options = training.RunOptions(device, out, data, resume, fresh, dev, "" if own else words[0], flags)
+    outcome = training.train(fields, options, [Bar(), *(CALLBACKS[name]() for name in callback or ())])
     if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:
         return
     report(fields, outcome)
@@ -180,6 +184,7 @@ def evaluate(
     data: DataRoot = None,
     batch: Annotated[int, typer.Option(min=1, help="images at once")] = 500,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    imports: Imports = None,
 ) -> None:
     """Error with its 95 % interval and a confusion table; for several digits, both right and digit by digit.
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..routing.checks import is_transformed
+from ..routing.checks import install_command, is_transformed
 from ..routing.contract import Memory, Routed, Routing, Step, Tensors
 from ..routing.math import OverPositions, Softmax, compute_dtype, no_autocast, over_parents
 from .attention import attention_routing
@@ -80,7 +80,7 @@ def choose_backend(name: str, backend: str, explicit: bool = False) -> str:
     if backend == "triton" and (twin is None or twin.family is None):
         raise ValueError(f"backend: {name!r} has no 'triton' kernel; use 'auto', 'matrix' or 'reference'")
     if backend == "triton" and not HAS_TRITON:
-        raise ValueError("backend: 'triton' is not installed; pip install flashcaps[triton], or use 'auto'")
+        raise ValueError(f"backend: 'triton' is not installed; {install_command(triton='triton')}, or use 'auto'")
     if backend == "triton" and not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
         raise ValueError("backend: 'triton' needs a CUDA device, and there is none; use 'auto'")
     if backend == "matrix" and twin is None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..plugins import Registry
 from ..routing.checks import nearest
 from . import attention, baselines, discriminative, dynamic, em, heinsen
 from .base import Model
@@ -39,9 +40,9 @@ class Summary(NamedTuple):
     about: str
 
 
-MODELS: dict[str, Spec] = {
+MODELS: Registry[Spec] = Registry("flashcaps.models", {
     **dynamic.MODELS, **em.MODELS, **attention.MODELS, **heinsen.MODELS, **discriminative.MODELS, **baselines.MODELS,
-}  # fmt: skip
+})  # fmt: skip
 Builder = TypeVar("Builder", bound=Callable[[], Any])
 
 
@@ -127,5 +128,5 @@ def model_summary(name: str) -> Summary:
     """What `flashcaps models` prints: size and origin, without allocating a weight."""
     with torch.device("meta"):
         model = create_model(name)
-    paper, about = MODELS[name].about.split(": ", 1)
+    paper, _, about = MODELS[name].about.partition(": ")
     return Summary(name, sum(p.numel() for p in model.parameters()), paper, about.strip().rstrip("."))

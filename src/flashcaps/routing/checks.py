@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterable, Sequence
+import shlex
+import sys
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
+from importlib import metadata
 from typing import Any, cast
 
 import torch
@@ -20,17 +23,29 @@ def nearest(word: str, words: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def install_command(**extras: str) -> str:
+    """What to type for extras of this package, each with its module: pip and their packages by name.
+
+    `pip install flashcaps[...]` would ask an index for flashcaps, which may have been installed from a folder.
+    """
+    try:
+        needs = [need.partition(";") for need in metadata.requires("flashcaps") or ()]
+    except metadata.PackageNotFoundError:  # imported from its folder
+        needs = []
+    words = [need for need, _, marker in needs for extra in extras if f"extra == {extra!r}" in marker.replace('"', "'")]
+    return shlex.join([sys.executable, "-m", "pip", "install", *(words or extras.values())])
+
+
 def import_extra(module: str, extra: str, what: str) -> Any:
     """A module that an extra of this package brings; where it is missing, an error says how to get it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise ImportError(f"{what} needs {package} ({error}): pip install 'flashcaps[{extra}]'") from None
+        raise ImportError(f"{what} needs {package} ({error}): {install_command(**{extra: package})}") from None
 
 
-def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    choices = list(choices)
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     if value not in choices:
         known = ", ".join(map(repr, choices))
         raise ValueError(f"{name}: expected one of {known}, got {value!r}{nearest(str(value), choices)}")

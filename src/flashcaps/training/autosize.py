@@ -14,7 +14,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data.user_images import LISTS, Listing, assign, count_classes, list_text, survey
+from ..data.user_images import (
+    LISTS,
+    Listing,
+    assign,
+    count_classes,
+    feature_columns,
+    feature_scale,
+    holds_numbers,
+    list_numbers,
+    list_text,
+    read_rows,
+    survey,
+)
 from ..models.specs import Route
 from ..models.timm import PREFIX, timm_backbone
 from ..nn.backbones import Image, output_shape
@@ -31,6 +43,7 @@ TYPES = (16, 8, 4, 2)  # of primary capsules
 WEIGHTS = 1 << 21  # of the transforms between primary and class capsules
 PIXELS = 64 * 64 * 3  # the most a decoder draws: its last layer has as many rows
 DIM, CLASS_DIM = 8, 16
+HIDDEN = 128  # units between a table's numbers and primary capsules
 TOKENS = 64  # of a text, at most
 WORD_PIECES = 1.5  # tokens a word, roughly, in the vocabularies of published transformers
 
@@ -167,6 +180,8 @@ def own_recipe(
     """
     check_choice("kind", kind, LISTS)
     check_choice("routing", routing, ROUTING)
+    if kind == "table" and holds_numbers(path):
+        return _own_numbers(path, overrides, routing)
     listing = LISTS[kind](path)
     classes = len(listing.class_names)
     if start:
@@ -203,6 +218,30 @@ def _started(start: str, classes: int, multilabel: bool) -> tuple[Sized, Image, 
     loss = ROUTING[model.capsules.layers[-1].name].loss if hasattr(model, "capsules") else "cross_entropy"
     why = f"network: {model.name} with the weights of {start}; only the layer of {classes} classes is new"
     return Sized(model.name, overrides, (0, 0), (why,)), model.image, loss, model.decoder is not None and not multilabel
+
+
+def _own_numbers(path: str, overrides: Iterable[str], routing: str) -> tuple[Recipe, tuple[str, ...]]:
+    """For a table of plain numbers: a hidden layer, and from it primary capsules at a single place."""
+    listing = list_numbers(path)
+    columns = feature_columns(read_rows(path, "--table", "height,width,label")[2])
+    classes, train = len(listing.class_names), assign(listing, 0).count("train")
+    mean, std = feature_scale(listing)
+    content = _content("numbers", path, listing, "rows", train, IMAGES, ROUTING[routing].loss)
+    primary = {"types": TYPES[0], "dim": DIM, "kernel": 1, "stride": 1}
+    content["model"] = {"name": "capsnet_tiny", "overrides": {
+        "image": [len(columns), 1, 1], "classes": classes, "decoder": False, "primary": primary,
+        "backbone": {"channels": HIDDEN, "kernel": 1, "stride": 1},
+        **({} if routing == "dynamic" else {"routing": routing}),
+    }}  # fmt: skip
+    content["data"]["options"] |= {"columns": columns, "mean": mean, "std": std}
+    recipe = make_recipe(content, overrides)
+    return recipe, (
+        f"data: {train:,} rows of {len(columns)} numbers to train on, scaled to mean 0 and deviation 1; "
+        f"{_classes(listing)} rows",
+        f"network: {HIDDEN} hidden units, {TYPES[0]} primary capsules of {DIM}, {classes} class capsules of "
+        f"{CLASS_DIM}, routed by {routing}",
+        _plan(recipe),
+    )
 
 
 def own_text_recipe(
@@ -246,6 +285,8 @@ def own_command(recipe: Recipe) -> list[str]:
               for word in (flag, overrides[key])]
     if recipe.data.name == "text":
         return ["--text", path, "--transformer", recipe.data.transformer, *chosen]
+    if recipe.data.name == "numbers":
+        return ["--table", path, *chosen]
     if recipe.data.name not in LISTS:
         return [recipe.name]
     flag = {"images": "--images", "table": "--table", "hub": "--dataset"}[recipe.data.name]

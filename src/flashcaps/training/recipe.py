@@ -95,6 +95,8 @@ class Augment:
 class Loss:
     """reconstruction: the factor on the sum of squares per image; 0 makes no reconstruction.
 
+    class_weights: one per class, by which an example's loss is multiplied; balanced: those that make up for classes of
+    different sizes, N / (K N_k).
     spread_margin: "linear" 0.2 -> 0.9 over the run, or "steps", the public code's sigmoid of the step.
     """
 
@@ -102,6 +104,8 @@ class Loss:
     reconstruction: float = number(0.0, 0, 1e6)
     label_smoothing: float = number(0.0, 0, BELOW_1)
     spread_margin: Literal["linear", "steps"] = "linear"
+    class_weights: tuple[float, ...] = number((), 0, 1e6)
+    balanced: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,9 +152,10 @@ class Train:
     steps, when not 0, count instead of epochs. batch: images per process and optimiser step, in `accumulate` parts.
     ema: decay of the averaged weights, 0 for none. evaluate_every: epochs. select: which weights are tested at the
     end: the last, the best on validation data, or (as some papers do) the best on the test data, evaluated all along.
-    stop_error: end as soon as the error on validation data, in percent, is at most this. mirror: evaluation sees every
-    image and its mirror image, nudge: and moved by so many pixels along each diagonal, and takes their mean score.
-    save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on one GPU.
+    stop_error: end as soon as the error on validation data, in percent, is at most this; patience: end after so many
+    epochs without a lower one, 0 for never (select = "validation" tests the best weights). mirror: evaluation sees
+    every image and its mirror image, nudge: and moved by so many pixels along each diagonal, and takes their mean
+    score. save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on one GPU.
     channels_last: the memory order of convolutions on a GPU.
     """
 
@@ -168,6 +173,7 @@ class Train:
     evaluate_every: int = number(1, 1, LARGEST)
     select: Literal["last", "validation", "test"] = "last"
     stop_error: float = number(0.0, 0, 100)
+    patience: int = number(0, 0, LARGEST)
     mirror: bool = False
     nudge: int = number(0, 0, 16)
     log_every: int = number(50, 1, LARGEST)
@@ -233,6 +239,8 @@ class Recipe:
              repr(kind)),
             ("loss.label_smoothing", self.loss.label_smoothing and self.loss.kind != "cross_entropy",
              "loss.kind='cross_entropy' beside it", repr(self.loss.kind)),
+            ("loss.balanced", self.loss.balanced and self.loss.class_weights, "no loss.class_weights beside it",
+             self.loss.class_weights),
             ("augment.padding", augment.padding and not augment.crop,
              "augment.crop beside it, the side of what is cropped", "none"),
             ("augment.alternate", augment.alternate and not augment.flip, "augment.flip=true beside it", "false"),
