@@ -29,6 +29,7 @@ from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
 
+from ..models.base import Model
 from ..models.shipped import shipped_files
 from ..routing.checks import nearest
 
@@ -160,7 +161,7 @@ def load(
     weights: str | None = None,
     device: torch.device | str = "cpu",
     backbone: nn.Module | None = None,
-) -> nn.Module:
+) -> Model:
     """The model of a run folder, a weights file, or a name that ships with flashcaps, ready to use (eval mode).
 
     weights: "ema", "last" or "best" of a run folder; by default those the run was tested with. backbone: the module a
