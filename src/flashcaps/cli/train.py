@@ -87,6 +87,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="continue an unfinished run")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="overwrite an unfinished run")] = False,
     dev: Annotated[bool, typer.Option("--dev", help="a few steps on a few hundred examples, as a trial")] = False,
+    show: Annotated[bool, typer.Option("--print", help="print the recipe with its overrides, and stop")] = False,
 ) -> None:
     """Train a recipe and test it; writes weights, curve and pictures to a folder.
 
@@ -94,6 +95,7 @@ def train(
     flashcaps train tiny
     flashcaps train capsnet_mnist epochs=10 model.iterations=1 --seed 1
     flashcaps train capsnet_mnist --resume
+    flashcaps train capsnet_mnist epochs=10 --print
     flashcaps train --images pets/ epochs=20
     flashcaps train --text reviews.csv --transformer DIR
     torchrun --nproc_per_node=2 -m flashcaps train tiny batch=25
@@ -111,6 +113,9 @@ def train(
     fields = own or read_recipe(words[0], words[1:])
     if seed is not None:
         fields = with_seed(fields, seed)
+    if show:
+        typer.echo(fields.to_toml(), nl=False)
+        return
     options = training.RunOptions(device, out, data, resume, fresh, dev, "" if own else words[0])
     with Bar() as bar:
         outcome = training.train(fields, options, bar)
@@ -148,8 +153,9 @@ def report(recipe: Recipe, outcome: training.Outcome) -> None:
         if text:
             table.add_row(key, text)
     console.print(table)
-    for line in ("", f"next:  flashcaps evaluate {folder}", "       flashcaps recipes",
-                 f"       python -c \"import flashcaps; print(flashcaps.load('{folder}'))\""):
+    code = f"import flashcaps; print(flashcaps.load({json.dumps(str(folder))}))"
+    for line in ("", f"next:  {shlex.join(['flashcaps', 'evaluate', str(folder)])}", "       flashcaps recipes",
+                 f"       {shlex.join(['python', '-c', code])}"):
         console.print(line, markup=False, soft_wrap=True)
 
 
