@@ -18,7 +18,14 @@ from rich.table import Table
 from ..training import loop as training
 from ..training.checkpoint import load, write_atomic
 from ..training.distributed import find_device
-from ..training.evaluate import Evaluation, confusion_text, evaluate_as, open_ensemble, score_threshold
+from ..training.evaluate import (
+    Evaluation,
+    confusion_text,
+    evaluate_as,
+    labels_text,
+    open_ensemble,
+    score_threshold,
+)
 from ..training.loader import open_sources
 from ..training.recipe import Recipe, make_recipe, read_recipe
 from ..training.results import duration, ensemble_result, hardware, make_result
@@ -163,8 +170,10 @@ def describe(evaluation: Evaluation) -> str:
     low, high = evaluation.interval
     text = f"error {evaluation.error:.2f} % (95 % interval {low:.2f} to {high:.2f}), "
     text += f"{evaluation.wrong:,} of {evaluation.examples:,}"
-    if evaluation.digits:
-        text = f"all digits right {evaluation.accuracy:.2f} %, digit by digit {evaluation.digit_accuracy:.2f} %; {text}"
+    if evaluation.labels:
+        every = evaluation.every_label
+        text = (f"exact match {evaluation.accuracy:.2f} %, precision {every.precision:.2f} %, recall "
+                f"{every.recall:.2f} %, F1 {every.f1:.2f} %; {text}")
     return text
 
 
@@ -183,7 +192,7 @@ def evaluate(
     batch: Annotated[int, typer.Option(min=1, help="images at once")] = 500,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Error with its 95 % interval and a confusion table; for several digits, both right and digit by digit.
+    """Error with its 95 % interval and a confusion table; for several labels an image, each one's F1.
 
     \b
     flashcaps evaluate runs/tiny-0
@@ -208,6 +217,8 @@ def evaluate(
         typer.echo(json.dumps(evaluation.to_dict()))
         return
     console.print(describe(evaluation), markup=False, soft_wrap=True)
+    if evaluation.labels:
+        console.print(labels_text(evaluation, names), markup=False, soft_wrap=True)
     if evaluation.confusion:
         console.print(confusion_text(evaluation, names), markup=False, soft_wrap=True)
     if evaluation.routing is not None:
