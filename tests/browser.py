@@ -1,7 +1,5 @@
 """One headless Chromium for all tests that need a browser; nothing is started until one asks for it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Every routing function with every option, as data: tests run over `CASES` instead of naming algorithms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """What every test shares: one seed, one tolerance table, one deterministic hypothesis profile."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,14 +1,10 @@
 """Small data sets in memory and on disk, and a recipe small enough to train in a test."""
 
-from __future__ import annotations
-
 import gzip
-import struct
 import tomllib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from flashcaps.data import Dataset, DiverseMultiMNIST, MultiMNIST, Split
@@ -17,6 +13,7 @@ from flashcaps.training.batches import ImageStream, Plan, Share
 from flashcaps.training.distributed import Workers
 from flashcaps.training.recipe import Recipe, make_recipe
 from flashcaps.training.step import TrainStep
+from tests.data.files import idx_bytes
 
 SHAPES = {
     "cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "svhn": (3, 32, 32), "smallnorb": (2, 96, 96),
@@ -88,6 +85,5 @@ def write_idx(root: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for prefix, split in (("train", data.train), ("t10k", data.test)):
         for kind, array in (("images-idx3", split.images[:, 0].numpy()), ("labels-idx1", split.labels.numpy())):
-            head = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-            (folder / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.astype(np.uint8).tobytes()))
+            (folder / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(idx_bytes(array)))
     return root

@@ -1,7 +1,5 @@
 """A stand-in for timm: feature maps, the deepest last, and the statistics of the images it was trained on."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.5)

@@ -1,7 +1,5 @@
 """Every capsule layer in every form it takes, as data: tests run over `cases()` instead of naming algorithms."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -188,7 +186,8 @@ def combination(routed: Routed) -> Tensor:
     generator = torch.Generator().manual_seed(2)
     total = torch.zeros((), dtype=torch.float64)
     for _, x in outputs(routed):
-        total = total + (x.double() * torch.randn(x.shape, generator=generator, dtype=torch.float64)).sum()
+        weight = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device)
+        total = total + (x.double() * weight).sum()
     return total
 
 

@@ -5,8 +5,6 @@
 Most of the time goes into compiling kernels, which one process does on one core.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,7 @@
 """Pictures on disk for tests of own data: three shapes, any size."""
 
-from __future__ import annotations
-
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -35,3 +35,13 @@ def write_pictures(folder: Path, count: int, height: int = 50, width: int = 70, 
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture(shape, height, width, generator)).save(path)
     return folder
+
+
+def gigapixels() -> bytes:
+    """A .png of a few bytes whose header says 60,000 x 60,000."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(10_000))) + chunk(b"IEND", b"")

@@ -1,7 +1,5 @@
 """A transformer of a few thousand weights, made from a config, and texts it can tell apart: nothing is downloaded."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
     python -m tests.surface        # writes tests/surface.txt anew; what changed goes into CHANGELOG.md
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import types

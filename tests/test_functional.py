@@ -1,18 +1,11 @@
 """What all routing functions share, run over every case, beside agreeing with an oracle (test_contract.py): dtypes,
 layouts, numbers at the ends of their range."""
 
-from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 import torch
 
-from flashcaps.functional import em_routing, heinsen_routing
-from flashcaps.routing import Routed
-from flashcaps.routing.math import OverPositions
-
-from .cases import CASES, Tensors, assert_gradients, backward, results
+from .cases import CASES, Tensors, backward, results
 from .conftest import TOLERANCE, assert_near
 
 HALF = [torch.float16, torch.bfloat16]
@@ -21,26 +14,7 @@ every_case = pytest.mark.parametrize("name", CASES)
 WITH_VARIANCE = [name for name in CASES if name.startswith(("em", "heinsen")) or name == "attention, activations"]
 
 
-def assert_same(actual: Routed, expected: Routed, tolerance: float) -> None:
-    """pose, activation, coupling and variance agree."""
-    for what in ("pose", "activation", "coupling", "variance"):
-        x, y = getattr(actual, what), getattr(expected, what)
-        assert (x is None) == (y is None)
-        if x is not None:
-            assert_near(x, y, tolerance, what)
-
-
 # ---- shapes and layouts
-
-
-@every_case
-def test_an_empty_batch(name: str) -> None:
-    case = CASES[name]
-    routed, gradients = backward(case, case.draw(0, 4, 3, 2))
-    assert routed.pose.shape == (0, 3, 2)
-    assert routed.coupling.shape == (0, 4, 3)
-    assert "activation" not in case.outputs or routed.activation.shape == (0, 3)
-    assert gradients["votes"].shape == (0, 4, 3, 2)
 
 
 @every_case
@@ -52,19 +26,10 @@ def test_non_contiguous_inputs(name: str) -> None:
     strided = {k: x.permute(*reversed(range(x.ndim))) for k, x in strided.items()}
     assert not strided["votes"].is_contiguous()
     (routed, gradients), (expected, wanted) = backward(case, strided), backward(case, tensors)
-    assert_same(routed, expected, 1e-12)
+    for x, y in zip(results(routed), results(expected), strict=True):
+        assert_near(x, y, 1e-12)
     for argument in wanted:
         assert_near(gradients[argument], wanted[argument], TOLERANCE[torch.float64].gradient, argument)
-
-
-@every_case
-def test_expanded_and_channels_last_votes(name: str) -> None:
-    case = CASES[name]
-    tensors = case.draw(2, 4, 3, 5)
-    last = tensors["votes"].contiguous(memory_format=torch.channels_last)
-    assert_same(case(tensors | {"votes": last}), case(tensors), 1e-12)
-    repeated = tensors["votes"][:1].expand(2, 4, 3, 5)
-    assert_same(case(tensors | {"votes": repeated}), case(tensors | {"votes": repeated.contiguous()}), 1e-12)
 
 
 @every_case
@@ -103,6 +68,15 @@ def test_variance_is_returned_in_fp32(name: str, dtype: torch.dtype) -> None:
     assert variance.dtype == torch.float32
     assert variance.isfinite().all()
     assert case(case.draw(2, 5, 3, 4)).variance.dtype == torch.float64
+
+
+@pytest.mark.parametrize(("name", "eps"), [("em", 1e-8), ("heinsen", 1e-5)])
+def test_no_density_is_multiplied_out(name: str, eps: float) -> None:
+    """In 64 dimensions and fp32 every density underflows; logarithms do not."""
+    tensors = CASES[name].draw(1, 6, 3, 64, dtype=torch.float32, size=50.0)
+    routed, gradients = backward(CASES[name], tensors, eps=eps)
+    assert_near(routed.coupling.sum(2), 1.0)
+    assert all(x.isfinite().all() for x in (*results(routed), *gradients.values()))
 
 
 def huge(name: str, dtype: torch.dtype) -> Tensors:
@@ -156,44 +130,6 @@ def test_sums_over_many_children_do_not_overflow_under_autocast(name: str) -> No
     assert all(x.isfinite().all() for x in results(routed))
 
 
-# ---- a convolution's softmax
-
-
-@pytest.mark.parametrize("name", [n for n in CASES if CASES[n].distribution])
-def test_couplings_over_positions_sum_to_one_per_child(name: str) -> None:
-    """Three children in a row, kernel 2: two parent places share the middle child, whatever the algorithm."""
-    case = CASES[name]
-    tensors = case.draw(2 * 2, 2 * 2, 3, 2)  # examples x places, types x kernel
-    softmax = OverPositions(torch.tensor([[0, 1], [1, 2]]), places=3)
-    coupling = case(tensors, softmax=softmax).coupling.view(2, 2, 2, 2, 3).sum(-1)  # example, place, type, offset
-    assert_near(coupling[:, 0, :, 0], 1.0)
-    assert_near(coupling[:, 1, :, 1], 1.0)
-    assert_near(coupling[:, 0, :, 1] + coupling[:, 1, :, 0], 1.0)
-
-
-@pytest.mark.parametrize("name", ["dynamic, leaky", "em", "attention", "heinsen"])
-def test_gradients_over_positions(name: str) -> None:
-    softmax = OverPositions(torch.tensor([[0, 1], [1, 2]]), places=3)
-    case = replace(CASES[name], options=CASES[name].options | {"softmax": softmax})
-    assert_gradients(case, case.draw(2, 2, 2, 2))
-
-
-# ---- history
-
-
-@pytest.mark.parametrize("name", ["dynamic", "em", "heinsen"])
-def test_history_is_that_of_shorter_runs(name: str) -> None:
-    case = CASES[name]
-    tensors = case.draw(2, 4, 3, 2)
-    options = {"inverse_temperature": 0.7} if name == "em" else {}
-    for t, step in enumerate(case(tensors, record=True, **options).history):
-        shorter = case(tensors, iterations=t + 1, **options)
-        assert_near(step.pose, shorter.pose, 1e-12)
-        assert_near(step.coupling, shorter.coupling, 1e-12)
-        if name != "dynamic":  # whose activation is the length of the pose
-            assert_near(step.activation, shorter.activation, 1e-12)
-
-
 # ---- degenerate examples
 
 
@@ -215,21 +151,3 @@ def test_absent_children_everywhere_have_finite_results_and_gradients(dtype: tor
     routed, gradients = backward(case, tensors, eps=1e-8)
     assert all(x.isfinite().all() for x in (*results(routed), *gradients.values()))
     assert_near(routed.pose, 0.0, 0.0)
-
-
-def test_em_and_heinsen_agree_where_their_procedures_do() -> None:
-    """One iteration from uniform assignments with gates sigmoid(score) = activation: the same means and variances."""
-    em = CASES["em"].draw(2, 4, 3, 2)
-    score = em["activation"].logit()
-    beta = {"beta_use": em["beta_u"], "beta_ignore": em["beta_a"]}
-    first = em_routing(**em, inverse_temperature=1.0, iterations=1, eps=0.1)
-    second = heinsen_routing(em["votes"], score, **beta, iterations=1, eps=0.1)
-    assert_near(first.pose, second.pose)
-    assert_near(first.variance, second.variance)
-
-
-def test_gradients_of_many_iterations() -> None:
-    for name in ("dynamic", "heinsen"):
-        case = CASES[name]
-        longer = replace(case, options=case.options | {"iterations": 6})
-        assert_gradients(longer, case.draw(1, 3, 2, 2))

@@ -1,12 +1,8 @@
 """`import flashcaps` is light: torch, numpy and safetensors, and what those load themselves."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-
-import flashcaps
 
 HEAVY = {
     "matplotlib",
@@ -36,10 +32,3 @@ def test_nothing_is_loaded_beyond_torch_numpy_and_safetensors() -> None:
     ours = loaded("import flashcaps") - base - set(sys.stdlib_module_names) - {"flashcaps"}
     assert not ours
     assert not (HEAVY - base) & loaded("import flashcaps")
-
-
-def test_public_names_exist() -> None:
-    for name in flashcaps.__all__:
-        assert getattr(flashcaps, name) is not None
-    for name in flashcaps.functional.__all__:
-        assert getattr(flashcaps.functional, name) is not None

@@ -1,7 +1,5 @@
 """A wheel, installed where the sources are not, does what the sources do."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

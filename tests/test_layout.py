@@ -8,8 +8,6 @@
 5. training never imports analysis.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -175,7 +173,7 @@ PLANTED: dict[str, tuple[Check, str, str]] = {
     "an entry added": (side_effects, "data/images.py", 'from . import DATA\nDATA["images"] = 1'),
     "entries added": (side_effects, "data/images.py", "from . import DATA\nDATA.update(images=1)"),
     "a figure while training": (training_draws, "training/loop.py", "def f():\n    from ..analysis import margin"),
-    "a figure by its name": (training_draws, "training/loop.py", 'import_module("flashcaps.analysis.margin")'),
+    "a figure by its name": (training_draws, "training/loop.py", 'import_module("flashcaps.analysis.routing")'),
     "an absolute import": (absolute, "nn/stack.py", "from flashcaps.routing import ROUTING"),
     "a long file": (long_files, "nn/stack.py", "\n" * (LINES + 1)),
 }  # fmt: skip

@@ -1,7 +1,5 @@
 """A new algorithm is one file and one line: it is trained, evaluated, drawn and exported by its name."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import json
@@ -16,9 +14,9 @@ from torch import Tensor
 
 import flashcaps
 from flashcaps.analysis import FIGURES
-from flashcaps.analysis.agreement import agreement
 from flashcaps.analysis.cost import cost
 from flashcaps.analysis.open_run import open_run
+from flashcaps.analysis.routing import agreement
 from flashcaps.analysis.style import COLOURS, colour_of
 from flashcaps.cli import main
 from flashcaps.cli.complete import algorithm_names

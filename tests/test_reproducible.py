@@ -1,7 +1,5 @@
 """Wheels are reproducible. What they hold: test_installed.py."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Chooses the digits of the demo from MNIST's test set: python -m tools.demo_samples [DATA]."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path

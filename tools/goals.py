@@ -11,8 +11,6 @@ the number is then how far ahead a run is of the best of them. A rival is taken 
 with them, and otherwise as its recipe is; where a rival was not measured at all, there is no attempt yet.
 """
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path

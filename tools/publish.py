@@ -7,8 +7,6 @@ beside them. Every number in the card is from the run's result.json, from that t
 NAME.safetensors, or NAME.safetensors.xz where xz saves more than a tenth.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

@@ -127,7 +127,7 @@ def check_dataset() -> None:
 
     images, labels = torch.rand(60, 3, 20, 20), torch.arange(60) % 3
     parts = {name: torch.utils.data.TensorDataset(images[k::2], labels[k::2]) for k, name in enumerate(PARTS)}
-    recipe: Any = read_recipe("tiny", ["steps=3"])
+    recipe: Any = read_recipe("tiny", ["steps=3", "data.validation=0"])
     outcome = train(recipe, RunOptions("cpu", "dataset"), data=parts)
     if outcome.test.examples != 30:
         raise SystemExit(f"train(data=): expected 30 examples tested, got {outcome.test.examples}")

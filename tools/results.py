@@ -3,8 +3,6 @@
 Finished run folders that are named are added to results/runs first.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Stored runs: adding one to results/runs, seeds of one setting together, and a group in words."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

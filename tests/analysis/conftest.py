@@ -1,7 +1,5 @@
 """Small runs to draw: no training, a few images."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

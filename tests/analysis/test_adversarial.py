@@ -1,7 +1,5 @@
 """Attacks: closed forms, bounds, and gradients that pass through routing."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Memory counted by hand where it can be; times are there for every algorithm, never compared."""
 
-from __future__ import annotations
-
 import sys
 
 import torch

@@ -1,7 +1,5 @@
 """Credit of tokens and layers: sums to one, none for padding, and by hand on two layers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Coefficients counted by hand; a borrowed decoder is the other model's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

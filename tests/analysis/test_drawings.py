@@ -1,7 +1,5 @@
 """Reconstructions, perturbations and segmentation, against the decoder called by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

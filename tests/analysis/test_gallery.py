@@ -1,7 +1,5 @@
 """The gallery has every figure, the command that makes it, and pictures that exist and stay small."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

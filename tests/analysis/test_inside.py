@@ -1,7 +1,5 @@
 """Traces give what the model gives; receptive fields are those of the arithmetic."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Measures of drawn figures whose size is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Trees: what flows along their edges, against sums by hand; the moving one is a GIF that moves."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

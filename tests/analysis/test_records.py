@@ -1,7 +1,5 @@
 """Figures that read finished runs: what they find, group and say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

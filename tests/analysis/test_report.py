@@ -1,7 +1,5 @@
 """Files, report and command line: valid pictures that are not blank, nothing from the network, one line why not."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 

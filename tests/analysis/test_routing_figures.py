@@ -1,7 +1,5 @@
 """Votes, logits, margin, agreement and the architecture, against loops and plain sums."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -10,12 +8,18 @@ import torch
 
 import flashcaps
 from flashcaps.analysis import DoesNotApply, Run
-from flashcaps.analysis.agreement import agree, agreement, entropy
 from flashcaps.analysis.architecture import architecture
 from flashcaps.analysis.inside import class_votes
-from flashcaps.analysis.margin import margin
-from flashcaps.analysis.routing_logits import routing_logits
-from flashcaps.analysis.vote_distances import spread_of, vote_distances, weighted_distances
+from flashcaps.analysis.routing import (
+    agree,
+    agreement,
+    entropy,
+    margin,
+    routing_logits,
+    spread_of,
+    vote_distances,
+    weighted_distances,
+)
 from flashcaps.routing import ROUTING
 from tests.analysis.conftest import small_run
 

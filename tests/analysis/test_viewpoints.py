@@ -1,7 +1,5 @@
 """Pose vectors as the viewpoint changes, on a made-up set of toys."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

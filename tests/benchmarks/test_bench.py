@@ -1,7 +1,5 @@
 """The benchmark at toy sizes on the CPU: rows, records, tables, plots, and what it does when a row fails."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """The promise: a fused layer takes at most twice the bytes of inputs, outputs, weights and their gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

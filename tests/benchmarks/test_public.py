@@ -1,7 +1,5 @@
 """What flashcaps is measured against computes the same thing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -14,12 +12,7 @@ from flashcaps import ConvCapsules, DenseCapsules, Routed
 from flashcaps.nn.capsules import CapsuleLayer
 
 from ..conftest import assert_near
-
-
-def combination(routed: Routed) -> Tensor:
-    """A number that depends on all of the result."""
-    parts = [x for x in (routed.pose, routed.activation) if x is not None]
-    return sum((x * torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view(x.shape)).sum() for x in parts)
+from ..layer_cases import combination
 
 
 def assert_same(layer: Any, u: Tensor, activation: Tensor | None = None) -> None:
@@ -34,7 +27,7 @@ def assert_same(layer: Any, u: Tensor, activation: Tensor | None = None) -> None
     results = [module(u, activation) for module in (public, layer)]
     assert_near(results[0].pose, results[1].pose)
     assert (results[0].activation is None) == (results[1].activation is None)
-    gradients = [torch.autograd.grad(combination(r), u)[0] for r in results]
+    gradients = [torch.autograd.grad(combination(Routed(r.pose, r.activation)), u)[0] for r in results]
     assert_near(*gradients, tolerance=1e-8)
 
 

@@ -1,7 +1,5 @@
 """Tables of what was measured, from records made by hand."""
 
-from __future__ import annotations
-
 from benchmarks.table import cheaper, headlines, origin, short, table
 
 

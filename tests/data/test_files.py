@@ -1,7 +1,5 @@
 """Checksums noted beside files, and files that unpack to too much."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page in a real browser: a server of its own, a page that complains of every error, and ink to draw with."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -16,23 +14,6 @@ from tests.demo.served import ASK
 DESKTOP, PHONE = (1360, 860), (390, 844)
 VIEWS = ("parts", "draw", "routing", "tweak", "overlap", "compare")
 PIXELS = "canvas => canvas.toDataURL()"
-
-
-@pytest.fixture
-def visit(chromium: Any, page_url: str, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
-    """Pages that had nothing to complain of: no error, no warning, no request to another host."""
-    made: list[Visit] = []
-    shots = Path(os.environ.get("SCREENSHOTS", tmp_path))
-    shots.mkdir(parents=True, exist_ok=True)
-
-    def make(**context: Any) -> Visit:
-        made.append(Visit(chromium, page_url, shots, **context))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.context.close()
-        assert one.complaints == []
 
 
 def winner(page: Any) -> Any:
@@ -96,6 +77,14 @@ class Visit:
         """What the page's api answers, beside what is shown."""
         return self.page.evaluate(ASK, [method, *words])
 
+    def touch(self, *points: tuple[float, float]) -> None:
+        """One finger from point to point."""
+        session = self.context.new_cdp_session(self.page)
+        for k, (x, y) in enumerate(points):
+            touched = {"type": "touchMove" if k else "touchStart", "touchPoints": [{"x": x, "y": y}]}
+            session.send("Input.dispatchTouchEvent", touched)
+        session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
     def draw(self, digit: str) -> None:
         """Clear the pad and draw a digit with the mouse."""
         self.page.get_by_role("button", name="Clear").click()
@@ -107,6 +96,27 @@ class Visit:
             for point in points[1:]:
                 self.page.mouse.move(*point)
             self.page.mouse.up()
+
+
+Visits = Callable[..., tuple[Visit, Any]]
+
+
+@pytest.fixture
+def visit(chromium: Any, page_url: str, tmp_path: Path) -> Iterator[Visits]:
+    """visit("#v=draw", size=PHONE): a visitor and the page, which had nothing to complain of: no error, no warning, no
+    request to another host."""
+    made: list[Visit] = []
+    shots = Path(os.environ.get("SCREENSHOTS", tmp_path))
+    shots.mkdir(parents=True, exist_ok=True)
+
+    def make(hash: str = "", **context: Any) -> tuple[Visit, Any]:
+        made.append(Visit(chromium, page_url, shots, **context))
+        return made[-1], made[-1].open(hash)
+
+    yield make
+    for one in made:
+        one.context.close()
+        assert one.complaints == []
 
 
 Points = list[tuple[float, float]]

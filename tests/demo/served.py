@@ -1,7 +1,5 @@
 """The built page, served once; networks asked beside it, in Chromium."""
 
-from __future__ import annotations
-
 import base64
 import os
 import threading

@@ -1,7 +1,5 @@
 """What the page is told of an image is what the network does."""
 
-from __future__ import annotations
-
 import base64
 import math
 from typing import Any
@@ -24,7 +22,6 @@ from tests.demo.served import ALGORITHMS, IMAGES, LABELS, Asked, image
 pytestmark = pytest.mark.browser
 
 NAMES = [f"demo_{name}" for name in (*ALGORITHMS, "pairs")]
-ITERATIVE = [f"demo_{name}" for name in ALGORITHMS if name != "discriminative"]
 ROW = 13
 PREDICT = """async ([names, image]) => {
   const { results } = await (await import("./page/api.js")).api.compare(names, image);
@@ -87,20 +84,6 @@ def test_numbers_are_the_models_own(ask: Asked, name: str) -> None:
     weight = c if top.out.variance is None else c * there[:, None]  # arrows along the winner's pose, which add up
     along = torch.einsum("ij,ijd,d->j", weight, votes[0], F.normalize(pose[k], dim=0))
     assert_near(torch.tensor(routing["plane"]["arrows"][-1]).sum(1)[:, 0], along.tolist(), 1e-3)
-
-
-@pytest.mark.parametrize("name", ITERATIVE)
-def test_couplings_sum_to_one_and_more_iterations_go_on(ask: Asked, name: str) -> None:
-    ten = ask("route", name, sample(name), None, {"iterations": 10})
-    one = ask("route", name, sample(name), None, {"iterations": 1})
-    own = ask("route", name, sample(name))["routing"]
-    assert [len(x["routing"]["steps"]) for x in (one, ten)] == [1, 10]
-    assert own["iterations"] == len(own["steps"]) == 3
-    assert not own["signed"]
-    for step in ten["routing"]["steps"]:
-        assert step["coupling_sum"] == pytest.approx([1, 1], abs=1e-6)
-    assert one["routing"]["steps"][0]["entropy"] == pytest.approx(math.log(10))
-    assert_near(torch.tensor(one["routing"]["steps"][0]["poses"]), own["steps"][0]["poses"])
 
 
 def test_discriminative_coefficients_are_signed_and_the_same_for_every_image(ask: Asked) -> None:

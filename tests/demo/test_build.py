@@ -1,7 +1,5 @@
 """flashcaps demo: what it builds and refuses; test_site.py serves it, test_installed.py calls the command."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct

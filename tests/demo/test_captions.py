@@ -1,14 +1,11 @@
 """What the page says, against the numbers it says it of: every sample through every network, every iteration."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from .page_server import Visit, expect
+from .page_server import Visits, expect
 from .served import Asked
 
 pytestmark = pytest.mark.browser
@@ -105,7 +102,7 @@ def test_blank_paper_is_explained_and_samples_are_digits(told: Any) -> None:
     assert standing.count("no") <= 0.05 * len(standing)
 
 
-def test_the_page_opens_where_routing_changes_its_mind(told: Any, visit: Callable[..., Visit]) -> None:
+def test_the_page_opens_where_routing_changes_its_mind(told: Any, visit: Visits) -> None:
     """Of all networks and samples whose first iteration is wrong and whose last is right: the one that passes through
     most answers, and of these the one that is surest of a wrong one on the way."""
     best: tuple[Any, ...] = (0,)
@@ -116,7 +113,7 @@ def test_the_page_opens_where_routing_changes_its_mind(told: Any, visit: Callabl
                 tops = zip((max(step["activation"]) for step in sample["steps"]), leaders, strict=True)
                 wrong = max(top for top, k in tops if k != sample["label"])
                 best = max(best, (len(set(leaders)), wrong, name, n))
-    page = visit().open("#v=draw")
+    _, page = visit("#v=draw")
     opening = page.evaluate("async () => (await import('./page/opening.js')).OPENING")
     assert opening == {"model": best[2], "sample": best[3]}, f"page/opening.js: expected {best[2:]}"
     expect(page.get_by_test_id("lead")).to_contain_text("change its mind")

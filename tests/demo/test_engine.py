@@ -1,7 +1,5 @@
 """The engine in Chromium against PyTorch, with the same weights in half precision."""
 
-from __future__ import annotations
-
 import base64
 import re
 import struct
@@ -93,6 +91,8 @@ def small(route: Route, layers: Any = (Dense(dim=4),), backbone: Any = None, ima
 TYPE = (ConvCaps(4, 4, kernel=3, stride=2, padding=1), Dense(dim=4, children="type"))
 DEEP = (ConvCaps(4, 4, kernel=3), Dense(6, 4), Dense(dim=4))
 RELATIVE = Route("em", options={"relative": True, "norm_activation": True, "beta_u": -1.0})
+TEMPERED = Route("em", pose="vector", options={"sharpness": (0.5, 1.0, 1.0), "vote_bias": True, "eps": 1e-3,
+                                               "inverse_temperature": (0.1, 0.2, 0.3)})  # fmt: skip
 GATED = Route("attention", iterations=2, options={"activation": True, "initial": "learned", "norm": False})
 SMALL = {
     "dynamic": small(Route("dynamic", options={"prior": True, "bias": True, "leaky": True}), TYPE, padding=1),
@@ -102,14 +102,15 @@ SMALL = {
     "dynamic hidden": small(Route("dynamic"), (Dense(6, 4), Dense(dim=3)), conv(standardise=True, norm="before")),
     "em": small(Route("em"), TYPE, conv(activation="leaky_relu", norm="after")),
     "em relative": small(RELATIVE, TYPE, ResNet(((6, 1, 1), (8, 1, 2))), batch_norm=True),
-    "em vectors": small(Route("em", pose="vector", options={"sharpness": (0.5, 1.0, 1.0), "vote_bias": True}), TYPE),
+    "em vectors": small(TEMPERED, TYPE),
     "attention": small(Route("attention", iterations=3), DEEP, image=(3, 24, 24)),
     "attention with activation": small(GATED, TYPE),
     "attention sequential": small(Route("attention", iterations=3, concurrent=False, options={"scale": 0.3}), TYPE),
     "heinsen": small(Route("heinsen"), (Dense(6, 4, "any"), Dense(dim=4)), CoordinateConvs(8, (1, 2)), kernel=1),
     "heinsen one to one": small(Route("heinsen", options={"one_to_one": 2.0}), (Dense(12, 4), Dense(12, 4)),
                                 conv(pool="global"), types=12, kernel=1),
-    "heinsen tied": small(Route("heinsen", options={"tied": True}), TYPE, conv(activation="swish", pool="average")),
+    "heinsen tied": small(Route("heinsen", options={"tied": True, "eps": 0.1}), TYPE,
+                          conv(activation="swish", pool="average")),
     "discriminative": small(Route("discriminative"), TYPE, Chain((conv(), Conv(6, kernel=1)))),
 }
 
@@ -131,6 +132,11 @@ def test_every_layer_and_option(run: Callable[..., Any], site: Path, title: str)
     assert info["pose_dim"] == model.capsules.layers[-1].out_dim
     (site / "small.caps").write_bytes(content)
     compare(run, "small.caps", model, batch_of(model, IMAGES[:3]).inputs)
+
+
+def test_an_algorithm_the_engine_does_not_have_is_named(ask: Asked) -> None:
+    with pytest.raises(Exception, match=r"routing: expected one of dynamic, em, .*, got toString"):
+        ask.page.evaluate("async () => (await import('./page/engine/routing.js')).route('toString', [], {}, {})")
 
 
 READ = """async ([bytes]) => {

@@ -1,20 +1,15 @@
 """The page in headless Chromium, view by view: what a person does, and what the page makes of it."""
 
-from __future__ import annotations
-
 import io
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from .page_server import PIXELS, STROKES, Visit, expect, shares, winner
+from .page_server import PIXELS, STROKES, Visit, Visits, expect, shares, winner
 
 pytestmark = pytest.mark.browser
-Visits = Callable[..., Visit]
-
 
 def answer(one: Visit, model: str, sample: int, method: str = "route", **options: Any) -> Any:
     """The engine's own answer on a sample, beside the page."""
@@ -28,8 +23,7 @@ def iterative(one: Visit) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("digit", sorted(STROKES))
 def test_draw_strokes_and_the_right_digit_wins(visit: Visits, digit: str) -> None:
-    one = visit()
-    page = one.open("#v=draw")
+    one, page = visit("#v=draw")
     one.draw(digit)
     expect(winner(page)).to_have_text(digit)
     lengths = shares(page.locator("#view-draw"))
@@ -37,8 +31,7 @@ def test_draw_strokes_and_the_right_digit_wins(visit: Visits, digit: str) -> Non
 
 
 def test_lengths_move_while_a_stroke_is_being_drawn(visit: Visits) -> None:
-    one = visit()
-    page = one.open("#v=draw")
+    one, page = visit("#v=draw")
     page.get_by_role("button", name="Clear").click()
     expect(winner(page)).to_have_text("")
     box = page.locator(".pad").bounding_box()
@@ -55,7 +48,8 @@ def test_lengths_move_while_a_stroke_is_being_drawn(visit: Visits) -> None:
 
 def test_corners_of_straight_strokes_survive(visit: Visits) -> None:
     """Full ink reaches every corner of a 7, Z, 4 and L to within half of one of the network's pixels."""
-    found = visit().open().evaluate("""async () => {
+    _, page = visit()
+    found = page.evaluate("""async () => {
       const load = (file) => import(`./page/${file}`);
       const [{ packLine }, { raster, RASTER }] = [await load('codec.js'), await load('strokes.js')];
       const shapes = [[[0.25, 0.2], [0.75, 0.2], [0.45, 0.85]], [[0.2, 0.2], [0.8, 0.2], [0.2, 0.8], [0.8, 0.8]],
@@ -74,8 +68,7 @@ def test_corners_of_straight_strokes_survive(visit: Visits) -> None:
 
 
 def test_undo_brings_back_what_was_there(visit: Visits) -> None:
-    one = visit()
-    page = one.open("#v=draw")
+    one, page = visit("#v=draw")
     undo = page.get_by_role("button", name="Undo")
     for sample in one.ask("models")["samples"][::7]:
         page.locator(f".sample[data-id='{sample['id']}']").click()
@@ -90,8 +83,7 @@ def test_undo_brings_back_what_was_there(visit: Visits) -> None:
 
 
 def test_anything_pointed_at_gives_its_numbers(visit: Visits) -> None:
-    one = visit()
-    page = one.open("#v=draw")
+    _, page = visit("#v=draw")
     expect(winner(page)).not_to_have_text("")
     card = page.locator(".inspector")
     page.locator("#view-draw .bar.winner").hover()
@@ -109,8 +101,7 @@ def test_anything_pointed_at_gives_its_numbers(visit: Visits) -> None:
 
 
 def test_iterations_from_none_to_ten(visit: Visits) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open("#v=draw&m=demo_em&d=n21")
+    one, page = visit("#v=draw&m=demo_em&d=n21", reduced_motion="reduce")
     one.settle()
     panel = page.locator("#view-draw")
     steps = answer(one, "demo_em", 21)["routing"]["steps"]
@@ -141,8 +132,7 @@ HEART = [[(0.5 + 0.02 * 16 * math.sin(t) ** 3,
 
 def test_a_heart_is_no_digit(visit: Visits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STROKES, "heart", HEART)
-    one = visit()
-    page = one.open("#v=draw")
+    one, page = visit("#v=draw")
     one.draw("heart")
     one.settle()
     expect(page.get_by_test_id("verdict")).to_contain_text("Not a digit")
@@ -160,8 +150,7 @@ def pick(page: Any, which: str, sample: int) -> None:
 
 
 def test_overlap_names_the_digits_that_are_there(visit: Visits) -> None:
-    one = visit()
-    page = one.open("#v=overlap")
+    one, page = visit("#v=overlap")
     samples = {s["label"]: s["id"] for s in one.ask("models")["samples"]}
     both, right = page.get_by_test_id("both"), 0
     for first, second in [(5, 0), (1, 6), (7, 2), (3, 8), (4, 0)]:
@@ -197,8 +186,7 @@ def test_overlap_names_the_digits_that_are_there(visit: Visits) -> None:
 
 
 def test_overlapped_digits_are_dragged(visit: Visits) -> None:
-    one = visit()
-    page = one.open("#v=overlap&o=0,0,0,0")
+    one, page = visit("#v=overlap&o=0,0,0,0")
     handle = page.locator(".overlap-view .chip.first")
     expect(handle).to_have_text("First at 0, 0")
     one.settle()
@@ -219,8 +207,7 @@ def test_overlapped_digits_are_dragged(visit: Visits) -> None:
 
 
 def test_a_slider_changes_the_drawing_and_reset_takes_it_back(visit: Visits) -> None:
-    one = visit()
-    page = one.open("#v=tweak&m=demo_dynamic")
+    one, page = visit("#v=tweak&m=demo_dynamic")
     panel = page.locator("#view-tweak")
     drawn = panel.locator(".tweak-pictures > .picture .pixels")
     page.wait_for_function("() => document.querySelectorAll('.film .pixels').length >= 11")
@@ -248,8 +235,7 @@ def test_a_slider_changes_the_drawing_and_reset_takes_it_back(visit: Visits) -> 
 
 
 def test_steps_sum_to_one_and_axes_are_whole(visit: Visits) -> None:
-    one = visit()
-    one.open()
+    one, _ = visit()
     for model in iterative(one):
         page = one.open(f"#v=routing&t=1&m={model['name']}")
         panel = page.locator("#view-routing")
@@ -267,8 +253,7 @@ def test_steps_sum_to_one_and_axes_are_whole(visit: Visits) -> None:
 
 
 def test_routing_plays_pauses_and_ends(visit: Visits) -> None:
-    one = visit()
-    page = one.open("#v=routing")
+    _, page = visit("#v=routing")
     panel = page.locator("#view-routing")
     expect(panel.locator(".count")).to_have_text("Iteration 3 of 3")
     panel.get_by_role("button", name="Play").click()
@@ -287,8 +272,7 @@ WIDTHS = """() => [...document.querySelectorAll('.lines path')].map((p) =>
 
 @pytest.mark.parametrize("name", ["demo_em", "demo_dynamic"])
 def test_lines_are_linear_in_what_is_gained_on_one_scale(visit: Visits, name: str) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open(f"#v=routing&m={name}&d=n29&c=3&t=1")
+    one, page = visit(f"#v=routing&m={name}&d=n29&c=3&t=1", reduced_motion="reduce")
     flows = [step["flow"] for step in answer(one, name, 29)["routing"]["steps"]]
     gains = [[[v - sum(row) / 10 for v in row] for row in flow] for flow in flows]
     top = max(abs(v) for step in gains for row in step for v in row)
@@ -303,8 +287,7 @@ def test_lines_are_linear_in_what_is_gained_on_one_scale(visit: Visits, name: st
 
 
 def test_places_and_classes_tell_their_numbers(visit: Visits) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open("#v=routing&m=demo_em&d=n21")
+    one, page = visit("#v=routing&m=demo_em&d=n21", reduced_motion="reduce")
     one.settle()
     card = page.locator(".inspector")
     for n in (0, 14, 35):
@@ -320,8 +303,7 @@ def test_places_and_classes_tell_their_numbers(visit: Visits) -> None:
 
 
 def test_arrows_add_up_in_one_plane(visit: Visits) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open("#v=routing&m=demo_dynamic&d=n21")
+    one, page = visit("#v=routing&m=demo_dynamic&d=n21", reduced_motion="reduce")
     one.settle()
     routing = answer(one, "demo_dynamic", 21)["routing"]
     totals = [[sum(v[d] for v in chain) for d in (0, 1)] for chain in routing["plane"]["arrows"][-1]]
@@ -347,8 +329,7 @@ def test_arrows_add_up_in_one_plane(visit: Visits) -> None:
 
 @pytest.mark.parametrize("name", ["demo_dynamic", "demo_em", "demo_attention", "demo_heinsen"])
 def test_down_to_one_multiplication_and_back(visit: Visits, name: str) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open(f"#v=routing&m={name}&d=n21")
+    one, page = visit(f"#v=routing&m={name}&d=n21", reduced_motion="reduce")
     one.settle()
     page.locator(".cells circle").nth(14).click(force=True)
     zoom = page.locator(".zoom")
@@ -376,8 +357,7 @@ def test_down_to_one_multiplication_and_back(visit: Visits, name: str) -> None:
 
 
 def test_compare_five_algorithms_and_any_two(visit: Visits) -> None:
-    one = visit()
-    page = one.open("#v=compare")
+    one, page = visit("#v=compare")
     names = [m["name"] for m in one.ask("models")["models"] if not m["pairs"]]
     panel = page.locator("#view-compare")
     expect(panel.locator("[data-results='5']")).to_be_visible()
@@ -394,8 +374,7 @@ def test_compare_five_algorithms_and_any_two(visit: Visits) -> None:
 
 
 def test_the_tour_lights_up_the_real_views(visit: Visits) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open("#v=draw")
+    one, page = visit("#v=draw", reduced_motion="reduce")
     page.get_by_role("button", name="Tour", exact=True).click()
     tour, spot = page.locator(".tour"), page.locator(".spot")
     titles, views = [], set()
@@ -420,8 +399,7 @@ def test_the_tour_lights_up_the_real_views(visit: Visits) -> None:
 
 
 def test_the_article_shows_what_it_says(visit: Visits) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open("#v=draw")
+    one, page = visit("#v=draw", reduced_motion="reduce")
     article = page.locator("article")
     paragraphs = article.locator("p")
     words = sum(len(text.split()) for text in paragraphs.all_inner_texts())
@@ -449,8 +427,7 @@ def test_the_article_shows_what_it_says(visit: Visits) -> None:
 def test_picture_of_the_readme(visit: Visits) -> None:
     from PIL import Image
 
-    one = visit(size=(1360, 1012), device_scale_factor=1.25, reduced_motion="reduce")
-    page = one.open("#v=routing")
+    one, page = visit("#v=routing", size=(1360, 1012), device_scale_factor=1.25, reduced_motion="reduce")
     one.settle()
     page.mouse.move(2, 2)
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")

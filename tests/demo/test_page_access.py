@@ -1,19 +1,14 @@
 """The page for everyone: keyboard, screen reader, phone, dark, calm; links, errors, slow answers."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .page_server import PHONE, PIXELS, VIEWS, Visit, expect, shares, winner
+from .page_server import PHONE, PIXELS, VIEWS, Visit, Visits, expect, shares, winner
 
 pytestmark = pytest.mark.browser
-Visits = Callable[..., Visit]
-
 
 def tab_to(page: Any, test: str, limit: int = 60) -> None:
     """Press Tab until the focused element passes a test in JavaScript."""
@@ -25,8 +20,7 @@ def tab_to(page: Any, test: str, limit: int = 60) -> None:
 
 
 def test_keyboard_alone_draws_switches_and_inspects(visit: Visits) -> None:
-    one = visit()
-    page = one.open("#v=draw")
+    _, page = visit("#v=draw")
     tab_to(page, "e.classList.contains('pad')")
     page.keyboard.press("Delete")
     expect(winner(page)).to_have_text("")
@@ -49,8 +43,7 @@ def test_keyboard_alone_draws_switches_and_inspects(visit: Visits) -> None:
 
 
 def test_keyboard_alone_goes_through_the_views(visit: Visits) -> None:
-    one = visit()
-    page = one.open()
+    _, page = visit()
     tab_to(page, "e.role === 'tab' || e.getAttribute('role') === 'tab'")
     for view in VIEWS[1:]:
         page.keyboard.press("ArrowRight")
@@ -84,8 +77,7 @@ def test_keyboard_alone_goes_through_the_views(visit: Visits) -> None:
 
 
 def test_focus_is_seen_and_can_leave(visit: Visits) -> None:
-    one = visit()
-    page = one.open("#v=routing")
+    _, page = visit("#v=routing")
     tab_to(page, "e.classList.contains('skip')")
     page.keyboard.press("Enter")
     expect(page.locator("main")).to_be_focused()
@@ -107,8 +99,7 @@ DEVICES: dict[str, dict[str, Any]] = {
 def test_axe_finds_nothing_and_nothing_scrolls_to_the_side(visit: Visits, view: str, device: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    one = visit(reduced_motion="reduce", **DEVICES[device])
-    page = one.open(f"#v={view}")
+    one, page = visit(f"#v={view}", reduced_motion="reduce", **DEVICES[device])
     one.settle()
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
@@ -130,28 +121,18 @@ def test_axe_finds_nothing_and_nothing_scrolls_to_the_side(visit: Visits, view: 
 
 
 def test_a_finger_draws(visit: Visits) -> None:
-    one = visit(size=PHONE, has_touch=True, is_mobile=True)
-    page = one.open("#v=draw")
+    one, page = visit("#v=draw", size=PHONE, has_touch=True, is_mobile=True)
     page.get_by_role("button", name="Clear").tap()
     expect(winner(page)).to_have_text("")
     box = page.locator(".pad").bounding_box()
-    touch = one.context.new_cdp_session(page)
-
-    def send(kind: str, *points: dict[str, float]) -> None:
-        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": list(points)})
-
     x, top = box["x"] + box["width"] / 2, box["y"] + 40
-    send("touchStart", {"x": x, "y": top})
-    for step in range(1, 17):
-        send("touchMove", {"x": x, "y": top + 10 * step})
-    send("touchEnd")
+    one.touch(*((x, top + 10 * step) for step in range(17)))
     expect(winner(page)).to_have_text("1")
     assert page.evaluate("scrollY") == 0  # the pad keeps the finger to itself
 
 
 def test_dark_follows_the_system_until_told_otherwise(visit: Visits) -> None:
-    one = visit(color_scheme="dark")
-    page = one.open()
+    one, page = visit(color_scheme="dark")
     light = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((a, b) => a + +b, 0) > 380"
     assert not page.evaluate(light)
     page.emulate_media(color_scheme="light")
@@ -163,8 +144,7 @@ def test_dark_follows_the_system_until_told_otherwise(visit: Visits) -> None:
 
 
 def test_calm_moves_nothing_by_itself(visit: Visits) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open("#v=routing&t=1")
+    _, page = visit("#v=routing&t=1", reduced_motion="reduce")
     widths = "() => [...document.querySelectorAll('.lines path')].map((p) => p.getAttribute('stroke-width')).join()"
     expect(page.locator("#view-routing .count")).to_contain_text("Iteration 1")
     before = page.evaluate(widths)
@@ -190,26 +170,14 @@ def state_of(one: Visit) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_link_restores_a_drawing(visit: Visits) -> None:
-    one = visit()
-    page = one.open("#v=draw")
-    one.draw("3")
-    expect(winner(page)).to_have_text("3")
-    before = state_of(one)
-    assert len(before["hash"]) < 600
-    other = visit()
-    again = other.open(before["hash"])
-    expect(winner(again)).to_have_text("3")
-    assert state_of(other) == before
-
-
 def test_a_link_restores_every_view(visit: Visits) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open("#v=draw")
+    one, page = visit("#v=draw", reduced_motion="reduce")
     names = [m["name"] for m in one.ask("models")["models"] if not m["pairs"]]
     one.draw("2")
+    expect(winner(page)).to_have_text("2")
+    links = {"draw": state_of(one)}
+    assert len(links["draw"]["hash"]) < 600
     page.locator("#model").select_option(names[2])
-    links = {}
     panel = one.show("tweak")
     panel.locator("input[type=range]").nth(3).fill("10")
     links["tweak"] = state_of(one)
@@ -232,14 +200,12 @@ def test_a_link_restores_every_view(visit: Visits) -> None:
     page.get_by_role("button", name="Step 6: Routing").click()
     links["tour"] = state_of(one)
     for state in links.values():
-        other = visit(reduced_motion="reduce")
-        other.open(state["hash"])
+        other, _ = visit(state["hash"], reduced_motion="reduce")
         assert state_of(other) == state
 
 
 def test_back_goes_to_the_view_before(visit: Visits) -> None:
-    one = visit()
-    page = one.open("#v=draw")
+    one, page = visit("#v=draw")
     one.show("routing")
     one.show("compare")
     page.go_back()
@@ -249,8 +215,7 @@ def test_back_goes_to_the_view_before(visit: Visits) -> None:
 
 
 def test_an_edited_address_is_followed_as_far_as_it_goes(visit: Visits) -> None:
-    one = visit()
-    page = one.open("#v=draw")
+    _, page = visit("#v=draw")
     page.evaluate("location.hash = '#v=routing&m=nobody&mp=nobody&t=2&d=n0'")
     expect(page.locator("#view-routing")).to_be_visible()
     expect(page.locator("#view-routing .count")).to_contain_text("Iteration 2")
@@ -263,8 +228,7 @@ def test_an_edited_address_is_followed_as_far_as_it_goes(visit: Visits) -> None:
 def test_uploads_and_bad_links_are_no_trouble(visit: Visits, tmp_path: Path) -> None:
     from PIL import Image
 
-    one = visit()
-    page = one.open("#v=draw&m=nobody&d=s%%%&e=pAAAA&t=x&w=a,b&l=x&c=zz&o=1,2&i=y&z=1")
+    one, page = visit("#v=draw&m=nobody&d=s%%%&e=pAAAA&t=x&w=a,b&l=x&c=zz&o=1,2&i=y&z=1")
     expect(winner(page)).not_to_have_text("")
     picture = Image.new("L", (60, 60))
     for y in range(8, 52):
@@ -275,22 +239,19 @@ def test_uploads_and_bad_links_are_no_trouble(visit: Visits, tmp_path: Path) -> 
     expect(winner(page)).to_have_text("1")
     before = state_of(one)
     assert "d=p" in before["hash"]
-    other = visit()
-    other.open(before["hash"])
+    other, _ = visit(before["hash"])
     assert state_of(other) == before
 
 
 def test_the_link_is_copied(visit: Visits) -> None:
-    one = visit(permissions=["clipboard-read", "clipboard-write"])
-    page = one.open()
+    _, page = visit(permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy a link").click()
     expect(page.locator("#says")).to_contain_text("copied")
     assert page.evaluate("navigator.clipboard.readText()") == page.url
 
 
 def test_errors_are_one_polite_line_and_leave_no_old_answer(visit: Visits, tmp_path: Path) -> None:
-    one = visit()
-    page = one.open("#v=draw")
+    one, page = visit("#v=draw")
     (tmp_path / "not.png").write_text("this is no picture")
     page.locator("input[type=file]").set_input_files(tmp_path / "not.png")
     says = page.locator("#says")
@@ -325,9 +286,9 @@ Worker.prototype.postMessage = function (message, ...rest) {
 
 
 def test_a_slow_answer_never_overwrites_a_newer_one_and_questions_are_throttled(visit: Visits) -> None:
-    one = visit()
+    one, page = visit()
     one.context.add_init_script(SLOW)
-    page = one.open("#v=draw")  # the answer to the first picture comes late
+    one.open("#v=draw")  # the answer to the first picture comes late
     page.locator(".sample[data-id='12']").click()
     expect(winner(page)).to_have_text("4")
     page.wait_for_timeout(2600)
@@ -345,8 +306,7 @@ def test_a_slow_answer_never_overwrites_a_newer_one_and_questions_are_throttled(
 
 
 def test_drawings_survive_the_address_bar(visit: Visits) -> None:
-    one = visit()
-    page = one.open("#v=draw")
+    _, page = visit("#v=draw")
     assert page.evaluate("""async () => {
       const { decodeDrawing, encodeDrawing, packLine, overlay, place, unpackStroke } = await import('./page/codec.js');
       const turn = (t) => [0.5 + 0.4 * Math.cos(t), 0.5 + 0.4 * Math.sin(t)];

@@ -1,10 +1,7 @@
 """The view of parts: exact votes, algorithms as in `flashcaps.functional`, a whole that goes dark and lights up."""
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,11 +10,10 @@ from torch import Tensor
 
 from flashcaps import functional
 
-from .page_server import PHONE, Visit, expect
+from .page_server import PHONE, Visits, expect
 from .served import ALGORITHMS, Asked
 
 pytestmark = pytest.mark.browser
-Visits = Callable[..., Visit]
 
 WHOLES = ("house", "boat", "face")
 SHIFT = torch.tensor([0.5, 0.5, 0.5, -0.2])
@@ -156,8 +152,7 @@ def drawn(page: Any, whole: int) -> list[float]:
 
 
 def test_the_page_opens_on_parts_and_a_hand_turns_the_roof(visit: Visits) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open()
+    _, page = visit(reduced_motion="reduce")
     expect(page.locator("#view-parts")).to_be_visible()
     expect(page.locator(".invitation")).to_have_text("Turn the roof. Watch the house go dark.")
     before, thick = shown(page), width(page, 0, 0)
@@ -180,8 +175,7 @@ def test_the_page_opens_on_parts_and_a_hand_turns_the_roof(visit: Visits) -> Non
 
 
 def test_keyboard_alone_and_sliders(visit: Visits) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open()
+    _, page = visit(reduced_motion="reduce")
     before = shown(page)
     page.locator(".piece").nth(1).focus()
     for _ in range(6):
@@ -206,8 +200,7 @@ def test_keyboard_alone_and_sliders(visit: Visits) -> None:
 
 
 def test_iterations_can_be_stepped_and_all_five_are_seen(visit: Visits) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open()
+    _, page = visit(reduced_motion="reduce")
     expect(page.locator(".algorithm")).to_have_count(len(ALGORITHMS))
     for name in ALGORITHMS:
         page.locator(f".algorithm[data-rule={name}]").click()
@@ -225,8 +218,7 @@ def test_iterations_can_be_stepped_and_all_five_are_seen(visit: Visits) -> None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_captions_say_what_is_there(visit: Visits, name: str) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open(f"#v=parts&p=house,{name},0,0,-1")
+    _, page = visit(f"#v=parts&p=house,{name},0,0,-1", reduced_motion="reduce")
     caption, most = page.get_by_test_id("parts-caption"), shown(page)[0]
     heading = page.locator(".invitation").inner_text()
     expect(caption).to_contain_text("All 4 votes for the house are the same pose.")
@@ -239,14 +231,12 @@ def test_captions_say_what_is_there(visit: Visits, name: str) -> None:
 
 
 def test_a_link_brings_the_parts_back(visit: Visits) -> None:
-    one = visit(reduced_motion="reduce")
-    page = one.open("#v=parts&p=both,em,2,5,1")
+    _, page = visit("#v=parts&p=both,em,2,5,1", reduced_motion="reduce")
     page.locator(".piece").nth(5).press("ArrowRight")
     page.get_by_role("button", name="Turn it 90°").click()
     page.wait_for_timeout(500)  # the address follows
     before = shown(page)
-    other = visit(reduced_motion="reduce")
-    again = other.open(page.evaluate("location.hash"))
+    other, again = visit(page.evaluate("location.hash"), reduced_motion="reduce")
     assert shown(again) == before
     expect(again.locator("#view-parts .count")).to_have_text("Iteration 2 of 3")
     for bad in ("nowhere", "house,magic,9,9,999", "boat,em,0,0,-1,1,2,3", "face,em,0,0,-1," + "9" * 400):
@@ -255,16 +245,11 @@ def test_a_link_brings_the_parts_back(visit: Visits) -> None:
 
 
 def test_a_finger_drags_a_part(visit: Visits) -> None:
-    one = visit(size=PHONE, has_touch=True, is_mobile=True)
-    page = one.open()
+    one, page = visit(size=PHONE, has_touch=True, is_mobile=True)
     before = shown(page)
     box = page.locator(".piece .shape").nth(1).bounding_box()
-    touch = one.context.new_cdp_session(page)
     x, y = box["x"] + 8, box["y"] + box["height"] - 6
-    touch.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
-    for step in range(1, 11):
-        touch.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [{"x": x, "y": y + 9 * step}]})
-    touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    one.touch(*((x, y + 9 * step) for step in range(11)))
     expect(page.locator(".invitation")).to_have_text("Put the wall back. Watch the house light up.")
     assert shown(page)[0] < before[0] / 2
     assert page.evaluate("scrollY") == 0  # the part keeps the finger to itself

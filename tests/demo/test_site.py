@@ -1,7 +1,5 @@
 """The built folder behind a static host, under a sub-path, with nothing else to reach."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The animated picture of the README: made from the network and the digit that the page opens on."""
 
-from __future__ import annotations
-
 import re
 
 from docs import animation

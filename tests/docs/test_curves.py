@@ -1,7 +1,5 @@
 """Curves of the documentation, from logs and records worked out by hand."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The documentation is true: Python blocks run as printed and in order, links and anchors lead somewhere, commands can
 be typed as they stand, and what is made from files is up to date."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Tables of what iterations are worth: intervals by hand, and plain words where there is no gain."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """docs/scaling.md is made from results: it is current, and its arithmetic is right."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The guide's algorithm, pasted as it stands, is one that the project would take: lint, types, contract tests."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

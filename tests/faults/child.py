@@ -3,8 +3,6 @@
 Processes are forked from a server that has imported everything, so that one starts at once.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import multiprocessing

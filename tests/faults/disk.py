@@ -1,7 +1,5 @@
 """No room for a file while it is written: what was saved before loads, and with room again the run goes on."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -3,8 +3,6 @@
 Weights, averaged weights, optimiser, random state, metric log and files are compared with those of a run left alone.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import pathlib
@@ -13,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.faults.child import Child, Row, differences, finished, prepare, start
 
@@ -27,7 +25,7 @@ class _Half:
     def __init__(self, file: Any, die: Callable[[], None]) -> None:
         self.file, self.die = file, die
 
-    def __enter__(self) -> _Half:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:

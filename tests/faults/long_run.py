@@ -1,7 +1,5 @@
 """Ten thousand steps: memory, open files and threads stay as they were, and others can read the log all along."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """Of two ranks one is killed: the other ends and names it, nothing stays behind, and one, two or torchrun go on."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

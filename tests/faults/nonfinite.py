@@ -1,7 +1,5 @@
 """NaN or Inf in input, routing, loss or gradient: not applied, every rank stops at that step and says why."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable

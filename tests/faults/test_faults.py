@@ -1,7 +1,5 @@
 """Every fault in its quick size with the tests, in its full size among the slow ones (make faults): nothing is lost."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ranks that talk over the loopback interface, as machines over a network, train as one process would."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Random arguments, most of them sound, some of them hostile."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

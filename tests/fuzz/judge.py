@@ -1,7 +1,5 @@
 """The outcome of a case, and whether it is explained."""
 
-from __future__ import annotations
-
 import re
 import signal
 import warnings

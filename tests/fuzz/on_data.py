@@ -1,7 +1,5 @@
 """Data, augmentation, pictures to predict, recipes and models' overrides."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """Routing functions and losses."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable

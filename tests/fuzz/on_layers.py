@@ -1,7 +1,5 @@
 """Layers, stacks, heads and backbones: built with any numbers, then given any tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Many cases on several processes. A case that kills its process or hangs is recorded, and the rest go on."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """Everything public that is fuzzed, by name; case NUMBER belongs to target NUMBER modulo their count."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from . import on_data, on_functions, on_layers

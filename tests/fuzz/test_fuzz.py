@@ -1,7 +1,5 @@
 """Some cases of every fuzz target, and tests of the judge itself."""
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import Any

@@ -1,7 +1,5 @@
 """Kernels in a CUDA graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

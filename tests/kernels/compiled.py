@@ -5,8 +5,6 @@ without this only a GPU would tell. Nothing is run: launches are recorded, and e
 where types are checked.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import pkgutil

@@ -1,7 +1,5 @@
 """Runs `Twins` over the cases of the algorithm a test class names."""
 
-from __future__ import annotations
-
 import pytest
 
 from ..layer_cases import cases, ids

@@ -1,7 +1,5 @@
 """What torch wants of an operator whose gradient is asked of its first output alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

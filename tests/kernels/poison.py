@@ -1,7 +1,5 @@
 """Memory that kernels do not write stays NaN."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

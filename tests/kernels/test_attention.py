@@ -1,7 +1,5 @@
 """Inverted dot-product attention without votes, against the reference with them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Kernels are code that Triton compiles for a CUDA device, whether one is there or not."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,9 +1,6 @@
 """Which form takes which votes, by rule; and layers with backend="triton", in Triton's interpreter without a GPU."""
 
-from __future__ import annotations
-
 import importlib
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +12,7 @@ from flashcaps.kernels.dispatch import TWINS, Twin, pick_form
 from flashcaps.kernels.votes import Votes
 from flashcaps.routing.math import OverPositions, over_parents
 
-from ..conftest import TOLERANCE, assert_near
+from ..layer_cases import LayerCase, assert_same, cases, ids, run_layer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -34,24 +31,11 @@ def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_interpreter")
 @pytest.mark.parametrize("routing", TWINS)
-def test_by_device(routing: str) -> None:
+def test_by_device_and_dtype_whatever_the_width(routing: str) -> None:
     assert pick_form(routing, votes("cpu"), over_parents) == "matrix"
-    assert pick_form(routing, votes("cuda"), over_parents) == "triton"
-
-
-@pytest.mark.usefixtures("no_interpreter")
-@pytest.mark.parametrize("routing", TWINS)
-def test_what_the_kernels_cannot_take(routing: str) -> None:
     assert pick_form(routing, votes("cuda", torch.float64), over_parents) == "matrix"
-    assert pick_form(routing, votes("cuda", dim=400), over_parents) == "triton"
-
-
-@pytest.mark.usefixtures("no_interpreter")
-@pytest.mark.parametrize("routing", ["em", "heinsen"])
-def test_wide_votes_have_kernels_of_their_own(routing: str) -> None:
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        u, weight = torch.empty(2, 6, 1, 8, 8, device="cuda"), torch.empty(32, 8, 6, 8, device="cuda")
-        assert pick_form(routing, Votes(u, weight), over_parents) == "triton"
+    for dim in (8, 400):
+        assert pick_form(routing, votes("cuda", dim=dim), over_parents) == "triton"
 
 
 @pytest.mark.usefixtures("no_interpreter")
@@ -78,53 +62,18 @@ def test_an_algorithm_without_kernels_says_so(monkeypatch: pytest.MonkeyPatch) -
 
 # ---- layers
 
-
-def run(routing: str, kind: str, backend: str, **options: Any) -> dict[str, torch.Tensor]:
-    """Pose, activation and every gradient of a small layer, the same for every backend."""
-    torch.manual_seed(0)
-    if kind == "dense":
-        layer: Any = flashcaps.DenseCapsules(
-            routing, in_capsules=5, in_dim=4, out_capsules=3, out_dim=4, backend=backend, **options
-        )
-        u = torch.randn(2, 5, 4)
-    elif kind == "any":
-        layer = flashcaps.DenseCapsules(
-            routing, in_capsules=None, in_dim=4, out_capsules=3, out_dim=4, pose="matrix", backend=backend, **options
-        )
-        u = torch.randn(2, 5, 4)
-    else:
-        layer = flashcaps.ConvCapsules(
-            routing, in_types=2, in_dim=4, out_types=3, out_dim=4, kernel=2, pose="matrix", backend=backend, **options
-        )
-        u = torch.randn(2, 2, 3, 3, 4)
-    for p in layer.parameters():
-        torch.nn.init.normal_(p)
-    layer, u = layer.to(DEVICE), u.to(DEVICE).requires_grad_()
-    if backend == "reference":
-        layer, u = layer.double(), u.detach().double().requires_grad_()
-    routed = layer(u)
-    loss = routed.pose.sin().sum() + (0 if routed.activation is None else routed.activation.cos().sum())
-    names = ["u", *(n for n, _ in layer.named_parameters())]
-    grads = torch.autograd.grad(loss, [u, *layer.parameters()])
-    return {"pose": routed.pose, **dict(zip(names, grads, strict=True))}
+LAYERS = cases(*TWINS, forms=("dense", "conv, matrix"), options=False)
+LAYERS += [LayerCase("em", "any", option=1), LayerCase("heinsen", "any")]
 
 
-@pytest.mark.parametrize("kind", ["dense", "conv"])
-@pytest.mark.parametrize("routing", TWINS)
-def test_same_numbers_and_gradients_as_the_reference(routing: str, kind: str) -> None:
-    options = {} if routing == "discriminative" else {"iterations": 2}
-    ours, reference = run(routing, kind, "triton", **options), run(routing, kind, "reference", **options)
-    tolerance = TOLERANCE[torch.float32]
-    for name, x in reference.items():
-        assert_near(ours[name].double(), x, tolerance.output if name == "pose" else tolerance.gradient, name)
-
-
-@pytest.mark.parametrize("routing", ["em", "heinsen"])
-def test_children_that_share_their_transform_and_bias(routing: str) -> None:
-    ours, reference = (run(routing, "any", backend, vote_bias=True) for backend in ("triton", "reference"))
-    tolerance = TOLERANCE[torch.float32]
-    for name, x in reference.items():
-        assert_near(ours[name].double(), x, tolerance.output if name == "pose" else tolerance.gradient, name)
+@pytest.mark.parametrize("case", LAYERS, ids=ids)
+def test_layers_have_the_numbers_and_gradients_of_the_reference(case: LayerCase) -> None:
+    """Children with a transform each, in patches, and those of any number that share a transform and a bias."""
+    u, a = case.draw(dtype=torch.float32)
+    assert a is not None
+    expected = run_layer(case.build("reference", torch.float32).double(), u.double(), a.double())
+    layer = case.build("triton", torch.float32).to(DEVICE)
+    assert_same(run_layer(layer, u.to(DEVICE), a.to(DEVICE)), expected, torch.float32)
 
 
 def test_votes_it_cannot_take_are_an_error() -> None:

@@ -1,7 +1,5 @@
 """Dynamic routing without votes, against the reference with them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,28 +1,31 @@
 """EM routing without votes, against the reference with them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from flashcaps import ConvCapsules, DenseCapsules
 from flashcaps.kernels import dispatch
+from flashcaps.kernels import votes as _blocks
 from flashcaps.kernels.common.patches import patches
 
 from ..conftest import TOLERANCE, assert_near
-from .twins import Twins
+from .twins import TINY, Twins, elsewhere
 
 
 class TestEM(Twins):
     routing = "em"
 
 
-@pytest.mark.parametrize("backend", ["reference", "matrix"])
-def test_variances_do_not_cancel_in_fp32(backend: str) -> None:
-    """Votes near 100 that differ by 0.1."""
-    layer = DenseCapsules("em", in_capsules=64, in_dim=1, out_capsules=1, out_dim=1, iterations=1, backend=backend)
+@pytest.mark.parametrize("form", ["reference", "on a CPU", "elsewhere"])
+def test_variances_do_not_cancel_in_fp32(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Votes near 1000 that differ by 0.01, eight children a block: expanded second moments would leave nothing."""
+    monkeypatch.setattr(_blocks, "BUDGET", TINY)
+    if form == "elsewhere":
+        elsewhere(monkeypatch)
+    layer = DenseCapsules("em", in_capsules=64, in_dim=1, out_capsules=1, out_dim=1, iterations=1,
+                          backend="reference" if form == "reference" else "matrix")  # fmt: skip
     torch.nn.init.ones_(layer.weight)
-    u = 100 + 0.1 * torch.randn(2, 64, 1)
+    u = 1000 + 0.01 * torch.randn(2, 64, 1)
     variance = layer(u).variance
     assert_near(variance[:, :, 0] / u.double().var(1, correction=0), 1.0, 1e-2)
 

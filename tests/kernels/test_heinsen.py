@@ -1,7 +1,5 @@
 """Heinsen's routing without votes, against the reference with them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

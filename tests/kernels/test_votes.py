@@ -1,16 +1,16 @@
 """Votes from poses and transforms, entry by entry."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from flashcaps import ConvCapsules, DenseCapsules, Routed
-from flashcaps.kernels.votes import add_bias, add_coordinates, centres, covered, group, patches
+from flashcaps.kernels.votes import BUDGET, add_bias, add_coordinates, centres, children_per_block, patches, recompute
+from flashcaps.routing.math import over_parents
 
 from ..conftest import assert_near
 from ..layer_cases import LayerCase, make_votes, transforms
@@ -80,12 +80,6 @@ def test_vote_bias_of_a_layer_starts_at_zero_and_is_per_child_and_parent(routing
     assert_near(layer.votes(u), plain.votes(u) + transforms(layer.bias).flatten(2).transpose(0, 1))
 
 
-def test_centres_are_rows_and_columns_in_the_unit_square() -> None:
-    expected = [[1 / 4, 1 / 6], [1 / 4, 3 / 6], [1 / 4, 5 / 6], [3 / 4, 1 / 6], [3 / 4, 3 / 6], [3 / 4, 5 / 6]]
-    assert_near(centres(2, 3), expected)
-    assert_near(centres(1, 1), [[0.5, 0.5]])
-
-
 def test_coordinates_go_to_the_top_of_the_right_hand_column() -> None:
     votes = make_votes(torch.zeros(1, 2, 6, 4, 4, **DOUBLE), torch.zeros(3, 2, 4, 4, **DOUBLE))
     added = add_coordinates(votes, centres(2, 3)).explicit().view(2, 2, 3, 3, 4, 4)  # types, H, W, J, rows, columns
@@ -117,24 +111,6 @@ def test_a_layer_adds_coordinates_to_its_votes() -> None:
     assert_near(extra, expected[None, None, None, :, None].expand(extra.shape), 1e-7)
 
 
-def test_group_orders_children_by_type_then_place() -> None:
-    u = torch.arange(2 * 6 * 4.0).view(2, 6, 4)
-    x = group(u, 3, 2)
-    assert x.shape == (2, 3, 2, 2, 2)
-    assert x[1, 2, 1].flatten().tolist() == u[1, 5].tolist()
-
-
-@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (2, 1), (3, 2), (2, 3)])
-def test_patches_keep_every_pose_whole(kernel: int, stride: int) -> None:
-    u = torch.randn(2, 3, 5, 7, 4)
-    x = patches(u, kernel, stride)
-    rows, columns = (5 - kernel) // stride + 1, (7 - kernel) // stride + 1
-    assert x.shape == (2, rows, columns, 3 * kernel * kernel, 4)
-    for row, column, t, ky, kx in every(rows, columns, 3, kernel, kernel):
-        child = (t * kernel + ky) * kernel + kx
-        assert torch.equal(x[:, row, column, child], u[:, t, row * stride + ky, column * stride + kx])
-
-
 def test_compiled_patches_are_the_same_without_unfold() -> None:
     """torch 2.13 compiles the gradient of two unfolds wrongly for CPUs."""
     called = []
@@ -152,10 +128,6 @@ def test_compiled_patches_are_the_same_without_unfold() -> None:
     assert not [name for name in called if "unfold" in name]
 
 
-def test_covered_names_the_place_behind_each_offset() -> None:
-    assert covered(3, 4, 2, 2).tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
-
-
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 0), (3, 2, 1), (1, 1, 1)])
 def test_votes_of_a_convolution(kernel: int, stride: int, padding: int) -> None:
     """The vote at place (y, x), offset (ky, kx), type t is pose[t, y s + ky - p, x s + kx - p] @ W, or 0 outside."""
@@ -171,3 +143,32 @@ def test_votes_of_a_convolution(kernel: int, stride: int, padding: int) -> None:
         inside = 0 <= y < height and 0 <= x < width
         pose = u[:, t, y, x].view(2, 2, 3) if inside else torch.zeros(2, 2, 3, **DOUBLE)
         assert_near(votes[:, row, column, t, ky, kx, j], pose @ weight[j, t, ky, kx])
+
+
+def test_children_fit_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But blocks are never so many that merging them takes more than a block, and each has a child."""
+    few, many = (make_votes(torch.zeros(2, n, 1, 1, 3), torch.zeros(4, n, 3, 2)) for n in (50, 500))
+    for budget, per_child, found in ((100, 10, (10, 22)), (1, 10, (7, 22)), (1, 0, (7, 22))):  # square roots, rounded
+        monkeypatch.setitem(BUDGET, "cpu", budget)
+        assert tuple(children_per_block(votes, per_child, over_parents) for votes in (few, many)) == found
+
+
+def test_recompute_runs_again_in_the_backward_pass_only_if_there_is_one() -> None:
+    calls = 0
+
+    def square(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return x * x
+
+    x = torch.tensor([3.0], requires_grad=True)
+    with torch.no_grad():
+        recompute(square, x)
+    recompute(square, x.detach())
+    assert calls == 2
+    y = recompute(square, x)
+    assert calls == 3
+    y.backward()
+    assert calls == 4
+    assert x.grad is not None
+    assert x.grad.item() == 6.0

@@ -1,7 +1,5 @@
 """A kernel beside its reference: outputs, every gradient, memory. Each kernel's test file runs `Twins` on its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """One plain step of Adam leaves squashed primary capsules and the loss where they can learn from."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +14,7 @@ from flashcaps.nn.losses import margin_loss
 from flashcaps.routing.math import length
 
 # One name of each network, that with the fewest classes: on each of those a child has the most weight.
-CAPSULES = {name: spec for name in reversed(list_models()) if isinstance(spec := MODELS[name](), Capsules)}
+CAPSULES = {name: spec for name in reversed(list_models()) if isinstance(spec := MODELS[name], Capsules)}
 NETWORKS = {repr(replace(spec, classes=3)): name for name, spec in CAPSULES.items() if spec.route.form == "squash"}
 
 

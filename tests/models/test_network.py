@@ -1,7 +1,5 @@
 """The capsule network: reconstruction, coupling, odd batches."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Any algorithm on any backbone, any image, any number of classes and capsule layers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any
@@ -26,7 +24,7 @@ FORM_AND_HEAD = {
     "score": ("score", Activations),
     None: ("norm", SharedLinear),
 }
-CAPSULE_MODELS = [name for name in list_models() if isinstance(MODELS[name](), Capsules)]
+CAPSULE_MODELS = [name for name in list_models() if isinstance(MODELS[name], Capsules)]
 PAIRS = list(zip(CAPSULE_MODELS, itertools.cycle(ROUTING), strict=False))
 SMALL = {"backbone": {"channels": 8}, "primary": {"types": 3}}
 

@@ -1,7 +1,5 @@
 """Models by name: sizes, errors, rebuilding; every network runs forward and backward."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -11,7 +9,7 @@ from torch import Tensor, nn
 
 from flashcaps import ROUTING
 from flashcaps.models import Capsules, Model, create_model, list_models, model_summary, register
-from flashcaps.models.registry import BUILDERS, MODELS
+from flashcaps.models.registry import MODELS
 
 # The exact number of parameters pins an architecture that the papers' text leaves open.
 SIZES = {
@@ -69,7 +67,7 @@ STILL_AT_FIRST = {
     "heinsen_sst5": ("depth", "linear", "norm", *LAYERS),
 }
 # One name of each network: some differ in their number of classes alone.
-NETWORKS = {repr(replace(MODELS[name](), classes=3)): name for name in list_models()}.values()
+NETWORKS = {repr(replace(MODELS[name], classes=3)): name for name in list_models()}.values()
 
 
 def inputs(model: Model) -> Tensor:
@@ -87,7 +85,6 @@ def assert_gradients(model: Model, still: tuple[str, ...] = ()) -> None:
 
 def test_every_model_has_a_name_and_a_size_of_its_own() -> None:
     assert list_models() == sorted(SIZES)
-    assert len(BUILDERS) == len(MODELS)
     assert list_models("heinsen_sst*") == ["heinsen_sst2", "heinsen_sst5"]
     assert list_models("nothing*") == []
 
@@ -137,7 +134,7 @@ def test_a_wrong_name_is_answered_with_the_nearest() -> None:
 def test_a_builder_of_another_package_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def mine() -> Capsules:
         """dynamic, Fig. 1: a network of another package."""
-        return MODELS["capsnet_tiny"]()
+        return MODELS["capsnet_tiny"]
 
     monkeypatch.setattr("flashcaps.models.registry.MODELS", dict(MODELS))
     assert register(mine) is mine

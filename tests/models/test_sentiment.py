@@ -1,7 +1,5 @@
 """Networks over hidden states: heinsen's capsules and linear classifiers; masks, mixup, any transformer."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Weights that come along: found by name, small, as good as their cards say."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Backbones of timm and of one's own: what a file remembers of them, and how they are loaded again."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Backbones: shapes, sizes, what the dry run leaves alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

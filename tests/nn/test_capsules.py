@@ -1,7 +1,5 @@
 """What capsule layers compute, primary, dense and convolutional, and how they answer wrong arguments."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -264,7 +262,7 @@ def test_as_many_parents_as_children_are_identical_unless_told_apart(backend: st
 # ---- convolutions against the dense problem behind them
 
 
-GEOMETRY = [(3, 1, 0), (3, 2, 0), (2, 1, 1), (3, 2, 1)]  # kernel, stride, padding
+GEOMETRY = [(3, 1, 0), (3, 2, 0), (2, 1, 1), (3, 2, 1), (2, 3, 0)]  # kernel, stride, padding
 
 
 def explicit(made: ConvCapsules, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -309,7 +307,8 @@ def test_em_normalises_over_every_parent_type_and_position(geometry: tuple[int, 
         assert_near(actual, getattr(expected, name).view(actual.shape), 1e-10, name)
     types, _, _ = convolution("em", geometry, over="types", **options)
     types.load_state_dict(made.state_dict())
-    assert (types(u, a).pose - routed.pose).abs().max() > 1e-3
+    far = (types(u, a).pose - routed.pose).abs().max() > 1e-3
+    assert bool(far) == (geometry[0] > geometry[1])  # where windows overlap
 
 
 @pytest.mark.parametrize("backend", ["reference", "matrix"])
@@ -355,13 +354,6 @@ def test_dynamic_over_types_is_dense_at_every_place(geometry: tuple[int, int, in
         for column in range(columns):
             seen = mask[:, 0, row, column]
             assert_near(pose[:, :, row, column], dynamic_routing(votes[:, seen, :, row, column]).pose)
-
-
-def test_any_input_size() -> None:
-    made, _, _ = convolution("attention", (3, 2, 1))
-    for height, width in ((1, 1), (3, 8), (7, 2)):
-        rows, columns = (height - 1) // 2 + 1, (width - 1) // 2 + 1
-        assert made(torch.randn(1, 2, height, width, 4, **DOUBLE)).pose.shape == (1, 3, rows, columns, 4)
 
 
 # ---- errors at the boundary: argument, expectation, what came, remedy

@@ -1,7 +1,5 @@
 """Capsule layers as PyTorch modules: gradients, compilation, export, autocast, copies, checkpoints, torch.func."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any
@@ -28,6 +26,7 @@ from ..layer_cases import (
     run_layer,
     takes_any_number,
 )
+from .test_capsules import layer
 
 BOTH = cases(forms=("dense", "conv, positions"), options=False)
 SEVERAL = cases(forms=("dense, matrix", "shared", "conv", "conv, positions"), options=False)
@@ -46,10 +45,6 @@ SMALL: dict[str, tuple[type[CapsuleLayer], tuple[int, ...], dict[str, Any]]] = {
     ),
 }
 MILD = {"em": {"inverse_temperature": 0.5, "eps": 0.1}, "heinsen": {"eps": 0.1}, "attention": {"activation": True}}
-
-
-def layer(routing: str = "dynamic", **more: Any) -> DenseCapsules:
-    return DenseCapsules(routing, **(dict(in_capsules=4, in_dim=3, out_capsules=2, out_dim=5) | more))
 
 
 # ---- gradients

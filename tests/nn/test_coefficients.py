@@ -1,7 +1,5 @@
 """Discriminative routing's own training step, in alternation with the optimiser's."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from pathlib import Path

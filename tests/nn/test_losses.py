@@ -1,7 +1,5 @@
 """Losses against values worked out by hand, and against plain loops."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -13,7 +11,6 @@ from flashcaps.nn.losses import (
     binary_cross_entropy_loss,
     cross_entropy_loss,
     margin_loss,
-    multi_hot,
     reconstruction_loss,
     spread_loss,
     spread_margin,
@@ -56,11 +53,6 @@ def test_spread_loss_by_hand() -> None:
     assert spread_loss(LENGTHS, one_hot, torch.tensor(0.5)).item() == pytest.approx(expected, abs=1e-7)
 
 
-def test_the_true_class_pays_nothing() -> None:
-    """Counted among the wrong ones it would add margin^2."""
-    assert spread_loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), 0.9).item() == 0
-
-
 def test_spread_margin_rises_linearly_from_02_to_09() -> None:
     assert [spread_margin(p) for p in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([0.2, 0.375, 0.55, 0.9])
 
@@ -75,8 +67,6 @@ def test_spread_margin_of_the_public_code_rises_from_021_to_099() -> None:
     }
     for step, margin in by_hand.items():
         assert spread_margin_by_step(step) == pytest.approx(margin, abs=1e-12)
-    assert round(spread_margin_by_step(0), 2) == 0.21
-    assert round(spread_margin_by_step(10**7), 2) == 0.99
 
 
 # ---- cross-entropies
@@ -150,12 +140,6 @@ def test_cross_entropies_of_half_precision_scores_are_computed_in_fp32(loss, dty
     scores, labels = torch.randn(4, 3).to(dtype), torch.tensor([0, 1, 2, 1])
     assert loss(scores, labels).dtype == torch.float32
     assert torch.equal(loss(scores, labels), loss(scores.float(), labels))
-
-
-def test_multi_hot() -> None:
-    assert torch.equal(multi_hot(torch.tensor([2, 0]), 3), torch.tensor([[0.0, 0, 1], [1, 0, 0]]))
-    several = torch.tensor([[True, True, False]])
-    assert torch.equal(multi_hot(several, 3), several.float())
 
 
 # ---- wrong arguments

@@ -1,7 +1,5 @@
 """Stacks of capsule layers: Procedure 2 of attention routing, and one layer after the other."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from typing import Any

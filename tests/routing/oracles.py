@@ -3,14 +3,11 @@
 Every argument is a nested list. Votes are indexed [example][child i][parent j][element d].
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
 Vector = list[float]
 Matrix = list[Vector]
-Key = tuple[int, ...]
 
 
 class Result(NamedTuple):
@@ -327,20 +324,3 @@ def discriminative_update(
                 outside = strength * ((b[i][j] > 0) - (b[i][j] < 0))
             new[i][j] = b[i][j] + 2 * rate * (inside - outside)
     return new
-
-
-# ---- the softmax over every parent type and position that covers a child
-
-
-def over_positions(logits: dict[Key, float], stride: int, leaky: bool = False) -> dict[Key, float]:
-    """logits and couplings are keyed (example, row and column of the parent, type and row and column in the kernel of
-    the child, type of the parent)."""
-    parents_of: dict[Key, list[Key]] = {}
-    for key in logits:
-        e, row, column, t, y, x, _ = key
-        parents_of.setdefault((e, t, row * stride + y, column * stride + x), []).append(key)
-    couplings = {}
-    for keys in parents_of.values():
-        for key, c in zip(keys, softmax([logits[k] for k in keys], leaky), strict=True):
-            couplings[key] = c
-    return couplings

@@ -1,7 +1,5 @@
 """Inverted dot-product attention routing: several steps, ablation C, what it learns. Values: test_contract.py."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Wrong arguments are answered at the boundary, by name: what was expected, what came, and the remedy."""
 
-from __future__ import annotations
-
 import inspect
 import re
 
@@ -10,11 +8,6 @@ import torch
 
 from flashcaps.functional import attention_routing
 from flashcaps.routing import ROUTING
-from flashcaps.routing.checks import (
-    check_choice,
-    check_shape,
-    nearest,
-)
 
 from ..cases import CASES
 
@@ -101,18 +94,3 @@ def test_one_beta_without_the_other(missing: str) -> None:
     del tensors[missing]
     with pytest.raises(ValueError, match=f"^{missing}: "):
         attention_routing(**tensors)
-
-
-def test_check_shape_names_every_allowed_shape() -> None:
-    check_shape("beta", None, (3,), "one per parent")
-    check_shape("beta", torch.zeros(3), [(3,), (3, 5)], "one per parent")
-    with pytest.raises(ValueError, match=r"^beta: expected \(3,\) or \(3, 5\) \(one per parent\), got \(5, 3\)$"):
-        check_shape("beta", torch.zeros(5, 3), [(3,), (3, 5)], "one per parent")
-
-
-def test_check_choice_offers_the_nearest() -> None:
-    check_choice("initial", "zero", ("zero", "learned"))
-    message = r"^initial: expected one of 'zero', 'learned', got 'learnt'; did you mean 'learned'\?$"
-    with pytest.raises(ValueError, match=message):
-        check_choice("initial", "learnt", ("zero", "learned"))
-    assert nearest("xyz", ["zero", "learned"]) == ""

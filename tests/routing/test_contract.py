@@ -1,7 +1,5 @@
 """What every algorithm in `ROUTING` promises, whoever wrote it. A new one needs no line here."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

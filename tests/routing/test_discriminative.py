@@ -1,7 +1,5 @@
 """Discriminative routing: the update of Eq. 13 and 15 in plain loops and by hand, and what it declares."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -60,19 +58,13 @@ def _one_by_one(b: float, votes: list[float], labels: list[int], **step) -> floa
     return discriminative_update(coefficients, u, torch.tensor(labels)[:, None] == 0, **step).item()
 
 
-def test_eq_13_counts_half_the_penalty_once_per_example() -> None:
-    """b = 2, votes 1, 3 and 2, gamma 0.1, lambda 0.5: 2 + 0.2 * ((1 + 9 + 4) * 2 - 3 * 0.25 * 2)."""
+def test_steps_by_hand() -> None:
+    """Eq. 13 counts half the penalty once per example: b = 2, votes 1, 3 and 2, gamma 0.1, lambda 0.5 give
+    2 + 0.2 * ((1 + 9 + 4) * 2 - 3 * 0.25 * 2). Eq. 15 counts it once: votes 1 and 3 give 2 + 0.2 * (2 + 18 - 0.5).
+    Both ascend for the true class and descend for others; Eq. 13 is the default."""
     assert _one_by_one(2.0, [1, 3, 2], [0, 0, 0], rate=0.1, strength=0.5, penalty="l2") == pytest.approx(7.3)
-
-
-def test_eq_15_counts_the_penalty_once() -> None:
-    """b = 2, votes 1 and 3, gamma 0.1, lambda 0.5: 2 + 0.2 * (1 * 2 + 9 * 2 - 0.5)."""
     assert _one_by_one(2.0, [1, 3], [0, 0], rate=0.1, strength=0.5, penalty="l1") == pytest.approx(5.9)
     assert _one_by_one(-2.0, [0], [0], rate=0.1, strength=0.5, penalty="l1") == pytest.approx(-1.9)
-
-
-def test_update_ascends_for_the_true_class_and_descends_for_others() -> None:
-    """By default with Eq. 13's penalty."""
     assert _one_by_one(1.0, [2], [0], rate=0.1, strength=0.0) == pytest.approx(1.8)
     assert _one_by_one(1.0, [2], [1], rate=0.1, strength=0.0) == pytest.approx(0.2)
     assert _one_by_one(2.0, [1, 3], [0, 0], rate=0.1, strength=0.5) == pytest.approx(5.8)
@@ -119,6 +111,7 @@ def test_update_on_an_empty_batch_moves_nothing_but_by_the_penalty() -> None:
         ({"labels": SEVERAL[:, :2]}, r"labels: .*got \(5, 2\)"),
         ({"labels": LABELS + 1}, r"labels: expected classes from 0 to 2, got 1 to 3"),
         ({"labels": LABELS - 1}, r"labels: expected classes from 0 to 2, got -1 to 1"),
+        ({"labels": LABELS.cfloat()}, r"labels: expected whole numbers as class indices, got torch.complex64"),
         ({"penalty": "l3"}, r"penalty: expected one of 'l2', 'l1', got 'l3'"),
         ({"coefficients": torch.zeros(J, I)}, r"coefficients: expected \(4, 3\).*got \(3, 4\)"),
     ],

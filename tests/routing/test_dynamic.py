@@ -1,7 +1,5 @@
 """Dynamic routing: `detach`, what it learns and hands on. Values against the oracle: test_contract.py."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Goals and the attempts at them, counted by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

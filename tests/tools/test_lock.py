@@ -1,7 +1,5 @@
 """The development lock fits pyproject.toml, and every dependency there has a lower bound."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weights of a run, published by one command: small, found by name, with a card of measured numbers."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

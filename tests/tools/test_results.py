@@ -1,7 +1,5 @@
 """Stored results and the tables made from them, byte for byte."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs in these tests draw no pictures, unless a test asks for the fixture `pictures`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Models sized by rule: they take the images, keep to their limits, and say why."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

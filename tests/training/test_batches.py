@@ -1,7 +1,5 @@
 """Batches and where they come from: shared among processes, augmented by numbers drawn ahead, held out as they are."""
 
-from __future__ import annotations
-
 import weakref
 from collections import Counter
 from dataclasses import replace
@@ -25,7 +23,6 @@ from flashcaps.training.batches import (
     StreamedImages,
 )
 from flashcaps.training.loader import open_sources
-from flashcaps.training.loop import Progress, RunOptions, train
 from flashcaps.training.recipe import Augment, Recipe, make_recipe
 
 from ..fake_data import fake_dataset, fake_load_data, fake_split, small_recipe
@@ -236,23 +233,6 @@ def test_what_cannot_be_streamed_is_refused(folder: Path) -> None:
         open_sources(resized, None, CPU, Share(4))
     with pytest.raises(ValueError, match=r"train\.capture: .*train\.capture=false"):
         open_sources(recipe(folder), None, torch.device("cuda"), Share(4))
-
-
-class Cut(Progress):
-    """Stops a run at a step."""
-
-    def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
-        if at == 5:
-            raise KeyboardInterrupt
-
-
-def test_a_run_that_is_cut_and_resumed_ends_as_one_that_was_not(folder: Path, tmp_path: Path) -> None:
-    train(recipe(folder), RunOptions("cpu", str(tmp_path / "whole")))
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe(folder), RunOptions("cpu", str(tmp_path / "cut")), Cut())
-    train(recipe(folder), RunOptions("cpu", str(tmp_path / "cut"), resume=True))
-    ends = [(tmp_path / name / "last.safetensors").read_bytes() for name in ("whole", "cut")]
-    assert ends[0] == ends[1]
 
 
 def test_the_model_is_built_for_the_pictures(folder: Path) -> None:

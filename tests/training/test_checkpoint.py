@@ -1,7 +1,5 @@
 """Files of a run: written whole or not at all, compressed or not, checked when they are read."""
 
-from __future__ import annotations
-
 import errno
 import json
 import lzma

@@ -1,7 +1,5 @@
 """Evaluation: numbers worked out by hand, of one checkpoint and of several as one model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -162,14 +160,6 @@ class Corner(nn.Module):
         return Scores(images[:, 0, 0] * self.weight)
 
 
-class Pictures(Listed):
-    """Rows of scores as images of one channel and two rows, the second blank."""
-
-    def take(self, index: Tensor) -> Batch:
-        rows = self.scores[index]
-        return Batch(torch.stack([rows, 0 * rows], 1)[:, None], self.targets[index])
-
-
 @pytest.mark.parametrize("rule", ["top1", "top2"])
 @pytest.mark.parametrize("classes", [2, 4])
 def test_a_model_of_other_classes_is_refused(rule: str, classes: int) -> None:
@@ -179,15 +169,11 @@ def test_a_model_of_other_classes_is_refused(rule: str, classes: int) -> None:
         evaluate(Echo(), held)
 
 
-def test_mirrored_scores_are_the_mean_of_both_faces() -> None:
-    """An image that is its own scores: [0.6, 0.5, 0] and its mirror image are [0.3, 0.5, 0.3] together."""
-    held = Pictures([[0.6, 0.5, 0.0], [0.0, 0.1, 0.9]], [1, 1])
-    assert evaluate(Corner(), held).wrong == 2
-    assert evaluate(Corner(), held, mirror=True).wrong == 1
+@pytest.mark.parametrize("wanted", [{"mirror": True}, {"nudge": 1}])
+def test_views_are_of_images(wanted: dict[str, Any]) -> None:
     texts = Batch(torch.zeros(1, 3), torch.zeros(1), mask=torch.ones(1, 3))
-    for wanted in ({"mirror": True}, {"nudge": 1}):
-        with pytest.raises(ValueError, match=rf"train\.{next(iter(wanted))}: expected images, got texts"):
-            viewed(Echo(), texts, **wanted)
+    with pytest.raises(ValueError, match=rf"train\.{next(iter(wanted))}: expected images, got texts"):
+        viewed(Echo(), texts, **wanted)
 
 
 def test_nudged_images_move_along_each_diagonal_and_lose_what_leaves() -> None:
@@ -207,17 +193,19 @@ def test_nudged_images_move_along_each_diagonal_and_lose_what_leaves() -> None:
     torch.testing.assert_close(scores, torch.tensor([[6.0, 12, 8]]) / 5)
 
 
-class Corners(Pictures):
-    """The second row is [9, 0, 9], which moved up along a diagonal is [0, 9, 0] in the first."""
+class Corners(Listed):
+    """Scores as the first row of images of one channel. The second is [9, 0, 9], which moved up along a diagonal is
+    [0, 9, 0] in the first."""
 
     def take(self, index: Tensor) -> Batch:
-        batch = super().take(index)
-        batch.inputs[:, :, 1] = torch.tensor([9.0, 0, 9])
-        return batch
+        rows = self.scores[index]
+        below = torch.tensor([9.0, 0, 9]).expand_as(rows)
+        return Batch(torch.stack([rows, below], 1)[:, None], self.targets[index])
 
 
 @pytest.mark.parametrize(("setting", "wrong"), [("nudge=0", 2), ("mirror=true", 1), ("nudge=1", 0)])
 def test_a_recipe_is_evaluated_with_its_views(setting: str, wrong: int) -> None:
+    """[0.6, 0.5, 0] and its mirror image are [0.3, 0.5, 0.3] together."""
     held = Corners([[0.6, 0.5, 0.0], [0.0, 0.1, 0.9]], [1, 1])
     assert evaluate_as(small_recipe(setting), Corner(), held).wrong == wrong
 
@@ -225,15 +213,6 @@ def test_a_recipe_is_evaluated_with_its_views(setting: str, wrong: int) -> None:
 def test_a_recipe_is_evaluated_with_the_threshold_of_its_loss() -> None:
     held = Listed([[0.3, -1.0], [0.7, -1.0]], [[1.0, 0], [1.0, 0]], "threshold")
     assert [evaluate_as(small_recipe(f"loss.kind={k}"), Echo(), held).wrong for k in ("margin", "bce")] == [1, 0]
-
-
-class Fixed(nn.Module):
-    def __init__(self, scores: list[list[float]]) -> None:
-        super().__init__()
-        self.scores = nn.Parameter(torch.tensor(scores))
-
-    def forward(self, inputs: Tensor) -> Scores:
-        return Scores(self.scores)
 
 
 @pytest.fixture(scope="module")
@@ -256,8 +235,9 @@ def say(*words: str) -> Any:
 
 
 def test_scores_are_the_mean_of_the_members() -> None:
-    first, second = [[0.9, 0.0, 0.5]], [[0.0, 0.7, 0.6]]
-    output = Ensemble([Fixed(first), Fixed(second)])(torch.zeros(1))
+    members = [Echo(), Echo()]
+    members[0].weight.data, members[1].weight.data = torch.tensor([[0.9, 0.0, 0.5], [0.0, 0.7, 0.6]])
+    output = Ensemble(members)(torch.ones(1, 3))
     assert torch.allclose(output.scores, torch.tensor([[0.45, 0.35, 0.55]]))  # neither member's answer
     assert output.routed is None
     with pytest.raises(ValueError, match="members: expected at least one"):

@@ -1,7 +1,5 @@
 """No step with NaN or Inf: not applied, counted, explained, and invisible where nothing is wrong."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -21,7 +19,6 @@ from flashcaps.training.step import TrainStep
 
 from ..fake_data import fake_load_data, small_recipe, small_step
 
-CPU = torch.device("cpu")
 RADAM = ("optimiser.kind=radam", "schedule.kind=one_cycle", "schedule.momentum=[0.999, 0.8991]")
 OPTIMISERS = [(), ("optimiser.kind=adam",), ("optimiser.kind=sgd", "optimiser.momentum=0.9"), RADAM,
               ("optimiser.kind=muon", "optimiser.momentum=0.9"),

@@ -1,13 +1,9 @@
 """The loop: it learns, stops and goes on bit for bit, and shares its work among processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +26,7 @@ from flashcaps.training.recipe import read_recipe
 from flashcaps.training.run_folder import RunFolder
 from flashcaps.training.step import TrainStep
 
-from ..fake_data import SMALL_TOML, fake_load_data, fake_split, small_recipe, write_idx
+from ..fake_data import fake_load_data, fake_split, small_recipe
 
 CPU = torch.device("cpu")
 # everything that could be forgotten on the way: averaging, accumulation, clipping, mixup, random contrast, momentum
@@ -209,38 +205,6 @@ def test_a_step_keeps_its_images_whoever_shares_them() -> None:
     assert module.make_share(recipe, {"images": 16}, Workers(CPU, 3, 4)) == Share(4, 3, 4)
     with pytest.raises(ValueError, match="share a step of 16 images in 2 parts, got 3"):
         module.make_share(recipe, {"images": 16}, Workers(CPU, 0, 3))
-
-
-def test_a_folder_in_use_is_refused_and_free_afterwards(tmp_path: Path) -> None:
-    class Second(Progress):
-        def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
-            for more in ({}, {"fresh": True}, {"resume": True}):
-                with pytest.raises(FileExistsError, match=r"is in use by another process.*run\.lock.*--out"):
-                    train(small_recipe(), options(tmp_path / "run", **more))
-
-    train(small_recipe("epochs=1"), options(tmp_path / "run"), Second())
-    train(small_recipe("epochs=1"), options(tmp_path / "run"))
-    assert not (tmp_path / "run" / "run.lock").exists()
-
-
-def test_two_processes_follow_one_with_the_doubled_batch(tmp_path: Path) -> None:
-    train(small_recipe("batch=16"), options(tmp_path / "one"))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "flashcaps"]
-    (tmp_path / "small.toml").write_text(SMALL_TOML)
-    write_idx(tmp_path / "data")
-    start = [*launch, "train", str(tmp_path / "small.toml"), "--device", "cpu", "--data", str(tmp_path / "data"),
-             "--out", str(tmp_path / "two"), "batch=8"]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
-    done = subprocess.run(start, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    one, two = ([m["loss"] for m in metrics(tmp_path / name)] for name in ("one", "two"))
-    assert len(one) == len(two) == 12
-    # sums are taken in another order, and Adam divides by small numbers: 0.1 % after twelve steps
-    assert two == pytest.approx(one, rel=1e-3)
-    assert two[0] == pytest.approx(one[0], rel=1e-6)
-    a, b = (load_file(tmp_path / n / "last.safetensors") for n in ("one", "two"))
-    for name in a:
-        torch.testing.assert_close(b[name], a[name], rtol=0.02, atol=2e-3)
 
 
 def test_validation_is_held_out_of_training_and_test_is_touched_once(

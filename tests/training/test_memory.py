@@ -1,7 +1,5 @@
 """Memory by rule before a run, and the batch that fits after it ran out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

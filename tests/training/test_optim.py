@@ -1,7 +1,5 @@
 """Schedules by hand; optimisers against torch's own, Muon's steps against a singular value decomposition."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The learning curve as a table and as a picture."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

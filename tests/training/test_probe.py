@@ -1,7 +1,5 @@
 """The change of routing logits while a model trains: against plain sums, and nothing else changes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -10,7 +8,7 @@ import torch
 from flashcaps.functional import squash
 from flashcaps.models import create_model
 from flashcaps.training.batches import Batch
-from flashcaps.training.probe import has_routing_logits, logit_change, probe_due, probe_logits
+from flashcaps.training.routing_measure import has_routing_logits, logit_change, probe_due, probe_logits
 
 SMALL = {"backbone": {"channels": 4}, "primary": {"types": 2}, "decoder": False}
 

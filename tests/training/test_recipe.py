@@ -1,7 +1,5 @@
 """Recipes: strict, overridable, complete."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import tomllib
@@ -38,7 +36,7 @@ def test_there_are_forty_recipes_and_each_names_what_exists() -> None:
         assert recipe.about
         assert recipe.model.name in list_models()
         assert recipe.data.name in DATA
-        changes = MODELS[recipe.model.name]().changes
+        changes = MODELS[recipe.model.name].changes
         assert set(recipe.model.overrides) <= set(changes)
 
 
@@ -117,15 +115,15 @@ def test_model_that_is_not_reconstructing_has_no_decoder() -> None:
 
 def shrunk(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Overrides that leave a model its structure and take most of its width."""
-    spec: Any = MODELS[name]()
+    spec: Any = MODELS[name]
     if hasattr(spec, "body"):
         small = dataclasses.replace(spec, body=Conv(3, kernel=5, stride=4), hidden=spec.hidden and (8,))
-        monkeypatch.setitem(MODELS, name, lambda: small)
+        monkeypatch.setitem(MODELS, name, small)
         return {}
     if not hasattr(spec, "backbone"):
         return {}
     layers = [dataclasses.replace(layer, types=2) if hasattr(layer, "types") else layer for layer in spec.layers]
-    monkeypatch.setitem(MODELS, name, lambda: dataclasses.replace(spec, layers=tuple(layers)))
+    monkeypatch.setitem(MODELS, name, dataclasses.replace(spec, layers=tuple(layers)))
     narrow: dict[str, Any] = {"channels": 4}
     if hasattr(spec.backbone, "stages"):
         narrow = {"stages": ((4, 1, 1), (4, 1, 2))}

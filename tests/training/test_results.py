@@ -1,7 +1,5 @@
 """What a run says of where it ran, and reading results back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

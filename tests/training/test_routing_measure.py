@@ -1,7 +1,5 @@
 """The measure of routing, against loops over children and against networks with fewer iterations."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import product

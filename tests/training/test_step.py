@@ -1,7 +1,5 @@
 """One training step: which loss, at which margin and rate, of which weights, in how many parts, averaged, captured."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

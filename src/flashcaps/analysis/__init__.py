@@ -9,7 +9,6 @@ Each figure is a function of a `Run` that gives its data, a matplotlib figure an
 from collections.abc import Callable
 
 from .adversarial import adversarial
-from .agreement import agreement
 from .architecture import architecture
 from .comparisons import ablation, diverse, novel_viewpoints
 from .cost import cost, step_time
@@ -17,15 +16,13 @@ from .credit import credit
 from .discriminative import borrowed_decoder, sparsity
 from .drawings import dimensions, perturbations, reconstructions, segmentation
 from .figure import DoesNotApply, Drawn, Run
-from .margin import margin
 from .open_run import open_run
 from .parse_tree import animation, parse_tree
 from .report import compare, write_figure, write_figures
-from .routing_logits import routing_logits
+from .routing import agreement, margin, routing_logits, vote_distances
 from .style import darken
 from .training import convergence, error_curves, iterations, training_loss
 from .viewpoints import pose_azimuth, pose_elevation, pose_trajectories
-from .vote_distances import vote_distances
 
 FIGURES: dict[str, Callable[..., Drawn]] = {
     "architecture": architecture,

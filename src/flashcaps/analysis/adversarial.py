@@ -9,8 +9,6 @@ Gradients pass through every routing iteration. `flat` in the result is the shar
 where it is large, the accuracy under attack says little.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Encoder and decoder with shapes and parameter counts, from the model itself (em slides; dynamic, Fig. 1, 2)."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

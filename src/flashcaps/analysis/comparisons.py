@@ -1,7 +1,5 @@
 """Bars of stored results: ablations of attention, DiverseMultiMNIST, familiar and novel viewpoints."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import replace
 from typing import Any

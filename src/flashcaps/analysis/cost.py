@@ -1,7 +1,5 @@
 """What routing costs on this machine: memory and time against iterations, and time per 100 training steps."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -14,6 +12,7 @@ from ..nn.losses import margin_loss, reconstruction_loss
 from ..nn.trace import iterated, iterations_of, keeps_couplings
 from ..routing import ROUTING
 from ..training.batches import Batch
+from ..training.evaluate import forward
 from .figure import DoesNotApply, Drawn, Run
 from .style import INK, MARKERS, colour_of, grid, styled, subplots, whole_ticks
 
@@ -111,8 +110,7 @@ def variants(run: Run) -> dict[str, Any]:
 
 def run_once(model: Any, batch: Batch) -> Tensor:
     """The loss of a batch: margin, and reconstruction if there is a decoder."""
-    drawn = batch.chosen if model.decoder is not None else None
-    output = model(batch.inputs, batch.mask) if batch.mask is not None else model(batch.inputs, chosen=drawn)
+    output = forward(model, batch, None if model.decoder is None else batch.chosen)
     loss = margin_loss(output.scores, batch.targets)
     if output.reconstruction is not None and batch.pictures is not None:
         loss = loss + reconstruction_loss(output.reconstruction, batch.pictures)

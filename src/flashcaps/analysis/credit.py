@@ -1,7 +1,5 @@
 """Which tokens and transformer layers a sentence's class capsule used (heinsen's credit assignment)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

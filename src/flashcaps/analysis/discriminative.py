@@ -1,7 +1,5 @@
 """Discriminative routing: sparse coefficients, and capsules trained without a decoder."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Drawings of the decoder: reconstructions, perturbed dimensions, overlapping digits (dynamic, Fig. 3, 4, 5)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

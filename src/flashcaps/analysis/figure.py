@@ -1,7 +1,5 @@
 """What a figure is made from and what it gives."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path

@@ -1,17 +1,16 @@
 """Inside a model of a run: its capsule layers, the votes for its classes, the receptive fields of its capsules."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..nn.capsules import DenseCapsules
-from ..nn.trace import LayerTrace, iterated, trace_layers
+from ..nn.trace import LayerTrace, iterated
 from ..nn.trace import children as children_of
 from ..training.batches import Batch
 from ..training.evaluate import forward
+from ..training.routing_measure import traced
 from .figure import DoesNotApply, Run
 
 
@@ -22,9 +21,8 @@ def children(run: Run, batch: Batch) -> tuple[Tensor, Tensor | None]:
 
 def trace(run: Run, batch: Batch, iterations: int | None = None) -> list[LayerTrace]:
     """Every capsule layer of the model, from the lowest. The last one's `out` is what the model's head reads."""
-    u, activation = children(run, batch)
     with iterated(run.stack(), iterations):
-        return trace_layers(run.stack(), u, activation)
+        return traced(run.model, batch)
 
 
 def class_votes(run: Run, batch: Batch, iterations: int | None = None) -> tuple[Tensor, LayerTrace]:

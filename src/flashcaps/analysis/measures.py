@@ -1,7 +1,5 @@
 """Measures of a drawn figure: area, stroke thickness, width, height, skew."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Opens a checkpoint with its data and the results it is compared with."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

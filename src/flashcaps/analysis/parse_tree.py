@@ -1,7 +1,5 @@
 """The parse tree of one image: which primary capsules are routed to which class, per iteration; still and as a GIF."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
 from typing import Any

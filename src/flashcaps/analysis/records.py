@@ -1,7 +1,5 @@
 """Finished runs to compare: their algorithm, number of iterations and other overrides, grouped by schedule."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple

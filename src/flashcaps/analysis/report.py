@@ -1,7 +1,5 @@
 """Writes the figures of a checkpoint into a folder, with one HTML page that contains them and needs no network."""
 
-from __future__ import annotations
-
 import base64
 import html
 import shlex
@@ -49,7 +47,11 @@ def _write(runs: dict[Path, Run], out: Path, names: Iterable[str], tell: Tell, w
     shown = [row for row in found if not all(w.why for w in row)]
     hidden = [row[0] for row in found if all(w.why for w in row)]
     given = list(runs.values())
-    body = header(given) + contents(shown) + "".join(section(row, given) for row in shown) + undrawn(hidden)
+    links = "".join(f'<a href="#{row[0].name}">{row[0].name}</a>' for row in shown)
+    body = f"{header(given)}<nav><p>{links}</p></nav>\n" + "".join(section(row, given) for row in shown)
+    if hidden:
+        lines = "".join(f"<li>{w.name}: {html.escape(w.why)}</li>" for w in hidden)
+        body += f'<section class="muted"><h2>Not drawn for this model</h2><ul>{lines}</ul></section>\n'
     title = " beside ".join(run.name for run in given)
     out.mkdir(parents=True, exist_ok=True)
     path = out / "report.html"
@@ -132,11 +134,6 @@ def test_error(run: Run) -> str:
     return f"{test[-1]['error']:.2f} %" if test else ""
 
 
-def contents(shown: list[list[Written]]) -> str:
-    links = "".join(f'<a href="#{row[0].name}">{row[0].name}</a>' for row in shown)
-    return f"<nav><p>{links}</p></nav>\n"
-
-
 def section(found: list[Written], runs: list[Run]) -> str:
     """One figure, of each run."""
     cells, name = [], found[0].name
@@ -153,8 +150,3 @@ def section(found: list[Written], runs: list[Run]) -> str:
     words = shlex.join(["flashcaps", "figures", str(runs[0].folder or runs[0].name), name])
     command = f"<p><code>{html.escape(words)}</code></p>"
     return f'<section id="{name}"><h2>{html.escape(title_of(name))}</h2>{inner}{command}</section>\n'
-
-
-def undrawn(found: list[Written]) -> str:
-    lines = "".join(f"<li>{w.name}: {html.escape(w.why)}</li>" for w in found if w.why)
-    return f'<section class="muted"><h2>Not drawn for this model</h2><ul>{lines}</ul></section>\n' if lines else ""

@@ -1,7 +1,5 @@
 """The common style of all figures: colour-blind safe, light or dark, readable at half size."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec

@@ -1,7 +1,5 @@
 """Curves of loss, error and accuracy, from run folders and stored results."""
 
-from __future__ import annotations
-
 import shlex
 import statistics
 from dataclasses import replace

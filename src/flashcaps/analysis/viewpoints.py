@@ -1,7 +1,5 @@
 """Class capsules as the viewpoint changes: trajectories and changes of their pose vectors (heinsen, Fig. 4, 6, 7)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ A network's file is 16 bytes (magic, length of the header, CRC-32 of all that fo
 tensors in half precision, one after the other: offsets of the header count numbers.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """What is known of a model before it sees a drawing: where its capsules look, what its pose's dimensions stand for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A model as the page's engine runs it: layers as JSON, tensors apart. Whatever it does not run is an error."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any, cast

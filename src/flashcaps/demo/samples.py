@@ -1,7 +1,5 @@
 """Thirty digits to try the page with, three of each, from MNIST's test set (tools/demo_samples.py chooses them)."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Serves a built page to this machine, with the server of the standard library."""
 
-from __future__ import annotations
-
 import threading
 import webbrowser
 from functools import partial

@@ -5,8 +5,6 @@
     scores, pose = run(images)                # images (B, C, H, W), any B
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io
@@ -190,10 +188,6 @@ def _translations() -> dict[Any, Any]:
     return {torch.ops.aten.sigmoid.default: sigmoid, torch.ops.aten.log_sigmoid.default: log_sigmoid}
 
 
-def write_program(model: nn.Module, path: Path, shape: tuple[int, int, int]) -> None:
-    torch.export.save(_program(model, shape), path)
-
-
 def write_safetensors(model: nn.Module, path: Path, shape: tuple[int, int, int]) -> None:
     if not hasattr(model, "name"):
         raise ValueError("model: safetensors store the name of the model, and create_model did not make this one")
@@ -202,7 +196,7 @@ def write_safetensors(model: nn.Module, path: Path, shape: tuple[int, int, int])
 
 WRITERS: dict[str, Callable[[nn.Module, Path, tuple[int, int, int]], None]] = {
     "onnx": write_onnx,
-    "torch-export": write_program,
+    "torch-export": lambda model, path, shape: torch.export.save(_program(model, shape), path),
     "safetensors": write_safetensors,
 }
 
@@ -223,9 +217,9 @@ def open_exported(path: str | os.PathLike[str]) -> Run:
         return torch.export.load(path).module()
     model = load(path)
 
+    @torch.no_grad()
     def run(images: Tensor) -> tuple[Tensor, ...]:
-        with torch.no_grad():
-            return outputs(model(images))
+        return outputs(model(images))
 
     return run
 

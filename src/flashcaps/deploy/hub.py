@@ -7,8 +7,6 @@
 Weights are safetensors only, so that loading cannot run code.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -8,8 +8,6 @@
         print(found.answer, found.top)
 """
 
-from __future__ import annotations
-
 import glob
 import sys
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The papers' networks, one file per paper: builders that contain numbers, not logic."""
+"""The papers' networks, one file per paper: numbers, not logic."""
 
 from .base import Model, Output
 from .baselines import Plain, PlainNetwork

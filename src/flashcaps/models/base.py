@@ -1,7 +1,5 @@
 """What every model is and answers with, and how its weights begin."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,9 +1,7 @@
 """The networks without capsules that the papers compare theirs to."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -26,6 +24,13 @@ DIVERSE_BODY = (
 TOYS_BODY = Chain((
     *(Conv(n, kernel=3, padding=1, norm="before", pool="max") for n in (32, 64, 64, 128)),
     Conv(128, kernel=3, padding=1, norm="before", pool="global"),
+))
+MNIST_BODY = Chain((Conv(256, kernel=5, padding=2), Conv(256, kernel=5, padding=2), Conv(128, kernel=5, padding=2)))
+PAIRS_BODY = Chain((Conv(512, kernel=9, padding=4, pool="max"), Conv(256, kernel=5, padding=2, pool="max")))
+AFFNIST_BODY = Chain((
+    Conv(256, kernel=5, padding=2, pool="max"),
+    Conv(256, kernel=5, padding=2, pool="max"),
+    Conv(128, kernel=5, padding=2),
 ))
 RESNET18 = ResNet(((64, 2, 1), (128, 2, 2), (256, 2, 2), (512, 2, 2)), pool=True)
 
@@ -55,6 +60,7 @@ class Plain:
     body: Backbone
     hidden: tuple[int, ...] = ()
     dropout: float = 0.0
+    about: str = field(default="", repr=False)
 
     def build(self) -> PlainNetwork:
         body = self.body.build(self.image[0])
@@ -70,78 +76,36 @@ class Plain:
         return network
 
 
-def cnn_mnist() -> Plain:
-    """dynamic, 5: the baseline of Table 1, three 5 x 5 convolutions, "same" padding."""
-    body = Chain((Conv(256, kernel=5, padding=2), Conv(256, kernel=5, padding=2), Conv(128, kernel=5, padding=2)))
-    return Plain((1, 28, 28), 10, body, hidden=(328, 192), dropout=0.5)
+CNN_CIFAR = Plain((3, 32, 32), 10, CIFAR_BODY, about="attention, Table 2: three convolutions, 1,024 wide")
+RESNET_CIFAR = Plain((3, 32, 32), 10, RESNET18, about="attention, Table 1: ResNet-18 with a 3 x 3 stem")
+POOL = "a linear map of the last layer's mean over tokens"
+MIX = "layers mixed by learned weights, mean over tokens, linear map"
 
-
-def cnn_multimnist() -> Plain:
-    """dynamic, 6: the baseline of Table 1, two convolutions with pooling, "same" padding."""
-    body = Chain((Conv(512, kernel=9, padding=4, pool="max"), Conv(256, kernel=5, padding=2, pool="max")))
-    return Plain((1, 36, 36), 10, body, hidden=(1024,))
-
-
-def cnn_affnist() -> Plain:
-    """dynamic, 5.2: max pooling and dropout, about as large as capsnet_affnist (the text gives no number)."""
-    body = Chain((
-        Conv(256, kernel=5, padding=2, pool="max"),
-        Conv(256, kernel=5, padding=2, pool="max"),
-        Conv(128, kernel=5, padding=2),
-    ))
-    return Plain((1, 40, 40), 10, body, hidden=(832, 192), dropout=0.5)
-
-
-def cnn_cifar10() -> Plain:
-    """attention, Table 2: three convolutions, 1,024 wide."""
-    return Plain((3, 32, 32), 10, CIFAR_BODY)
-
-
-def cnn_cifar100() -> Plain:
-    """attention, Table 3: three convolutions, 1,024 wide."""
-    return Plain((3, 32, 32), 100, CIFAR_BODY)
-
-
-def cnn_smallnorb() -> Plain:
-    """em, smallNORB: a CNN about as large as its capsules and heinsen's; any image of 16 x 16 or more."""
-    return Plain((2, 32, 32), 5, TOYS_BODY)
-
-
-def cnn_diverse_pool() -> Plain:
-    """attention, Table 12: one or two digits, 36 x 36; pooled over places."""
-    return Plain((1, 36, 36), 10, Chain((*DIVERSE_BODY, Conv(640, kernel=1, activation="none", pool="global"))))
-
-
-def cnn_diverse_fc() -> Plain:
-    """attention, 6: the pooling of cnn_diverse_pool learned, one 6 x 6 transform over all places."""
-    return Plain((1, 36, 36), 10, Chain((*DIVERSE_BODY, Conv(640, kernel=6, activation="none"))))
-
-
-def resnet18_cifar10() -> Plain:
-    """attention, Table 1: ResNet-18 with a 3 x 3 stem."""
-    return Plain((3, 32, 32), 10, RESNET18)
-
-
-def resnet18_cifar100() -> Plain:
-    """attention, Table 1: ResNet-18 with a 3 x 3 stem."""
-    return Plain((3, 32, 32), 100, RESNET18)
-
-
-def pool_sst5() -> Pooled:
-    """heinsen, Tables 3-4: sentiment in five grades; a linear map of the last layer's mean over tokens."""
-    return Pooled(5, mixed=False, layers=37, width=1280)
-
-
-def pool_sst2() -> Pooled:
-    """heinsen, Tables 3-4: sentiment, good or bad; a linear map of the last layer's mean over tokens."""
-    return Pooled(2, mixed=False, layers=37, width=1280)
-
-
-def mix_sst5() -> Pooled:
-    """heinsen, Tables 3-4: sentiment in five grades; layers mixed by learned weights, mean over tokens, linear map."""
-    return Pooled(5, mixed=True, layers=37, width=1280)
-
-
-def mix_sst2() -> Pooled:
-    """heinsen, Tables 3-4: sentiment, good or bad; layers mixed by learned weights, mean over tokens, linear map."""
-    return Pooled(2, mixed=True, layers=37, width=1280)
+MODELS: dict[str, Plain | Pooled] = {
+    "cnn_mnist": Plain(
+        (1, 28, 28), 10, MNIST_BODY, hidden=(328, 192), dropout=0.5,
+        about='dynamic, 5: the baseline of Table 1, three 5 x 5 convolutions, "same" padding'),
+    "cnn_multimnist": Plain(
+        (1, 36, 36), 10, PAIRS_BODY, hidden=(1024,),
+        about='dynamic, 6: the baseline of Table 1, two convolutions with pooling, "same" padding'),
+    "cnn_affnist": Plain(
+        (1, 40, 40), 10, AFFNIST_BODY, hidden=(832, 192), dropout=0.5,
+        about="dynamic, 5.2: max pooling and dropout, about as large as capsnet_affnist (the text gives no number)"),
+    "cnn_cifar10": CNN_CIFAR,
+    "cnn_cifar100": replace(CNN_CIFAR, classes=100, about="attention, Table 3: three convolutions, 1,024 wide"),
+    "cnn_smallnorb": Plain(
+        (2, 32, 32), 5, TOYS_BODY,
+        about="em, smallNORB: a CNN about as large as its capsules and heinsen's; any image of 16 x 16 or more"),
+    "cnn_diverse_pool": Plain(
+        (1, 36, 36), 10, Chain((*DIVERSE_BODY, Conv(640, kernel=1, activation="none", pool="global"))),
+        about="attention, Table 12: one or two digits, 36 x 36; pooled over places"),
+    "cnn_diverse_fc": Plain(
+        (1, 36, 36), 10, Chain((*DIVERSE_BODY, Conv(640, kernel=6, activation="none"))),
+        about="attention, 6: the pooling of cnn_diverse_pool learned, one 6 x 6 transform over all places"),
+    "resnet18_cifar10": RESNET_CIFAR,
+    "resnet18_cifar100": replace(RESNET_CIFAR, classes=100),
+    "pool_sst5": Pooled(5, mixed=False, about=f"heinsen, Tables 3-4: sentiment in five grades; {POOL}"),
+    "pool_sst2": Pooled(2, mixed=False, about=f"heinsen, Tables 3-4: sentiment, good or bad; {POOL}"),
+    "mix_sst5": Pooled(5, mixed=True, about=f"heinsen, Tables 3-4: sentiment in five grades; {MIX}"),
+    "mix_sst2": Pooled(2, mixed=True, about=f"heinsen, Tables 3-4: sentiment, good or bad; {MIX}"),
+}  # fmt: skip

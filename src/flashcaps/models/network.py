@@ -1,8 +1,6 @@
 """The one capsule network: backbone -> primary capsules -> capsule layers -> head, and a decoder."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Never
 
 from torch import Tensor, nn
@@ -59,7 +57,7 @@ class CapsuleNetwork(Model):
 class Capsules:
     """A capsule network as numbers. The last of `layers` is the class layer.
 
-    decoder: widths of its hidden layers, or None. start: as in `init_weights`.
+    decoder: widths of its hidden layers, or None. start: as in `init_weights`. about: "paper, table: what it is".
     """
 
     changes: ClassVar[dict[str, overrides.Change]] = overrides.CAPSULES
@@ -72,6 +70,7 @@ class Capsules:
     layers: tuple[ConvCaps | Dense, ...]
     decoder: tuple[int, ...] | None = None
     start: str = "default"
+    about: str = field(default="", repr=False)
 
     def build(self) -> CapsuleNetwork:
         given = isinstance(self.backbone, nn.Module | Timm)  # its weights stay as they are

@@ -1,7 +1,5 @@
 """Overrides: how a word given to `create_model` changes the numbers of a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar

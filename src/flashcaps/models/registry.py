@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -16,9 +17,12 @@ from .overrides import Change
 
 
 class Spec(Protocol):
-    """A model as numbers. changes: for every override, what it does to them."""
+    """A model as numbers. changes: for every override, what it does to them. about: "paper, table: what it is"."""
 
     changes: ClassVar[dict[str, Change]]
+
+    @property
+    def about(self) -> str: ...
 
     def build(self) -> Model: ...
 
@@ -30,32 +34,18 @@ class Summary(NamedTuple):
     about: str
 
 
-Builder = TypeVar("Builder", bound=Callable[[], Spec])
-BUILDERS: tuple[Callable[[], Spec], ...] = (
-    dynamic.capsnet_mnist, dynamic.capsnet_multimnist, dynamic.capsnet_affnist, dynamic.capsnet_cifar10,
-    dynamic.capsnet_smallnorb, dynamic.capsnet_svhn, dynamic.capsnet_tiny, dynamic.dynamic_simple_cifar10,
-    dynamic.dynamic_simple_cifar100, dynamic.dynamic_resnet_cifar10, dynamic.dynamic_resnet_cifar100,
-    dynamic.dynamic_diverse,
-    em.em_smallnorb, em.em_cifar10, em.em_cifar100, em.em_resnet_cifar10, em.em_resnet_cifar100,
-    attention.attention_simple_cifar10, attention.attention_simple_cifar100, attention.attention_resnet_cifar10,
-    attention.attention_resnet_cifar100, attention.attention_diverse_matrix, attention.attention_diverse_vector,
-    attention.attention_diverse_wide,
-    heinsen.heinsen_smallnorb, heinsen.heinsen_sst5, heinsen.heinsen_sst2,
-    discriminative.discriminative_mnist, discriminative.discriminative_fashion, discriminative.discriminative_cifar10,
-    discriminative.discriminative_multimnist,
-    baselines.cnn_mnist, baselines.cnn_multimnist, baselines.cnn_affnist, baselines.cnn_cifar10, baselines.cnn_cifar100,
-    baselines.cnn_smallnorb, baselines.cnn_diverse_pool, baselines.cnn_diverse_fc, baselines.resnet18_cifar10,
-    baselines.resnet18_cifar100, baselines.pool_sst5, baselines.pool_sst2, baselines.mix_sst5, baselines.mix_sst2,
-)  # fmt: skip
-MODELS: dict[str, Callable[[], Spec]] = {builder.__name__: builder for builder in BUILDERS}
+MODELS: dict[str, Spec] = {
+    **dynamic.MODELS, **em.MODELS, **attention.MODELS, **heinsen.MODELS, **discriminative.MODELS, **baselines.MODELS,
+}  # fmt: skip
+Builder = TypeVar("Builder", bound=Callable[[], Any])
 
 
 def register(builder: Builder) -> Builder:
-    """Add a builder of another package under its own name. Its docstring is "paper: what the model is"."""
+    """Add the model that a function of another package returns, under its name. Its docstring is `about`."""
     name = builder.__name__
     if name in MODELS:
         raise ValueError(f"register: there is a model {name!r} already; give the builder another name")
-    MODELS[name] = builder
+    MODELS[name] = replace(builder(), about=builder.__doc__ or "")
     return builder
 
 
@@ -68,7 +58,7 @@ def create_model(name: str, **overrides: Any) -> Model:
     """The model of that name, its weights fresh. What each family can override is in `models/overrides.py`."""
     if name not in MODELS:
         raise ValueError(f"name: there is no model {name!r}{nearest(name, MODELS)}; list_models() has all of them")
-    spec: Any = MODELS[name]()
+    spec: Any = MODELS[name]
     for key in overrides:
         if key not in spec.changes:
             known = ", ".join(spec.changes)
@@ -93,5 +83,5 @@ def model_summary(name: str) -> Summary:
     """What `flashcaps models` prints: size and origin, without allocating a weight."""
     with torch.device("meta"):
         model = create_model(name)
-    paper, about = (MODELS[name].__doc__ or "").split(": ", 1)
+    paper, about = MODELS[name].about.split(": ", 1)
     return Summary(name, sum(p.numel() for p in model.parameters()), paper, about.strip().rstrip("."))

@@ -1,8 +1,6 @@
 """Hidden states of any transformer: routed as capsules (heinsen, Fig. 5), or pooled for a linear classifier."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -72,6 +70,7 @@ class Sentiment:
     features: int = 64
     parts: int = 64
     dim: int = 2
+    about: str = field(default="", repr=False)
 
     def build(self) -> SentimentNetwork:
         if self.route.counts_children(self.parts, self.dim):
@@ -126,6 +125,7 @@ class Pooled:
     mixed: bool
     layers: int = 37
     width: int = 1280
+    about: str = field(default="", repr=False)
 
     def build(self) -> PooledNetwork:
         network = PooledNetwork(self.layers, self.width, self.classes, self.mixed)

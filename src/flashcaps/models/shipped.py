@@ -3,8 +3,6 @@
     model = flashcaps.load("demo_dynamic")
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "weights"

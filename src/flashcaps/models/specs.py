@@ -1,7 +1,5 @@
 """The parts of a capsule network as numbers. Each spec builds its layer once it knows what lies below."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

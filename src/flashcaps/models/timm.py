@@ -1,13 +1,12 @@
 """Networks of timm as backbones, by name: capsules on top of a pretrained network."""
 
-from __future__ import annotations
-
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from ..routing.checks import import_extra
 
 PREFIX = "timm:"
 
@@ -35,13 +34,9 @@ class LastMap(nn.Module):
         return self.network((images - self.mean) / self.std)[-1]
 
 
-def timm_backbone(name: str, *, channels: int = 3, pretrained: bool = True, timm: Any = None) -> nn.Module:
+def timm_backbone(name: str, *, channels: int = 3, pretrained: bool = True) -> nn.Module:
     """A model of timm without its classifier, for `create_model(..., backbone=)`: images -> its last feature map."""
-    if timm is None:
-        try:
-            timm = importlib.import_module("timm")
-        except ImportError:
-            raise ImportError("timm is not here: pip install 'flashcaps[timm]', or give any nn.Module") from None
+    timm = import_extra("timm", "timm", f"backbone: {PREFIX}{name} (or give any nn.Module)")
     network = timm.create_model(name, pretrained=pretrained, features_only=True, in_chans=channels)
     return LastMap(network, {"timm": name, "pretrained": pretrained}, channels)
 

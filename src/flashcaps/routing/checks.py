@@ -208,14 +208,9 @@ def check_overflow(results: Iterable[Tensor | None], gradients: bool = True, /, 
     if fine and not asked:
         return
     most = torch.finfo(seen[0].dtype).max ** 0.25  # a gradient of a square of a square
-    sizes = {k: _largest(x) for k, x in given.items()}
+    sizes = {k: max(abs(end.item()) for end in x.detach().aminmax()) for k, x in given.items()}  # NaN where one is
     name = max(sizes, key=lambda k: sizes[k], default="")
     if not name or not all(map(math.isfinite, sizes.values())) or (fine and sizes[name] <= most):
         return
     raise TooLarge(f"{name}: expected numbers up to {most:.1e}, whose squares and gradients {seen[0].dtype} can "
                    f"hold, got {sizes[name]:.1e}; scale them down")
-
-
-def _largest(x: Tensor) -> float:
-    low, high = x.detach().aminmax()
-    return torch.maximum(-low, high).item()  # NaN where there is one

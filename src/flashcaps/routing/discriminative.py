@@ -62,6 +62,8 @@ def check_labels(labels: Tensor, batch: int, parents: int) -> None:
     if tuple(labels.shape) not in ((batch,), (batch, parents)):
         wanted = f"{(batch,)} class indices or {(batch, parents)} multi-hot"
         raise ValueError(f"labels: expected {wanted}, got {tuple(labels.shape)}")
+    if labels.is_complex():
+        raise ValueError(f"labels: expected whole numbers as class indices, got {labels.dtype}")
     if labels.ndim == 1 and batch and can_look(labels) and not 0 <= labels.min() <= labels.max() < parents:
         raise ValueError(f"labels: expected classes from 0 to {parents - 1}, "
                          f"got {labels.min().item()} to {labels.max().item()}")

@@ -9,17 +9,16 @@ Images get a capsule network; texts get heinsen's head over the frozen hidden st
 computed batch by batch and not stored: a text of 64 tokens in a transformer of 13 layers of 768 takes 2.5 MB.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.user_images import LISTS, Listing, assign, count_classes, list_text, survey
+from ..models.specs import Route
 from ..models.timm import PREFIX, timm_backbone
 from ..nn.backbones import Image, output_shape
-from ..routing import ROUTING, Sizes
+from ..routing import ROUTING
 from ..routing.checks import check_choice
 from .recipe import Recipe, make_recipe
 
@@ -187,7 +186,8 @@ def own_text_recipe(
     path: str, transformer: str, overrides: Iterable[str] = (), *, routing: str = "heinsen"
 ) -> tuple[Recipe, tuple[str, ...]]:
     """(recipe, a line on every choice) for a table of texts. transformer: a folder, or a name found on this machine."""
-    check_choice("routing", routing, [name for name in ROUTING if _takes_any_number(name)])
+    any_length = [name for name in ROUTING if not Route(name).counts_children(parents=2, dim=2)]  # as texts have
+    check_choice("routing", routing, any_length)
     if not transformer:
         raise ValueError("--transformer: expected a folder or name of a transformer, got none; --text needs one, whose "
                          "hidden states are routed")  # fmt: skip
@@ -249,15 +249,6 @@ def _content(
         "schedule": {"kind": "cosine", "warmup": 0.1},
         "train": {"epochs": epochs, "batch": batch, "precision": "fp32", "log_every": 10},
     }
-
-
-def _takes_any_number(name: str) -> bool:
-    """Whether an algorithm can route any number of children, as texts of different lengths have."""
-    try:
-        ROUTING[name]().learned(Sizes(children=None, parents=2, dim=2))
-    except ValueError:
-        return False
-    return True
 
 
 def _classes(listing: Listing) -> str:

@@ -5,8 +5,6 @@ function of (seed, epoch), and makes a batch as a pure function of its row of th
 any number of processes share what one would take, and a captured step is fed by copying one row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import NamedTuple, cast

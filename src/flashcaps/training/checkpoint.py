@@ -229,9 +229,3 @@ def load_state(folder: Path) -> dict[str, Any]:
 def newest_state(folder: Path) -> str:
     """The name of the state that a resumed run would start from; "" where there is none yet."""
     return next((path.name for path in list_states(folder)), "")
-
-
-def forget_states(folder: Path) -> None:
-    """Deletes the states of a finished run."""
-    for path in list_states(folder):
-        path.unlink()

@@ -1,8 +1,6 @@
 """What `flashcaps checks` prints: versions, devices, extras, which backend of each algorithm runs and why no other, and
 each of them compared with the reference."""
 
-from __future__ import annotations
-
 import os
 import platform
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Loads a recipe's [data] to the device: what the loop trains and evaluates on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

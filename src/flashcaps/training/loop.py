@@ -5,8 +5,6 @@
 What a step does is in step.py, where its images come from in batches.py, what is written in run_folder.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -27,9 +25,9 @@ from .guard import first_bad, raise_non_finite
 from .loader import Sources, open_sources
 from .memory import batch_that_fits
 from .plots import draw_curve, draw_reconstructions
-from .probe import has_routing_logits, probe_due, probe_logits
 from .recipe import Recipe
 from .results import run_result
+from .routing_measure import has_routing_logits, probe_due, probe_logits
 from .run_folder import RunFolder, read_metrics, run_name
 from .step import TrainStep, make_step
 

@@ -5,8 +5,6 @@ tensors there, filled before each replay. Like torch's fused optimisers, RAdam a
 a step changes nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -67,7 +65,23 @@ def moments(state: dict[Any, Any], params: list[Tensor]) -> tuple[list[Tensor], 
     return m, v, t
 
 
-class RAdam(torch.optim.Optimizer):
+class GuardedOptimizer(torch.optim.Optimizer):
+    """Parameters that have gradients are updated group by group; where `found_inf` is 1, an update changes nothing."""
+
+    found_inf: Tensor | None = None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            params: list[Tensor] = [p for p in group["params"] if p.grad is not None]
+            if params:
+                self._update(group, params)
+
+    def _update(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        raise NotImplementedError
+
+
+class RAdam(GuardedOptimizer):
     """Rectified Adam (Liu et al. 2019) with lr and the first beta as tensors, so that both can be scheduled.
 
     m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2;  p -= lr m / (1 - b1^t) * r_t sqrt(1 - b2^t) / (sqrt(v) + eps)
@@ -84,15 +98,6 @@ class RAdam(torch.optim.Optimizer):
     ) -> None:
         defaults = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
-
-    found_inf: Tensor | None = None
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            params: list[Tensor] = [p for p in group["params"] if p.grad is not None]
-            if params:
-                self._update(group, params)
 
     def _update(self, group: dict[str, Any], params: list[Tensor]) -> None:
         grads = [p.grad for p in params if p.grad is not None]
@@ -155,7 +160,7 @@ def outputs_first(x: Tensor, like: Tensor, transforms: bool) -> Tensor:
     return x.permute(0, 2, 3, 1) if channels_last else x
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(GuardedOptimizer):
     """Muon (Jordan et al. 2024): steps along the orthogonalised momentum of each matrix; lr may be a tensor.
 
     m = mu m + (1 - mu) g,   x = (1 - mu) g + mu m,   p = (1 - lr decay) p - lr 0.2 sqrt(max(rows, columns)) U V^T
@@ -183,14 +188,8 @@ class Muon(torch.optim.Optimizer):
         groups = [{"params": found, "kind": kind} for kind, found in kinds.items() if found]
         super().__init__(groups, {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "decay": weight_decay})
 
-    found_inf: Tensor | None = None
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                (self._vectors if group["kind"] == "vectors" else self._matrices)(group, params)
+    def _update(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        (self._vectors if group["kind"] == "vectors" else self._matrices)(group, params)
 
     def _matrices(self, group: dict[str, Any], params: list[Tensor]) -> None:
         lr = torch.as_tensor(group["lr"], dtype=torch.float32, device=params[0].device)

@@ -1,7 +1,5 @@
 """Pictures of a run: its learning curve, also as a table, and inputs beside their reconstructions."""
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path
@@ -14,16 +12,13 @@ from .evaluate import evaluating
 COLUMNS = ("kind", "step", "epoch", "seconds", "loss", "error", "lr", "images_s", "split")
 
 
-def _pyplot() -> Any:
-    """matplotlib without a screen, or None where it is not installed."""
+def _figure(width: float, height: float) -> Any:
+    """An empty figure, or None without matplotlib. Not pyplot's: it needs no screen, and nobody has to close it."""
     try:
-        import matplotlib
+        from matplotlib.figure import Figure
     except ImportError:
         return None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
@@ -34,12 +29,12 @@ def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(m for m in metrics if m["kind"] in ("train", "evaluation", "test"))
     write_atomic(folder / "curve.csv", text.getvalue())
-    plt = _pyplot()
-    if plt is None:
+    figure = _figure(9, 3.4)
+    if figure is None:
         return "no curve.png: pip install 'flashcaps[plots]' for pictures"
     trained = [m for m in metrics if m["kind"] == "train"]
     held = [m for m in metrics if m["kind"] == "evaluation"]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
     left.semilogy([m["step"] for m in trained], [max(m["loss"], 1e-12) for m in trained], color="tab:blue")
     left.set(xlabel="step", ylabel="training loss")
     right.plot([m["step"] for m in trained], [m["error"] for m in trained], color="tab:blue", label="training")
@@ -52,14 +47,12 @@ def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
     right.set(xlabel="step", ylabel="error, %", yscale="symlog", ylim=(0, 100))
     right.legend(frameon=False)
     figure.savefig(folder / "curve.png", dpi=120)
-    plt.close(figure)
     return ""
 
 
 def draw_reconstructions(folder: Path, model: Any, held: Held, count: int = 12) -> None:
     """reconstructions.png: test images above what the decoder draws from the predicted class capsule."""
-    plt = _pyplot()
-    if getattr(model, "decoder", None) is None or plt is None:
+    if getattr(model, "decoder", None) is None:
         return
     batch = held.some(count)
     with evaluating(model):
@@ -68,7 +61,10 @@ def draw_reconstructions(folder: Path, model: Any, held: Held, count: int = 12) 
             rows.append(model.reconstruct(output.routed))
         else:
             rows += list(model.reconstruct(output.routed, output.scores.topk(2, 1).indices).unbind(1))
-    figure, axes = plt.subplots(len(rows), count, figsize=(count, len(rows) + 0.2), layout="constrained", squeeze=False)
+    figure = _figure(count, len(rows) + 0.2)
+    if figure is None:
+        return
+    axes = figure.subplots(len(rows), count, squeeze=False)
     for row, images in zip(axes, rows, strict=True):
         for ax, image in zip(row, images.float().cpu(), strict=False):
             picture = image.permute(1, 2, 0) if len(image) == 3 else image[0]
@@ -76,4 +72,3 @@ def draw_reconstructions(folder: Path, model: Any, held: Held, count: int = 12) 
     for ax in axes.flat:
         ax.axis("off")
     figure.savefig(folder / "reconstructions.png", dpi=120)
-    plt.close(figure)

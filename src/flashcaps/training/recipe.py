@@ -11,8 +11,6 @@ Sections merge key by key, and what a key holds is replaced, a list or an inline
 it is inherited as a whole, or replaced as a whole where the recipe has its own.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -361,7 +359,7 @@ def _find(key: str, tree: dict[str, Any]) -> tuple[str, str]:
         return section, leaf
     homes = [s for s in SECTIONS if key in _fields(s) or key in tree.get(s, {}).get(_OPEN.get(s, ""), {})]
     model = tree["model"].get("name", "")
-    if not homes and model in MODELS and key in MODELS[model]().changes:
+    if not homes and model in MODELS and key in MODELS[model].changes:
         homes = ["model"]
     if len(homes) == 1:
         return homes[0], key

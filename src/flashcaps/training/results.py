@@ -1,7 +1,5 @@
 """What a run measured: its result.json, and the results that are kept in a folder of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,21 +1,26 @@
-"""Whether routing routes: how far couplings leave uniform, and how often the answer changes between iterations."""
+"""Whether routing routes: how far couplings leave uniform, how often the answer changes between iterations, and how
+much each iteration of dynamic routing still changes its logits.
 
-from __future__ import annotations
+A run logs the last at a few early steps and ever fewer later ones; the figure `routing_logits` is drawn from these
+lines.
+"""
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from ..nn.capsules import DenseCapsules
 from ..nn.stack import CapsuleStack
-from ..nn.trace import children, decisions, keeps_couplings, trace_layers
+from ..nn.trace import LayerTrace, children, decisions, iterated, keeps_couplings, trace_layers
 from ..routing import Routed
-from .batches import Held
-from .evaluate import answers, forward, is_right
+from .batches import Batch, Held
+from .evaluate import answers, evaluating, forward, is_right
 
 IMAGES = 50  # at once: couplings of every layer and iteration are held for as many
+PROBED_ITERATIONS, PROBED_IMAGES = 6, 16
 
 
 @dataclass(frozen=True)
@@ -50,21 +55,17 @@ class RoutingMeasure:
     fixed: bool = False
 
 
-@torch.no_grad()
 def measure_routing(model: Any, held: Held, *, batch: int = IMAGES, threshold: float = 0.5) -> RoutingMeasure:
     """All of `held` as it is, in evaluation mode. threshold: of scores, where the answer is every class above it."""
-    stack = getattr(model, "capsules", None)
-    if not isinstance(stack, CapsuleStack):
+    if not isinstance(getattr(model, "capsules", None), CapsuleStack):
         raise ValueError("model: expected a capsule network, whose routing can be measured, got one without capsules")
     if len(held) == 0:
         raise ValueError("held: expected at least one example to measure on, got none")
     totals: list[Tensor] = []  # of each layer, (T, 3)
     wrong, counts = torch.zeros((), dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for b in held.batches(batch):
-            traces = trace_layers(stack, *children(stack, partial(forward, model, b)))
+            traces = traced(model, b)
             sums = [torch.stack([weighted(*decisions(x, step.coupling)) for step in x.steps]) for x in traces]
             totals = [x + y for x, y in zip(totals, sums, strict=True)] if totals else sums
             steps = [model.head(Routed(step.pose, step.activation)) for step in traces[-1].steps]
@@ -73,8 +74,6 @@ def measure_routing(model: Any, held: Held, *, batch: int = IMAGES, threshold: f
             other = (given != given[0]).any(2).any(0)  # (B,)
             wrong = wrong + (~right).sum(1).cpu()
             counts += torch.stack([other, ~right[0] & right[-1], right[0] & ~right[-1]]).sum(1).cpu()
-    finally:
-        model.train(training)
     layers = []
     for x, total in zip(traces, totals, strict=True):
         largest, entropy = (total[:, :2] / total[:, 2:]).T.tolist()
@@ -88,3 +87,35 @@ def weighted(largest: Tensor, entropy: Tensor, presence: Tensor) -> Tensor:
     """Sums over children of their largest share times presence, entropy times presence, and presence, (3,)."""
     weight = presence.double()
     return torch.stack([(largest * weight).sum(), (entropy * weight).sum(), weight.sum()]).cpu()
+
+
+def traced(model: Any, batch: Batch) -> list[LayerTrace]:
+    """Every capsule layer of a model on a batch, from the lowest."""
+    return trace_layers(model.capsules, *children(model.capsules, partial(forward, model, batch)))
+
+
+def probe_due(step: int) -> bool:
+    """At steps 1, 2, 5, 10, 20, 50, ...: most changes early."""
+    return step > 0 and str(step).rstrip("0") in ("1", "2", "5")
+
+
+def has_routing_logits(model: Any) -> bool:
+    """Whether the class layer is a dense one of dynamic routing, whose logits add up."""
+    layers = getattr(getattr(model, "capsules", None), "layers", None)
+    return layers is not None and layers[-1].name == "dynamic" and isinstance(layers[-1], DenseCapsules)
+
+
+def probe_logits(model: Any, batch: Batch, iterations: int = PROBED_ITERATIONS) -> list[float]:
+    """`logit_change` on the first images of a batch. Weights, statistics and random numbers do not change."""
+    first = batch._replace(**{name: x[:PROBED_IMAGES] for name, x in batch._asdict().items() if x is not None})
+    with evaluating(model):
+        return [float(f"{x:.6g}") for x in logit_change(model, first, iterations).tolist()]
+
+
+def logit_change(model: Any, batch: Batch, iterations: int) -> Tensor:
+    """mean |b_ij after - b_ij before| = mean |u_j|i . v_j| of the class layer, for every iteration, (iterations,)."""
+    with iterated(model.capsules, iterations):
+        top = traced(model, batch)[-1]
+    votes = cast(DenseCapsules, top.layer).votes(top.u)  # (B, I, J, D)
+    changes = [torch.einsum("bijd,bjd->bij", votes, step.pose.to(votes.dtype)).abs().mean() for step in top.steps]
+    return torch.stack(changes).cpu()

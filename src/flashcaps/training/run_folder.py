@@ -3,8 +3,6 @@
 A process that trains in it holds run.lock: a second one is refused with an error that names the lock.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -18,7 +16,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
-from .checkpoint import forget_states, load_state, newest_state, room_for, save_state, save_weights, write_atomic
+from .checkpoint import list_states, load_state, newest_state, room_for, save_state, save_weights, write_atomic
 from .guard import REPORT, first_bad
 from .recipe import SECTIONS, Recipe
 from .step import TrainStep
@@ -180,4 +178,5 @@ class RunFolder:
 
     def finish(self, result: dict[str, Any]) -> None:
         write_atomic(self.path / "result.json", json.dumps(result, indent=2) + "\n")
-        forget_states(self.path)
+        for state in list_states(self.path):
+            state.unlink()

@@ -4,8 +4,6 @@ The transformer runs for every batch (`Phrases`), or once for all texts (`KeptPh
 device without their padding, and a captured training step gathers its batch from them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """BatchNorm, residual and ReLU as one step, in Triton's interpreter where there is no GPU, against torch in float64."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

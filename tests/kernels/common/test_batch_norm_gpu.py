@@ -1,7 +1,5 @@
 """BatchNorm, residual and ReLU as one step, compiled for a GPU, at the sizes of real networks, against torch."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Steps on a CPU: their blocks, their memory, and gradients written out by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -11,18 +9,17 @@ from torch import Tensor
 from flashcaps import DenseCapsules
 from flashcaps.kernels import votes as blocks
 from flashcaps.kernels.attend.cpu import AttendStep, Options
-from flashcaps.kernels.common.cpu import Gradients, Workspace, children_blocks, fits, sources_of
+from flashcaps.kernels.common.cpu import Workspace, children_blocks, fits, sources_of
 from flashcaps.kernels.fit.cpu import FitStep, Inputs
 from flashcaps.kernels.fit.matrix import Fit
-from flashcaps.kernels.votes import Votes, covered
-from flashcaps.routing.math import OverPositions, masked, over_parents, weighted_moments
+from flashcaps.kernels.votes import Votes
+from flashcaps.routing.math import masked, over_parents, weighted_moments
 
 from ...conftest import assert_near
 from ...layer_cases import make_votes
 from ..twins import TINY
 
 DOUBLE = {"dtype": torch.float64}
-GROUPS = [(7, 1), (1, 7), (3, 5), (1, 1)]
 MASK = torch.tensor([[True, False, True], [True, True, True], [False, True, True]])
 
 
@@ -40,50 +37,11 @@ def budget(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(blocks, "BUDGET", request.param)
 
 
-@pytest.mark.parametrize(("g", "r"), GROUPS)
-@pytest.mark.usefixtures("budget")
-def test_blocks_hold_every_vote_once(g: int, r: int) -> None:
-    votes = draw(g, r, b=5)
-    expected = votes.explicit()  # (B, I, J, D)
-    chunks = []
-    for source in sources_of(votes, over_parents):
-        cut = children_blocks(source, over_parents)
-        space = Workspace(source, cut)
-        assert [k for block in cut for k in range(block.children.start, block.children.stop)] == list(range(g * r))
-        chunks.append(torch.cat([space.votes(block).clone() for block in cut]))
-    assert_near(torch.cat(chunks, 1).permute(1, 0, 3, 2), expected)
-
-
-def test_a_kernel_of_children_and_the_rows_of_an_image_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "BUDGET", TINY)
-    softmax = OverPositions(covered(3, 3, 2, 1), 9)  # 4 places, 4 children at each
-    sources = sources_of(draw(20, 1, b=12), softmax)
-    assert [source.batch for source in sources] == [4, 4, 4]
-    sizes = {block.children.stop - block.children.start for block in children_blocks(sources[0], softmax)}
-    assert sizes == {4}
-
-
 def test_a_workspace_gives_the_same_memory_again() -> None:
     (source,) = sources_of(draw(4, 1), over_parents)
     space = Workspace(source, children_blocks(source, over_parents))
     assert space("a", 2).data_ptr() == space("a", 1).data_ptr()
     assert space("a", 2).data_ptr() != space("b", 2).data_ptr()
-
-
-@pytest.mark.parametrize(("g", "r"), GROUPS)
-@pytest.mark.usefixtures("budget")
-def test_gradients_of_poses_and_weights(g: int, r: int) -> None:
-    votes = draw(g, r)
-    (source, *_) = sources_of(votes, over_parents)
-    u, weight = (x.detach().requires_grad_() for x in source)
-    v = torch.einsum("grbcd,gdhj->grbchj", u, weight).flatten(3, 4).flatten(0, 1)
-    gv = torch.randn_like(v)
-    expected = torch.autograd.grad(v, [u, weight], gv)
-    gradients = Gradients(source, (True, True))
-    for block in children_blocks(source, over_parents):
-        gradients.add(block, gv[block.children].contiguous())
-    assert_near(gradients.poses(), expected[0])
-    assert_near(gradients.weight, expected[1])
 
 
 @pytest.mark.parametrize(

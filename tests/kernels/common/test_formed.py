@@ -1,7 +1,5 @@
 """Votes formed a block of children at a time, and gradients from those of votes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -27,13 +25,6 @@ def test_blocks_of_several_children_stay_below_the_layers_own_size(monkeypatch: 
         found = [block.poses.shape[0] for block in blocks(u, weight)]
         assert found[0] == at_once
         assert sum(found) == children
-
-
-@pytest.mark.parametrize(
-    ("rows", "d", "parts"), [(25088, 4, 64), (25088, 64, 16), (6272, 64, 4), (1001, 1, 1), (64, 4, 1)]
-)
-def test_long_sums_are_split(rows: int, d: int, parts: int) -> None:
-    assert split(rows, d) == parts
 
 
 def test_split_sums_of_weight_gradients() -> None:

@@ -1,7 +1,5 @@
 """The margin loss in one kernel, in Triton's interpreter where there is no GPU, against its formula."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """LayerNorm and squash over short rows, in Triton's interpreter where there is no GPU, against torch in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

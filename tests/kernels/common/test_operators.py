@@ -1,7 +1,5 @@
 """An operator whose gradient is an operator: absent tensors, stacked gradients, and outputs that are kept."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Patches in one kernel, in Triton's interpreter where there is no GPU, against unfolded views."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What surrounds the routing kernels, compiled for a GPU, at the sizes of real networks, against torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The first convolution as a matrix product, in Triton's interpreter where there is no GPU, against torch's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

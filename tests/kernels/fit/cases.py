@@ -1,7 +1,5 @@
 """Sizes of fits, and the Triton form beside its definition in float64."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

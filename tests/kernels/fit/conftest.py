@@ -1,7 +1,5 @@
 """Memory that the kernels of a fit do not write is NaN."""
 
-from __future__ import annotations
-
 import pytest
 
 from ..poison import poison_memory

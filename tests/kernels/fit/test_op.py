@@ -1,7 +1,5 @@
 """The operators of a routing keep what they promise to torch.compile and to autograd."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

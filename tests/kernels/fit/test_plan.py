@@ -1,28 +1,22 @@
 """How work is cut: every pair is in a walk, and memory stays within what a layer's own tensors take."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashcaps.kernels.fit import plan
 from flashcaps.kernels.fit.plan import (
     LANES,
     LEAST,
     Inputs,
     Options,
-    by_group,
-    in_parts,
     is_stored,
     is_wide,
     rows_at_once,
     walk_batch,
-    wide_parts,
 )
 
-from .cases import EPS, MADE, WIDE, Case, names, operator_inputs
+from .cases import EPS
 
 
 @given(st.integers(1, 400), st.integers(1, 4000), st.integers(1, 70), st.integers(8, 32), st.integers(0, 9))
@@ -75,19 +69,3 @@ def test_one_example_is_the_least_and_a_megabyte_is_little() -> None:
     assert rows_at_once(*meta(64, 288, 1, 6, 32, (9, 9, 3, 2))) % 16 == 0
     x, o = meta(5000, 3, 1, 6, 2)
     assert rows_at_once(x, o) >= min(LEAST // (3 * 2 * 36), 5000)
-
-
-@pytest.mark.parametrize("case", [WIDE[0], WIDE[5]], ids=names)
-def test_parts_are_all_of_the_rows(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    tensors = operator_inputs(case)
-    x, o = Inputs(*tensors[:9]), Options(*tensors[9:])
-    monkeypatch.setattr(plan, "rows_at_once", lambda *_: 4 if o.grid else 2)
-    assert in_parts(x, o)
-    parts = list(wide_parts(x, o, by_group(x.weight)))
-    assert torch.equal(torch.cat([part.u for _, part, _ in parts]), x.u)
-    assert [source.sizes[0] for _, _, source in parts] == [rows.stop - rows.start for rows, _, _ in parts]
-
-
-def test_votes_made_in_registers_are_in_no_parts() -> None:
-    tensors = operator_inputs(MADE[1])
-    assert not in_parts(Inputs(*tensors[:9]), Options(*tensors[9:]))

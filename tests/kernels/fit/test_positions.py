@@ -1,7 +1,5 @@
 """Shares of a child among the places that see it, against a softmax over positions in float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The Triton form of the fit against its definition in float64, in Triton's interpreter where there is no GPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

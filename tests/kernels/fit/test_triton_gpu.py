@@ -1,7 +1,5 @@
 """The Triton form of the fit compiled for a GPU, at the sizes of real layers, against float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,13 +1,11 @@
 """Wide poses in the Triton form of the fit: tiles of stored votes, a few examples at a time, against float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 import torch
 
-from flashcaps import ConvCapsules, DenseCapsules
+from flashcaps import ConvCapsules
 from flashcaps.kernels.fit import plan
 from flashcaps.kernels.fit.plan import Inputs, Options, Walk, is_wide, rows_at_once
 
@@ -17,11 +15,7 @@ from .cases import WIDE, Case, assert_twin, names, operator_inputs
 
 def in_parts(monkeypatch: pytest.MonkeyPatch, examples: int) -> None:
     """So many at a time, however much room there is."""
-
-    def rows(x: Inputs, o: Options) -> int:
-        return examples * (4 if o.grid else 1)
-
-    monkeypatch.setattr(plan, "rows_at_once", rows)
+    monkeypatch.setattr(plan, "rows_at_once", lambda x, o: examples * (4 if o.grid else 1))
 
 
 @pytest.mark.parametrize("case", WIDE, ids=names)
@@ -51,28 +45,13 @@ def test_more_parents_than_a_tile_has_and_children_in_chunks(monkeypatch: pytest
     assert_twin(case, torch.float32)
 
 
-@pytest.mark.parametrize("routing", ["em", "heinsen"])
-def test_dense_layers(routing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_parts(monkeypatch, 2)
-    sizes: dict[str, Any] = dict(in_capsules=3, in_dim=36, out_capsules=2, out_dim=36, pose="matrix", eps=0.05)
-    if routing == "em":
-        sizes["inverse_temperature"] = 0.3
-    assert_same_as_reference(DenseCapsules, (3, 3, 36), dict(routing=routing, iterations=3, **sizes))
-
-
 @pytest.mark.parametrize("over", ["types", "positions"])
 def test_convolutional_layers(over: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Poses this wide are gathered into patches; places of one example share a softmax, and stay together."""
     in_parts(monkeypatch, 1)
     sizes: dict[str, Any] = dict(in_types=1, in_dim=(1, 12), out_types=2, out_dim=(1, 24), kernel=2, stride=1)
-    options = dict(routing="em", iterations=2, inverse_temperature=0.3, eps=0.05, over=over)
-    assert_same_as_reference(ConvCapsules, (2, 1, 3, 3, 12), sizes | options)
-
-
-def assert_same_as_reference(kind: type, shape: tuple[int, ...], arguments: dict[str, Any]) -> None:
-    torch.manual_seed(1)
-    layer = kind(backend="triton", **arguments)
-    exact = kind(backend="reference", **arguments).double()
-    exact.load_state_dict(layer.state_dict())
-    u, activation = torch.randn(shape), torch.rand(shape[:-1])
-    assert_same(run_layer(layer, u, activation), run_layer(exact, u.double(), activation.double()), torch.float32)
+    options: dict[str, Any] = dict(iterations=2, inverse_temperature=0.3, eps=0.05, over=over)
+    layer, exact = (ConvCapsules("em", backend=backend, **sizes, **options) for backend in ("triton", "reference"))
+    exact.double().load_state_dict(layer.state_dict())
+    u, a = torch.randn(2, 1, 3, 3, 12), torch.rand(2, 1, 3, 3)
+    assert_same(run_layer(layer, u, a), run_layer(exact, u.double(), a.double()), torch.float32)
