@@ -7,6 +7,7 @@ by onnxruntime alone), an algorithm of another package, a torch Dataset, and che
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -122,15 +123,13 @@ def check_algorithm() -> None:
 def check_dataset() -> None:
     import torch
 
-    from flashcaps.training.loop import RunOptions, train
-    from flashcaps.training.recipe import read_recipe
-
-    images, labels = torch.rand(60, 3, 20, 20), torch.arange(60) % 3
+    loop, recipes = (importlib.import_module(f"flashcaps.training.{name}") for name in ("loop", "recipe"))
+    images, labels = torch.rand(240, 3, 20, 20), torch.arange(240) % 3
     parts = {name: torch.utils.data.TensorDataset(images[k::2], labels[k::2]) for k, name in enumerate(PARTS)}
-    recipe: Any = read_recipe("tiny", ["steps=3", "data.validation=0"])
-    outcome = train(recipe, RunOptions("cpu", "dataset"), data=parts)
-    if outcome.test.examples != 30:
-        raise SystemExit(f"train(data=): expected 30 examples tested, got {outcome.test.examples}")
+    recipe = recipes.read_recipe("tiny", ["steps=3", "data.validation=0"])
+    outcome = loop.train(recipe, loop.RunOptions("cpu", "dataset"), data=parts)
+    if outcome.test.examples != 120:
+        raise SystemExit(f"train(data=): expected 120 examples tested, got {outcome.test.examples}")
 
 
 def check_conversions() -> None:
@@ -160,12 +159,11 @@ def write_checkpoints(folder: Path) -> None:
     """A synthetic checkpoint of each repository, as the tests of `flashcaps convert` describe their layouts."""
     import torch
 
-    from tests.deploy import test_convert
-
+    tests = importlib.import_module("tests.deploy.test_convert")
     folder.mkdir()
-    for name, (address, shapes, _, size, overrides) in test_convert.CASES.items():
+    for name, (address, shapes, _, size, overrides) in tests.CASES.items():
         file = folder / f"{name.replace(' ', '_')}.pt"
-        torch.save(test_convert.drawn(shapes), file)
+        torch.save(tests.drawn(shapes), file)
         told: dict[str, Any] = {"address": address, "input": size[1:]}
         told["overrides"] = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
         file.with_suffix(".json").write_text(json.dumps(told))

@@ -64,9 +64,9 @@ def list_folder(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
     empty: set[str] = set()
     for folder, part in parts:
         for of_class in sorted(d for d in folder.iterdir() if d.is_dir() and not d.name.startswith(".")):
-            inside = pictures_in(of_class)
-            found += [(f, of_class.name, part) for f in inside]
-            empty |= set() if inside else {of_class.name}
+            pictures = pictures_in(of_class)
+            found += [(f, of_class.name, part) for f in pictures]
+            empty |= set() if pictures else {of_class.name}
     if not found:
         inside, why = base, ""
         if parts[0][1]:
