@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -49,6 +50,10 @@ def test_onnx_agrees_with_pytorch(routing: str, onnx_file: Callable[[str], Repor
     assert report.difference <= 1e-4
     assert report.size == report.path.stat().st_size
     run = open_exported(report.path)
+    session = importlib.import_module("onnxruntime").InferenceSession(report.path)  # which knows no flashcaps
+    told = {key: json.loads(text) for key, text in session.get_modelmeta().custom_metadata_map.items()}
+    assert told["class_names"] == ["0", "1", "2", "3"]
+    assert (told["image"], told["scale"], told["answer"]) == ([1, 16, 16], 1 / 255, "top1")
     for batch in (1, 7):
         with torch.no_grad():
             scores, pose = outputs(model(images(batch)))

@@ -20,7 +20,14 @@ from ..training import loop as training
 from ..training.callbacks import CALLBACKS, Callback, Started
 from ..training.checkpoint import load, write_atomic
 from ..training.distributed import find_device
-from ..training.evaluate import Evaluation, confusion_text, evaluate_as, open_ensemble, score_threshold
+from ..training.evaluate import (
+    Evaluation,
+    confusion_text,
+    evaluate_as,
+    labels_text,
+    open_ensemble,
+    score_threshold,
+)
 from ..training.loader import open_sources
 from ..training.recipe import Recipe, make_recipe, read_recipe
 from ..training.results import duration, ensemble_result, hardware, make_result
@@ -91,6 +98,7 @@ def train(
     dev: Annotated[bool, typer.Option("--dev", help="a few steps on a few hundred examples, as a trial")] = False,
     callback: CallbackNames = None,
     imports: Imports = None,
+    show: Annotated[bool, typer.Option("--print", help="print the recipe with its overrides, and stop")] = False,
 ) -> None:
     """Train a recipe and test it; writes weights, curve and pictures to a folder.
 
@@ -98,6 +106,7 @@ def train(
     flashcaps train tiny
     flashcaps train capsnet_mnist epochs=10 model.iterations=1 --seed 1
     flashcaps train capsnet_mnist --resume
+    flashcaps train capsnet_mnist epochs=10 --print
     flashcaps train --images pets/ epochs=20
     flashcaps train --images pets/ --from attention_resnet_cifar10
     flashcaps train --text reviews.csv --transformer DIR
@@ -116,6 +125,9 @@ def train(
     fields = own or read_recipe(words[0], words[1:])
     if seed is not None:
         fields = with_seed(fields, seed)
+    if show:
+        typer.echo(fields.to_toml(), nl=False)
+        return
     for name in callback or ():
         check_choice("--callback", name, CALLBACKS)
     flags = tuple(word for flag, given in (("--callback", callback), ("--import", imports)) for value in given or ()
@@ -156,8 +168,9 @@ def report(recipe: Recipe, outcome: training.Outcome) -> None:
         if text:
             table.add_row(key, text)
     console.print(table)
-    for line in ("", f"next:  flashcaps evaluate {folder}", "       flashcaps recipes",
-                 f"       python -c \"import flashcaps; print(flashcaps.load('{folder}'))\""):
+    code = f"import flashcaps; print(flashcaps.load({json.dumps(str(folder))}))"
+    for line in ("", f"next:  {shlex.join(['flashcaps', 'evaluate', str(folder)])}", "       flashcaps recipes",
+                 f"       {shlex.join(['python', '-c', code])}"):
         console.print(line, markup=False, soft_wrap=True)
 
 
@@ -165,8 +178,10 @@ def describe(evaluation: Evaluation) -> str:
     low, high = evaluation.interval
     text = f"error {evaluation.error:.2f} % (95 % interval {low:.2f} to {high:.2f}), "
     text += f"{evaluation.wrong:,} of {evaluation.examples:,}"
-    if evaluation.digits:
-        text = f"all digits right {evaluation.accuracy:.2f} %, digit by digit {evaluation.digit_accuracy:.2f} %; {text}"
+    if evaluation.labels:
+        every = evaluation.every_label
+        text = (f"exact match {evaluation.accuracy:.2f} %, precision {every.precision:.2f} %, recall "
+                f"{every.recall:.2f} %, F1 {every.f1:.2f} %; {text}")
     return text
 
 
@@ -186,7 +201,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     imports: Imports = None,
 ) -> None:
-    """Error with its 95 % interval and a confusion table; for several digits, both right and digit by digit.
+    """Error with its 95 % interval and a confusion table; for several labels an image, each one's F1.
 
     \b
     flashcaps evaluate runs/tiny-0
@@ -211,6 +226,8 @@ def evaluate(
         typer.echo(json.dumps(evaluation.to_dict()))
         return
     console.print(describe(evaluation), markup=False, soft_wrap=True)
+    if evaluation.labels:
+        console.print(labels_text(evaluation, names), markup=False, soft_wrap=True)
     if evaluation.confusion:
         console.print(confusion_text(evaluation, names), markup=False, soft_wrap=True)
     if evaluation.routing is not None:

@@ -63,14 +63,20 @@ def list_folder(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
     if not any(part == "train" for _, part in parts):
         parts = [(base, "")]
     found: list[tuple[Path, str, str]] = []
+    empty: set[str] = set()
     for folder, part in parts:
         for of_class in sorted(d for d in folder.iterdir() if d.is_dir() and not d.name.startswith(".")):
-            found += [(f, of_class.name, part) for f in pictures_in(of_class)]
+            pictures = pictures_in(of_class)
+            found += [(f, of_class.name, part) for f in pictures]
+            empty |= set() if pictures else {of_class.name}
     if not found:
         inside, why = base, ""
         if parts[0][1]:
             inside, why = parts[0][0], f" ({parts[0][0].name} is taken for a split; rename it if it is a class)"
         raise ValueError(f"{base}: no pictures in folders; expected one folder per class, as {inside}/cat/1.png{why}")
+    if missing := sorted(empty - {c for _, c, _ in found} - set(class_names)):
+        warnings.warn(f"{base}: no pictures in {', '.join(missing)}, which is left out of the classes; remove it, or "
+                      f"add files that end in {', '.join(SUFFIXES)}", stacklevel=4)  # fmt: skip
     names = _names([c for _, c, part in found if part in ("", "train")], class_names, str(base))
     labels = _indices(names, [c for _, c, _ in found], [str(f) for f, _, _ in found])
     return Listing([f for f, _, _ in found], labels, [part for _, _, part in found], names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,10 @@ from ..routing.checks import (
     check_dtype,
     check_floating,
     check_overflow,
+    check_probability,
     check_shape,
     check_sizes,
+    explained,
     is_transformed,
     nearest,
 )
@@ -44,6 +46,13 @@ class FiniteModule(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
+def reset_parts(module: nn.Module) -> None:
+    """Calls `reset_parameters` of every module inside, as PyTorch's own layers have it."""
+    for part in module.modules():
+        if part is not module and hasattr(part, "reset_parameters"):
+            cast(Any, part).reset_parameters()
+
+
 class PrimaryCapsules(FiniteModule):
     """A convolution whose output at one place is `types` capsules of `dim` numbers.
 
@@ -61,6 +70,7 @@ class PrimaryCapsules(FiniteModule):
     (B, channels, H, W) -> pose (B, types, H', W', dim), activation (B, types, H', W') or None.
     """
 
+    @explained
     def __init__(
         self,
         in_channels: int,
@@ -94,12 +104,21 @@ class PrimaryCapsules(FiniteModule):
         self.pose = convolution(types * dim)
         self.activation = convolution(types) if form in ("sigmoid", "score") else None
         self.norm = nn.LayerNorm(dim) if form == "norm" else None
-        if form == "squash" and shares:
-            for name, p in self.pose.named_parameters():
-                if p.ndim == 4:
-                    nn.init.trunc_normal_(p, std=0.1, a=-0.2, b=0.2)
-                elif name.endswith("bias"):  # of the convolution, or of the batch normalisation before it
-                    nn.init.zeros_(p)
+        self._init_squash()
+
+    def reset_parameters(self) -> None:
+        """Draws all weights afresh."""
+        reset_parts(self)
+        self._init_squash()
+
+    def _init_squash(self) -> None:
+        if self.form != "squash" or not self.shares:
+            return
+        for name, p in self.pose.named_parameters():
+            if p.ndim == 4:
+                nn.init.trunc_normal_(p, std=0.1, a=-0.2, b=0.2)
+            elif name.endswith("bias"):  # of the convolution, or of the batch normalisation before it
+                nn.init.zeros_(p)
 
     def forward(self, features: Tensor) -> Routed:
         check_floating("features", features)
@@ -117,6 +136,9 @@ class PrimaryCapsules(FiniteModule):
         if not self.training:  # see `CapsuleLayer`
             check_overflow(routed[:2], False, features=features, weight=weight)
         return routed
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def _capsules(self, features: Tensor) -> Routed:
         x = self.pose(features)
@@ -178,29 +200,41 @@ class CapsuleLayer(FiniteModule):
         g, j = groups or 1, parents or 1
         sizes = Sizes(groups, j, self.out_dim)
         self.weight = nn.Parameter(torch.empty(j, d, g, h))
-        with torch.no_grad():
-            self.routing.init_weights(self.weight, sizes)
         self._specs = self.routing.learned(sizes)
         self.memory = self.routing.memory()
         self.output_norm = self.routing.output_norm(sizes)
         self.single = dataclasses.replace(self.routing, iterations=1) if self.routing.stepwise else None
         biased = self.routing.vote_bias if vote_bias is None else vote_bias
-        self.bias = nn.Parameter(torch.zeros(j, rows, g, h)) if biased else None
+        self.bias = nn.Parameter(torch.empty(j, rows, g, h)) if biased else None
         self.learned = nn.ParameterDict()
         for name, spec in self._specs.items():
-            value = torch.randn(spec.shape) if spec.random else torch.full(spec.shape, spec.start)
             if spec.state:
-                self.register_buffer(name, value)
+                self.register_buffer(name, torch.empty(spec.shape))
             else:
-                self.learned[name] = nn.Parameter(value)
+                self.learned[name] = nn.Parameter(torch.empty(spec.shape))
+        self.reset_parameters()
         self.hidden = False  # whether another layer above has the objective; a stack says so
         self._compared = False  # whether activations given by hand were compared with lengths
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Transforms, learned tensors and coefficients as they begin."""
+        self.routing.init_weights(self.weight, Sizes(self.groups, self.parents or 1, self.out_dim))
+        if self.bias is not None:
+            self.bias.zero_()
+        for name, spec in self._specs.items():
+            value = self.get_buffer(name) if spec.state else self.learned[name]
+            value.copy_(torch.randn(spec.shape) if spec.random else torch.full(spec.shape, spec.start))
+        reset_parts(self)
 
     def forward(
         self, u: Tensor | Routed, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
     ) -> Routed:
         u, activation, transform, grid = self._children(u, activation)
         return place(self._route(self.routing, u, activation, transform, coupling=coupling, record=record), grid)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def step(
         self,
@@ -342,7 +376,9 @@ class CapsuleLayer(FiniteModule):
                 raise ValueError(
                     f"activation: expected {tuple(u.shape[:-1])}, one per capsule, got {tuple(activation.shape)}"
                 )
-            if self.routing.input_activation is None:
+            if self.routing.input_activation == "probability":
+                check_probability("activation", activation)
+            elif self.routing.input_activation is None:
                 self._refuse_lengths(u, activation)
 
     def set_iterations(self, iterations: int) -> None:
@@ -362,6 +398,7 @@ class DenseCapsules(CapsuleLayer):
     (B, types, H, W, D) is flattened as (types, H, W).
     """
 
+    @explained
     def __init__(
         self,
         routing: str = "dynamic",
@@ -431,6 +468,7 @@ class ConvCapsules(CapsuleLayer):
     (B, out_types, H', W', D_out).
     """
 
+    @explained
     def __init__(
         self,
         routing: str = "attention",

@@ -25,6 +25,9 @@ def multi_hot(targets: Tensor, classes: int, dtype: torch.dtype = torch.float32)
 
 def _check(name: str, x: Tensor, targets: Tensor, targets_name: str = "targets") -> Tensor:
     """x in fp32 or better: squares and sums over classes pass the end of half precision."""
+    if x is None:
+        raise TypeError(f"{name}: expected scores (B, classes), got None: capsules of attention routing have no "
+                        "activation; cross_entropy_loss(SharedLinear(out_dim)(routed), targets) reads their poses")
     check_floating(name, x)
     check_tensor(targets_name, targets)
     if x.ndim != 2:

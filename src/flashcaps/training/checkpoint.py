@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..models.base import Model
 from ..models.registry import create_model, fill
 from ..models.stored import SUFFIX, compress, find_weights, read_weights, weights_bytes
 from ..models.timm import for_loading
@@ -75,7 +76,7 @@ def load(
     device: torch.device | str = "cpu",
     backbone: nn.Module | None = None,
     classes: int | None = None,
-) -> nn.Module:
+) -> Model:
     """The model of a run folder, a weights file, or a name that ships with flashcaps, ready to use (eval mode).
 
     weights: "ema", "last" or "best" of a run folder; by default those the run was tested with. backbone: the module a
