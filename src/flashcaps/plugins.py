@@ -5,50 +5,57 @@
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-class Registry(MutableMapping[str, T]):
-    """A dict of this package's own names, and after them those of the entry points of `group`.
+class Registry(dict[str, T]):
+    """This package's own names, and after them those of the entry points of `group`.
 
     They are loaded when a name is not among the own ones, or all names are asked for. One that cannot be loaded is left
     out with a warning.
     """
 
     def __init__(self, group: str, own: Mapping[str, T]) -> None:
-        self.group, self.known, self.loaded = group, dict(own), False
+        super().__init__(own)
+        self.group, self.loaded = group, False
 
-    def load(self) -> dict[str, T]:
-        """All names."""
-        if not self.loaded:
-            self.loaded = True  # first: a package that is being loaded may ask for names, too
-            for entry in entry_points(group=self.group):
-                where = f"{entry.dist.name if entry.dist else entry.value}: {self.group} {entry.name!r}"
-                try:
-                    value = entry.load()
-                except Exception as error:
-                    why = str(error).partition("\n")[0]
-                    warnings.warn(f"{where} is left out ({type(error).__name__}: {why})", stacklevel=3)
-                    continue
-                if self.known.setdefault(entry.name, value) is not value:
-                    warnings.warn(f"{where} is left out: there is one of this name already", stacklevel=3)
-        return self.known
+    def load(self) -> None:
+        if self.loaded:
+            return
+        self.loaded = True  # first: a package that is being loaded may ask for names, too
+        for entry in entry_points(group=self.group):
+            where = f"{entry.dist.name if entry.dist else entry.value}: {self.group} {entry.name!r}"
+            try:
+                value = entry.load()
+            except Exception as error:
+                why = str(error).partition("\n")[0]
+                warnings.warn(f"{where} is left out ({type(error).__name__}: {why})", stacklevel=4)
+                continue
+            if self.setdefault(entry.name, value) is not value:
+                warnings.warn(f"{where} is left out: there is one of this name already", stacklevel=4)
 
-    def __getitem__(self, name: str) -> T:
-        return self.known[name] if name in self.known else self.load()[name]
+    def __missing__(self, name: str) -> T:
+        if self.loaded:
+            raise KeyError(name)
+        self.load()
+        return self[name]
 
-    def __setitem__(self, name: str, value: T) -> None:
-        self.known[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self.known[name]
+    def __contains__(self, name: object) -> bool:
+        if not super().__contains__(name):
+            self.load()
+        return super().__contains__(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.load())
+        self.load()
+        return super().__iter__()
 
     def __len__(self) -> int:
-        return len(self.load())
+        self.load()
+        return super().__len__()
+
+    # a dict's own would not load
+    keys, values, items, get = Mapping.keys, Mapping.values, Mapping.items, Mapping.get  # type: ignore[assignment]

@@ -66,8 +66,6 @@ def create_model(name: str, *, pretrained: bool | str | os.PathLike[str] = False
     pretrained: True begins with the weights that come along, a path with those of a run or of a file; what they were
     trained with is overridden, too. With classes=, everything is kept but the class layer, which is new.
     """
-    if name not in MODELS:
-        raise ValueError(f"name: there is no model {name!r}{nearest(name, MODELS)}; list_models() has all of them")
     if pretrained is False:
         return build(name, overrides)
     if pretrained is True and name not in shipped_files():
@@ -83,7 +81,11 @@ def create_model(name: str, *, pretrained: bool | str | os.PathLike[str] = False
 
 def build(name: str, overrides: dict[str, Any]) -> Model:
     """The model with these overrides, its weights fresh."""
-    spec: Any = MODELS[name]
+    try:
+        spec: Any = MODELS[name]
+    except KeyError:
+        close = nearest(name, MODELS)
+        raise ValueError(f"name: there is no model {name!r}{close}; list_models() has all of them") from None
     for key in overrides:
         if key not in spec.changes:
             known = ", ".join(spec.changes)

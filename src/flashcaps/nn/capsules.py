@@ -184,26 +184,25 @@ class CapsuleLayer(FiniteModule):
         options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        check_choice("routing", routing, ROUTING)
         check_choice("pose", pose, ("vector", "matrix"))
         check_choice("backend", backend, BACKENDS)
-        self.name = routing
         self.rows, d = pose_shape("in_dim", in_dim, pose)
         rows, h = pose_shape("out_dim", out_dim, pose)
         if rows != self.rows:
             raise ValueError(f"out_dim: expected {self.rows} rows like in_dim's pose, got {rows} ({out_dim})")
         self.groups, self.parents = groups, parents
         self.in_dim, self.out_dim = rows * d, rows * h
-        self.routing = make_routing(routing, options or {})
-        self.backend = choose_backend(routing, backend, self.routing.explicit)
-
         g, j = groups or 1, parents or 1
         sizes = Sizes(groups, j, self.out_dim)
-        self.weight = nn.Parameter(torch.empty(j, d, g, h))
+
+        self.name, self.routing = routing, make_routing(routing, options or {})
         self._specs = self.routing.learned(sizes)
         self.memory = self.routing.memory()
         self.output_norm = self.routing.output_norm(sizes)
         self.single = dataclasses.replace(self.routing, iterations=1) if self.routing.stepwise else None
+        self.backend = choose_backend(routing, backend, self.routing.explicit)
+
+        self.weight = nn.Parameter(torch.empty(j, d, g, h))
         biased = self.routing.vote_bias if vote_bias is None else vote_bias
         self.bias = nn.Parameter(torch.empty(j, rows, g, h)) if biased else None
         self.learned = nn.ParameterDict()
@@ -552,11 +551,16 @@ def place(routed: Routed, grid: tuple[int, int, int] | None) -> Routed:
 
 def make_routing(name: str, options: dict[str, Any]) -> Routing:
     """The algorithm with its options; a wrong option is answered with the nearest right one."""
-    known = [f.name for f in dataclasses.fields(ROUTING[name])]
+    try:
+        algorithm = ROUTING[name]
+    except KeyError:
+        check_choice("routing", name, ROUTING)
+        raise
+    known = [f.name for f in dataclasses.fields(algorithm)]
     for key in options:
         if key not in known:
             raise TypeError(f"{key}: no option of {name} routing, which has {', '.join(known)}{nearest(key, known)}")
-    return ROUTING[name](**options)
+    return algorithm(**options)
 
 
 def pose_shape(name: str, dim: Dim, pose: str) -> tuple[int, int]:

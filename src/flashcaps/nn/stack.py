@@ -40,7 +40,8 @@ class CapsuleStack(nn.Module):
             raise ValueError(f"concurrent: layer {k} ({stack[k].name}) has no single step; use concurrent=False")
         if not concurrent and iterations is not None:
             for layer in stack:
-                layer.set_iterations(iterations)
+                if layer.routing.iterations != iterations:
+                    layer.set_iterations(iterations)
         for layer in stack[:-1]:
             layer.hidden = True
         self.layers = nn.ModuleList(stack)
