@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help test types units lint test-gpu test-slow test-data test-browser faults train demo bench results docs site fuzz lock audit clean
+.PHONY: help test types units lint test-gpu test-slow test-data test-browser faults train demo bench results docs site fuzz lock audit release clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */|/' | column -t -s '|'
@@ -71,6 +71,16 @@ audit: .venv/ready      ## known vulnerabilities of those versions (asks the net
 	$(PY) -m pip install -q pip-audit
 	$(PY) -m pip_audit -r requirements-dev.lock
 
+release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+release: .venv/ready    ## wheel and sdist in dist/: two builds equal, checked, and tried in a clean environment
+	$(PY) -m pip install -q "twine>=6"
+	rm -rf dist build/again build/release
+	$(PY) -m hatchling build -d dist
+	$(PY) -m hatchling build -d build/again
+	diff -r dist build/again
+	$(PY) -m twine check --strict dist/*
+	$(PY) -m tools.release_check dist/*.whl build/release
+
 demo: .venv/ready       ## the Capsule Explainer: draw a digit and watch it being routed
 	.venv/bin/flashcaps demo
 
@@ -82,4 +92,4 @@ train: .venv/ready      ## train a small capsule network on the embedded digits
 	.venv/bin/flashcaps train tiny
 
 clean:           ## remove the environment and caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -2,7 +2,7 @@
 
 Files that pages link to are copied to build/pages under their own paths, so relative links mean the same in the
 repository and on the site. Formulas become MathML, which browsers draw without a script. MkDocs loads this module as a
-hook, too (`on_nav`, `on_page_content`).
+hook, too (`on_startup`, `on_nav`, `on_page_content`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ def assemble() -> None:
         target = PAGES / ("index.md" if name == "README.md" else name)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, target)
+
+
+def on_startup(**_: Any) -> None:
+    """Kernels of notebooks talk by sockets of this machine; they warn of TCP, the default, for it is not encrypted."""
+    from jupyter_client.connect import ConnectionFileMixin
+
+    ConnectionFileMixin.transport.default_value = "ipc"
 
 
 def on_nav(nav: Any, **_: Any) -> Any:

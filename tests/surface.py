@@ -6,6 +6,7 @@
 import dataclasses
 import inspect
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def describe(name: str, value: Any) -> list[str]:
         return [f"class {name}", *(f"  {name}.{m}{signature(getattr(value, m))}" for m in methods)]
     if callable(value):
         return [f"{name}{signature(value)}"]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return [f"{name}: {', '.join(value)}"]
     return [f"{name} = {value!r}"]
 

@@ -10,11 +10,9 @@ HEAVY = {
     "typer",
     "rich",
     "transformers",
-    "mlxtend",
     "triton",
     "PIL",
     "pandas",
-    "sklearn",
 }
 
 

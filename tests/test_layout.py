@@ -1,7 +1,7 @@
 """The five rules of the tree (see CONTRIBUTING.md), each with a planted violation that it finds.
 
-1. Rooms import only rooms before them in `ORDER`; data knows routing/checks alone. Imports inside functions and for
-   types count, too, and a module that `ORDER` does not name is an error.
+1. Rooms import only rooms before them in `ORDER`; data knows plugins and routing/checks alone. Imports inside functions
+   and for types count, too, and a module that `ORDER` does not name is an error.
 2. Nothing whose name begins with an underscore is imported from another room.
 3. nn/ names no algorithm, but as a default argument and in docstrings.
 4. Registration is a literal dict, never the side effect of an import.
@@ -19,9 +19,9 @@ from flashcaps.routing import ROUTING
 TESTS = Path(__file__).parent
 SRC = TESTS.parent / "src" / "flashcaps"
 FILES = sorted(path.relative_to(SRC).as_posix() for path in SRC.rglob("*.py"))
-ORDER = ("routing", "kernels", "nn", "functional", "models", "data", "training", "__init__", "deploy", "analysis",
-         "demo", "cli", "__main__")  # fmt: skip
-DATA_KNOWS = ("data", "routing.checks")
+ORDER = ("plugins", "routing", "kernels", "nn", "functional", "models", "data", "training", "deploy", "__init__",
+         "analysis", "demo", "cli", "__main__")  # fmt: skip
+DATA_KNOWS = ("data", "routing.checks", "plugins")
 ROOT_MODULES = {"__init__", "__main__", "functional"}
 MORE_AT_ROOT = 3
 LINES = 800

@@ -15,7 +15,8 @@ import torch
 
 from flashcaps.deploy.hub import describe_model, describe_result, describe_training, portable, read_result
 from flashcaps.models.shipped import FOLDER
-from flashcaps.training.checkpoint import SUFFIX, compress, load, weights_bytes, write_atomic
+from flashcaps.models.stored import SUFFIX, compress, weights_bytes
+from flashcaps.training.checkpoint import load, write_atomic
 from flashcaps.training.evaluate import Evaluation, evaluate_as
 from flashcaps.training.loader import open_sources
 from flashcaps.training.recipe import make_recipe

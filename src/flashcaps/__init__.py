@@ -1,6 +1,7 @@
 """flashcaps: capsule networks at the speed of the hardware."""
 
 from . import functional
+from .deploy.convert import convert
 from .kernels.warm_up import warm_up
 from .models import create_model, list_models
 from .nn.capsules import ConvCapsules, DenseCapsules, PrimaryCapsules
@@ -30,6 +31,7 @@ __all__ = [
     "Step",
     "ascend_coefficients",
     "capture",
+    "convert",
     "create_model",
     "functional",
     "list_models",

@@ -51,6 +51,20 @@ def test_files_are_pictures_and_the_report_is_whole(run, tmp_path):
     assert "http" not in re.sub(r"base64,[^\"]*", "", text)
 
 
+@pytest.mark.parametrize("name", ["reconstructions", "margin"])
+def test_nothing_is_clipped(run, name):
+    figure = FIGURES[name](run).figure
+    drawn, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert min(drawn.x0, drawn.y0) >= 0
+    assert drawn.x1 <= width
+    assert drawn.y1 <= height
+    for axis in figure.axes:
+        for artist in (*axis.lines, *axis.patches):
+            inner = artist.get_window_extent()
+            assert inner.y1 <= axis.bbox.y1 + 1
+            assert inner.y0 >= axis.bbox.y0 - 1
+
+
 @pytest.mark.parametrize("overrides", [
     {"decoder": False, "image": (1, 20, 28)}, {"classes": 1}, {"routing": "attention"},
     {"routing": "em", "image": (3, 20, 20)}, {"routing": "discriminative", "image": (2, 20, 20)},

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from flashcaps.cli import main
+import flashcaps
+from flashcaps.cli import lists, main
 from flashcaps.models import create_model, list_models
 from flashcaps.routing import ROUTING
 from flashcaps.training import environment as checks
@@ -70,13 +74,26 @@ def test_help_has_examples(say: Any, command: str) -> None:
     assert examples
 
 
-def test_models_and_recipes_are_listed(say: Any) -> None:
-    said = say("models")
-    assert all(name in said.out for name in list_models())
-    assert "8,215,568" in said.out
-    said = say("recipes")
-    assert all(name in said.out for name in list_recipes())
-    assert "0.25 % error" in said.out
+@pytest.mark.parametrize(("command", "names"), [("models", list_models()), ("recipes", list_recipes())])
+def test_a_small_terminal_shows_every_name_whole(
+    say: Any, monkeypatch: pytest.MonkeyPatch, command: str, names: list[str]
+) -> None:
+    monkeypatch.setattr(lists.console, "width", 80)
+    said = say(command)
+    assert set(names) <= set(said.out.split())
+    assert len(said.out.splitlines()) < 60
+    assert max(map(len, said.out.splitlines())) <= 80
+    said = say(command, "*")
+    assert set(names) <= set(said.out.split())
+    rows = [json.loads(line) for line in say(command, "--json").out.splitlines()]
+    assert [row["name"] for row in rows] == names
+
+
+def test_models_and_recipes_are_described(say: Any) -> None:
+    assert "8,215,568" in say("models").out
+    assert "0.25 % error" in say("recipes", "capsnet*").out
+    assert tomllib.loads(say("recipes", "tiny").out)["model"]["name"] == "capsnet_tiny"
+    assert say("--version").out == f"flashcaps {flashcaps.__version__}\n"
     said = say("models", "attention_diverse")
     assert "attention_diverse_vector" in said.out
     assert "capsnet" not in said.out
@@ -88,6 +105,7 @@ def test_models_and_recipes_are_listed(say: Any) -> None:
         (("train", "capsnet_mnits"), "did you mean 'capsnet_mnist'"),
         (("train", "tiny", "epoch=3"), "did you mean 'epochs'"),
         (("train", "tiny", "--device", "gpu"), "device: expected auto, cpu, cuda"),
+        (("train", "tiny", "--device", "mps"), "got 'mps', on which nothing is tested"),
         (("train", "capsnet_mnist", "--data", "/nowhere"), "flashcaps data mnist"),
         (("train", "heinsen_sst5", "--data", "/nowhere"), "flashcaps data sst5"),
         (("evaluate", "nowhere"), "neither a run folder, a weights file nor a shipped name"),
@@ -160,6 +178,37 @@ def test_train_evaluate_and_table(say: Any, recipe: str, tmp_path: Path) -> None
     assert said.code == 1
 
 
+def test_a_recipe_is_printed_with_its_overrides(say: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = say("train", "tiny", "epochs=7", "--seed", "5", "--print").out
+    fields = tomllib.loads(printed)
+    assert (fields["train"]["epochs"], fields["train"]["seed"]) == (7, 5)
+    assert not list(tmp_path.iterdir())
+    Path("again.toml").write_text(printed)
+    assert say("train", "again.toml", "--print").out == printed
+
+
+def test_names_with_spaces_are_quoted_and_nothing_else_is_written(
+    say: Any, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's results/README.md stays; all that is new lies in the folder given."""
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "README.md").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    said = say("train", recipe, "steps=2", "--device", "cpu", "--out", "my run")
+    assert said.code == 0, said.err
+    next_lines = [line.removeprefix("next:").strip() for line in said.out.splitlines()[-3:]]
+    assert shlex.split(next_lines[0]) == ["flashcaps", "evaluate", "my run"]
+    assert shlex.split(next_lines[2])[2] == 'import flashcaps; print(flashcaps.load("my run"))'
+    for words in (("evaluate", "my run", "--routing"), ("export", "my run", "--to", "safetensors"),
+                  ("figures", "my run", "margin"), ("recipes",), ("models",)):
+        said = say(*words)
+        assert said.code == 0, said.err
+    assert {path.name for path in tmp_path.iterdir()} == {"my run", "results", Path(recipe).name}
+    assert [path.read_text() for path in (tmp_path / "results").iterdir()] == ["mine"]
+
+
 def test_pictures_that_came_later_are_told(say: Any, tmp_path: Path) -> None:
     """Others are held out then, some of which were trained on; of another folder, none were."""
     folder = write_pictures(tmp_path / "shapes", 30, 12, 12)
@@ -175,14 +224,15 @@ def test_pictures_that_came_later_are_told(say: Any, tmp_path: Path) -> None:
     assert say("evaluate", str(weights), f"data.path={folder}").err == ""
 
 
-def test_several_digits_are_counted_together(say: Any, recipe: str, tmp_path: Path) -> None:
+def test_several_labels_are_counted_together(say: Any, recipe: str, tmp_path: Path) -> None:
     out = str(tmp_path / "run")
     overrides = ("data.name=multimnist", "data.test=50", "augment.shift=0", "steps=3", "model.image=[1, 36, 36]")
     said = say("train", recipe, *overrides, "--device", "cpu", "--out", out)
     assert said.code == 0, said.err
-    assert "all digits right" in said.out
+    assert "exact match" in said.out
     said = say("evaluate", out, "--device", "cpu")
-    assert "digit by digit" in said.out
+    assert "precision" in said.out
+    assert len([line for line in said.out.splitlines() if re.match(r" *\d  .* % .* % .* %$", line)]) == 10
 
 
 def test_data_is_taken_from_a_folder_only_if_it_is_the_published(say: Any, tmp_path: Path) -> None:

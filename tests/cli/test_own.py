@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from flashcaps.cli import main
 from flashcaps.cli import own as _own
 from flashcaps.cli.own import own_fields
+from flashcaps.models import create_model
+from flashcaps.training.checkpoint import load, save_weights
 from tests.own_pictures import write_pictures
 from tests.small_transformer import write_texts
 
@@ -53,6 +56,48 @@ def test_texts_need_a_transformer_and_pictures_none(tmp_path: Path, capsys: pyte
         own_fields(flags, [], routing=None, size=(), device="cpu")
     with pytest.raises(ValueError, match="--transformer: expected with --text, got --images"):
         own_fields({"--images": "pets"}, [], routing=None, size=(), device="cpu", transformer="x")
+
+
+def test_fine_tuning_keeps_everything_but_the_class_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shipped network on three classes of pictures, then a run of those on two."""
+    monkeypatch.chdir(tmp_path)
+    write_pictures(tmp_path / "shapes", 24, 14, 14)
+    (tmp_path / "two").mkdir()
+    for name in ("bar", "disc"):
+        (tmp_path / "two" / name).symlink_to(tmp_path / "shapes" / name)
+
+    def train(data: str, start: str, out: str) -> Any:
+        with pytest.raises(SystemExit) as left:
+            main(["train", "--images", data, "--from", start, "--out", out, "steps=1", "lr=0", "--device", "cpu"])
+        assert not left.value.code
+        return load(out, weights="last")
+
+    first, shipped = train("shapes", "demo_attention", "first"), load("demo_attention")
+    second = train("two", "first", "second")
+    assert (first.classes, second.classes) == (3, 2)
+    assert first.image == second.image == shipped.image == (1, 28, 28)
+    top = f"capsules.layers.{len(shipped.capsules.layers) - 1}."
+    kept = [key for key, _ in shipped.named_parameters() if not key.startswith((top, "decoder.layers.0."))]
+    assert [key for key in kept if "backbone" in key]
+    for key in kept:
+        assert torch.equal(first.state_dict()[key], shipped.state_dict()[key].float()), key
+    assert second.config["recipe"]["model"]["overrides"]["pretrained"] == str(tmp_path / "first")
+
+
+def test_what_fine_tuning_cannot_begin_with(tmp_path: Path) -> None:
+    folder = str(write_pictures(tmp_path / "shapes", 12, 12, 12))
+
+    def begin(start: str, **options: Any) -> Any:
+        chosen = {"routing": None, "size": (), "device": "cpu"} | options
+        return own_fields({"--images": folder}, [], start=start, **chosen)
+
+    with pytest.raises(FileNotFoundError, match="neither a run folder, a weights file nor a shipped name"):
+        begin("demo_dinamic")
+    with pytest.raises(ValueError, match="--from: expected with pictures, and without --routing"):
+        begin("demo_dynamic", routing="em")
+    save_weights(tmp_path / "text.safetensors", create_model("heinsen_sst2", layers=2, width=8), {})
+    with pytest.raises(ValueError, match=r"--from: expected a network for pictures, .* which reads texts"):
+        begin(str(tmp_path / "text.safetensors"))
 
 
 def test_options_for_own_data_alone(capsys: pytest.CaptureFixture[str]) -> None:

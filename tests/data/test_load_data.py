@@ -7,7 +7,7 @@ import pytest
 from flashcaps.data import DATA, data_root, load_data
 from tests.own_pictures import write_pictures
 
-OWN = {"images", "table", "text", "hub"}
+OWN = {"images", "table", "text", "numbers", "hub"}
 MADE = {"digits", "synthetic_norb"}  # come along, or are rendered
 
 
@@ -64,7 +64,7 @@ def test_a_fresh_interpreter_reads_own_pictures_and_loads_nothing_heavy(tmp_path
     code = f"""
 import json, sys
 from flashcaps.data import load_data
-heavy = [m for m in ("scipy", "mlxtend", "matplotlib", "PIL", "datasets", "pyarrow") if m in sys.modules]
+heavy = [m for m in ("scipy", "matplotlib", "PIL", "datasets", "pyarrow") if m in sys.modules]
 print(json.dumps([heavy, load_data("images", path={str(tmp_path)!r}).class_names]))
 """
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

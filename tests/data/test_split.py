@@ -11,7 +11,7 @@ def make(counts: list[int]) -> Split:
 
 
 def test_split_rejects_what_is_not_uint8_images_and_columns_of_another_length():
-    with pytest.raises(ValueError, match=r"images: expected uint8 \(N, C, H, W\), got torch.float32 \(3, 2, 2\)"):
+    with pytest.raises(ValueError, match=r"expected uint8 or float32 \(N, C, H, W\), got torch.float32 \(3, 2, 2\)"):
         Split(torch.zeros(3, 2, 2), torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match="labels: expected 3 rows"):
         Split(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))

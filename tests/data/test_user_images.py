@@ -49,6 +49,14 @@ def test_labels_belong_to_their_pictures(tmp_path: Path) -> None:
         assert values.tolist() == [(1, 0, 2)[label] for label in split.labels.tolist()]
 
 
+def test_an_empty_class_folder_is_told(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "shapes", 12)
+    (folder / "bird").mkdir()
+    with pytest.warns(UserWarning, match="no pictures in bird, which is left out of the classes; remove it, or add"):
+        dataset = load_data("images", path=str(folder))
+    assert "bird" not in dataset.class_names
+
+
 def test_folders_train_val_test_are_kept(tmp_path: Path) -> None:
     for part, count in (("train", 9), ("val", 3), ("test", 6)):
         write_pictures(tmp_path / part, count, 10, 10, seed=count)

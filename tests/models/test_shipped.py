@@ -40,3 +40,27 @@ def test_they_are_small_together_and_their_cards_name_them() -> None:
     for name, path in files.items():
         assert sorted(p.name for p in FOLDER.glob(f"{name}.*")) == sorted([f"{name}.md", path.name])
         assert f"File: `{path.name}`, {path.stat().st_size:,} bytes" in (FOLDER / f"{name}.md").read_text()
+
+
+def test_pretrained_means_the_weights_that_come_along() -> None:
+    """In training mode, with overrides beside those they were trained with; new classes leave the rest."""
+    loaded = flashcaps.load("attention_resnet_cifar10").state_dict()
+    same, fewer = (flashcaps.create_model("attention_resnet_cifar10", pretrained=True, **given)
+                   for given in ({"iterations": 1}, {"classes": 3}))  # fmt: skip
+    assert same.training
+    assert all(torch.equal(x, loaded[key]) for key, x in same.state_dict().items())
+    assert fewer.overrides["classes"] == fewer.classes == 3
+    assert {key for key, x in fewer.state_dict().items() if not torch.equal(x, loaded[key])} == {
+        f"capsules.layers.2.{name}" for name in ("weight", "learned.weight", "learned.bias")}  # fmt: skip
+    again: Any = flashcaps.load("attention_resnet_cifar10", classes=10)  # other classes, as many
+    assert not torch.equal(again.capsules.layers[-1].weight, loaded["capsules.layers.2.weight"])
+
+
+def test_pretrained_weights_that_do_not_fit() -> None:
+    for given, name, words in (
+        ({"pretrained": True}, "em_cifar10", "no weights of em_cifar10 come along, those of attention_resnet_cifar10"),
+        ({"pretrained": "demo_em"}, "capsnet_tiny", "expected weights of capsnet_tiny, got those of capsnet_mnist"),
+        ({"pretrained": True, "image": (1, 32, 32)}, "capsnet_mnist", r"layers.0.weight: expected \(10, 8, 2048"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            flashcaps.create_model(name, **given)  # type: ignore[arg-type]

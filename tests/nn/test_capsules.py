@@ -454,3 +454,23 @@ def test_inputs_that_are_no_tensors_are_named(made: CapsuleLayer) -> None:
 def test_step_checks_its_pose(build: Any, u: Tensor, pose: Tensor) -> None:
     with pytest.raises(ValueError, match=r"^pose: expected"):
         build("attention").step(u, pose)
+
+
+def test_options_of_public_code_that_cannot_be_had() -> None:
+    """Their numbers are compared in tests/deploy/test_convert.py."""
+    sizes = {"in_types": 2, "in_dim": 4, "out_types": 3, "out_dim": 4, "kernel": 3}
+    for routing, wrong in (("attention", {"padding": 1}), ("attention", {"over": "positions"}), ("heinsen", {})):
+        with pytest.raises(ValueError, match="scrambled: expected padding=0, over='types'"):
+            ConvCapsules(routing, **sizes, scrambled=True, **wrong)  # type: ignore[arg-type]
+    layer = ConvCapsules("attention", **sizes, scrambled=True)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="activation: expected None with scrambled=True"):
+        layer(torch.rand(1, 2, 5, 5, 4), torch.rand(1, 2, 5, 5))
+    with pytest.raises(ValueError, match="grouping: expected one of 'channels', 'places'"):
+        PrimaryCapsules(3, 2, 4, 3, grouping="rows")
+    dense: dict[str, Any] = {"in_capsules": 6, "in_dim": 4, "out_capsules": 3, "out_dim": 5, "over_children": True}
+    with pytest.raises(ValueError, match="over_children: expected leaky=False"):
+        DenseCapsules("dynamic", **dense, leaky=True)
+    with pytest.raises(ValueError, match="'dynamic' has no 'matrix' form"):
+        DenseCapsules("dynamic", **dense, backend="matrix")
+    coupling = DenseCapsules("dynamic", **dense)(torch.rand(2, 6, 4), coupling=True).coupling
+    torch.testing.assert_close(coupling.sum(1), torch.ones(2, 3))

@@ -166,3 +166,21 @@ def test_reconstruction_of_another_size() -> None:
     """One pixel would broadcast over all."""
     with pytest.raises(ValueError, match=r"^(output|image): .*got \(2, "):
         reconstruction_loss(torch.zeros(2, 784), torch.zeros(2, 1))
+
+
+@pytest.mark.parametrize("loss", [margin_loss, cross_entropy_loss, binary_cross_entropy_loss,
+                                  lambda x, t, **more: spread_loss(x, t, 0.5, **more)])  # fmt: skip
+def test_an_example_counts_as_much_as_its_class(loss) -> None:
+    x, t, weight = torch.rand(5, 3, dtype=torch.float64), torch.tensor([0, 2, 1, 1, 2]), torch.tensor([0.5, 3.0, 0.0])
+    alone = torch.stack([loss(x[k : k + 1], t[k : k + 1]) for k in range(5)])
+    torch.testing.assert_close(loss(x, t, weight=weight), (weight[t] * alone).mean())
+    torch.testing.assert_close(loss(x, t, weight=torch.ones(3)), loss(x, t))
+    with pytest.raises(ValueError, match=r"weight: expected \(3,\), one number per class, got \(2,\)"):
+        loss(x, t, weight=torch.ones(2))
+
+
+def test_an_example_of_several_classes_counts_as_their_mean() -> None:
+    x, t = torch.rand(3, 3, dtype=torch.float64), torch.tensor([[1.0, 1, 0], [0, 0, 1], [0, 0, 0]])
+    alone = torch.stack([margin_loss(x[k : k + 1], t[k : k + 1]) for k in range(3)])
+    expected = (torch.tensor([1.5, 4.0, 1.0]) * alone).mean()
+    torch.testing.assert_close(margin_loss(x, t, weight=torch.tensor([1.0, 2, 4])), expected)

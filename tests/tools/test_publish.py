@@ -10,8 +10,8 @@ import torch
 
 import flashcaps
 from flashcaps.models import shipped
+from flashcaps.models.stored import decompress, read_weights
 from flashcaps.training import checkpoint
-from flashcaps.training.checkpoint import decompress, read_weights
 from flashcaps.training.loop import RunOptions, train
 from tests.fake_data import small_recipe, write_idx
 from tools import publish

@@ -19,19 +19,10 @@ import torch
 
 import flashcaps
 from flashcaps.data.user_images import read_picture
-from flashcaps.models import create_model, shipped
+from flashcaps.models import create_model, shipped, stored
 from flashcaps.models.shipped import shipped_files
-from flashcaps.training import checkpoint
-from flashcaps.training.checkpoint import (
-    compress,
-    decompress,
-    find_weights,
-    load,
-    load_state,
-    save_state,
-    save_weights,
-    write_atomic,
-)
+from flashcaps.models.stored import compress, decompress, find_weights
+from flashcaps.training.checkpoint import load, load_state, save_state, save_weights, write_atomic
 
 OVERRIDES: dict[str, Any] = {"backbone": {"channels": 4}, "primary": {"types": 2}, "decoder": [16]}
 
@@ -254,7 +245,7 @@ def test_tensors_torch_does_not_have(path: Path, tensor: bytes) -> None:
 def test_a_bomb_is_refused_before_it_fills_the_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = lzma.compress(b"\0" * (1 << 26), preset=0)  # whose dictionary, of 256 KiB, is not what is measured
     assert len(bomb) < 20_000
-    monkeypatch.setattr(checkpoint, "LIMIT", 1 << 20)
+    monkeypatch.setattr(stored, "LIMIT", 1 << 20)
     tracemalloc.start()
     try:
         assert "expected at most 1,048,576 bytes of weights, found more; refused" in refused(path, bomb)
@@ -265,14 +256,14 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(path: Path, monkeypatch: p
 
 def test_the_limit_itself_is_allowed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = decompress(path)
-    monkeypatch.setattr(checkpoint, "LIMIT", len(raw))
+    monkeypatch.setattr(stored, "LIMIT", len(raw))
     assert decompress(path) == raw
-    monkeypatch.setattr(checkpoint, "LIMIT", len(raw) - 1)
+    monkeypatch.setattr(stored, "LIMIT", len(raw) - 1)
     with pytest.raises(ValueError, match="found more; refused"):
         decompress(path)
     with pytest.raises(ValueError, match=r"weights: expected at most .* bytes to compress, got .*; leave out \.xz"):
         compress(raw)
-    monkeypatch.setattr(checkpoint, "LIMIT", path.stat().st_size - 1)  # then the file is not read whole
+    monkeypatch.setattr(stored, "LIMIT", path.stat().st_size - 1)  # then the file is not read whole
     with pytest.raises(ValueError, match="found more; refused"):
         decompress(path)
 

@@ -16,11 +16,13 @@ from flashcaps.training.batches import Batch, Held
 from flashcaps.training.evaluate import (
     Ensemble,
     Evaluation,
+    Label,
     answers,
     confusion_text,
     evaluate,
     evaluate_as,
     is_right,
+    labels_text,
     open_ensemble,
     score_threshold,
     viewed,
@@ -79,7 +81,7 @@ def test_two_digits_count_only_together() -> None:
     result = evaluate(Echo(), Listed(scores, targets, "top2"), batch=2)
     assert result.wrong == 1
     assert result.accuracy == pytest.approx(200 / 3)
-    assert (result.digits, result.digits_found) == (6, 5)
+    assert (result.every_label.present, result.every_label.found) == (6, 5)
     assert result.digit_accuracy == pytest.approx(500 / 6)
     assert result.confusion == ()
 
@@ -89,7 +91,16 @@ def test_threshold_asks_for_exactly_the_digits_there() -> None:
     targets = [[1.0, 0, 0], [1.0, 0, 0], [0.0, 0, 1], [1.0, 1, 0]]
     result = evaluate(Echo(), Listed(scores, targets, "threshold"), threshold=score_threshold("bce"))
     assert result.wrong == 3  # one too many, one missing, one too many
-    assert (result.digits, result.digits_found) == (5, 4)
+    assert result.labels == (Label(3, 3, 3), Label(1, 2, 1), Label(1, 1, 0))
+    assert result.every_label == Label(5, 6, 4)  # two false alarms
+    first, second, third = result.labels
+    assert (first.precision, first.recall, first.f1) == (100, 100, 100)
+    assert (second.precision, second.recall, second.f1) == (50, 100, pytest.approx(200 / 3))
+    assert (third.precision, third.recall, third.f1) == (0, 0, 0)
+    assert result.to_dict()["labels"][1] == {"present": 1, "answered": 2, "found": 1, "precision": 50, "recall": 100,
+                                             "f1": pytest.approx(200 / 3)}
+    assert labels_text(result, ("sea", "sky", "sun")).splitlines()[2].split() == [
+        "sky", "1", "50.00", "%", "100.00", "%", "66.67", "%"]  # fmt: skip
 
 
 def test_answers_and_rights() -> None:

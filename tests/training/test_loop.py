@@ -18,9 +18,10 @@ from flashcaps.models import create_model
 from flashcaps.training import loader as sources
 from flashcaps.training import loop as module
 from flashcaps.training.batches import ImageStream, Share
+from flashcaps.training.callbacks import Callback
 from flashcaps.training.checkpoint import load
 from flashcaps.training.distributed import Stopped, Workers, find_device, was_restarted
-from flashcaps.training.loop import Progress, RunOptions, train
+from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.memory import OutOfMemory
 from flashcaps.training.recipe import read_recipe
 from flashcaps.training.run_folder import RunFolder
@@ -90,12 +91,12 @@ def test_twice_the_same_seed_gives_the_same_and_another_another(tmp_path: Path, 
     assert not torch.equal(a["capsules.layers.0.weight"], b["capsules.layers.0.weight"])
 
 
-class StopAt(Progress):
+class StopAt(Callback):
     def __init__(self, step: int, number: int) -> None:
-        self.step, self.number = step, number
+        self.last, self.number = step, number
 
-    def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
-        if at == self.step:
+    def step(self, at: int, metrics: dict[str, float]) -> None:
+        if at == self.last:
             os.kill(os.getpid(), self.number)
 
 
@@ -116,7 +117,7 @@ def test_stopped_and_resumed_is_bit_for_bit(
     recipe = small_recipe(*overrides)
     train(recipe, options(tmp_path / "whole"))
     with pytest.raises(Stopped, match=r"continue with: flashcaps train small .*--resume") as stopped:
-        train(recipe, options(tmp_path / "parts"), StopAt(step, number))
+        train(recipe, options(tmp_path / "parts"), [StopAt(step, number)])
     assert stopped.value.code == 128 + number
     with pytest.raises(FileExistsError, match=r"unfinished run.*--resume"):
         train(recipe, options(tmp_path / "parts"))
@@ -129,7 +130,7 @@ def test_stopped_and_resumed_is_bit_for_bit(
 
 def test_another_recipe_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
-        train(small_recipe(), options(tmp_path), StopAt(2, signal.SIGTERM))
+        train(small_recipe(), options(tmp_path), [StopAt(2, signal.SIGTERM)])
     with pytest.raises(ValueError, match=r"other values of optimiser\.lr"):
         train(small_recipe("lr=0.1"), options(tmp_path, resume=True))
     train(small_recipe("epochs=1"), options(tmp_path, fresh=True))
@@ -184,7 +185,7 @@ def test_a_command_that_is_started_again_resumes_by_itself(
 ) -> None:
     """And what no number depends on may change on resuming."""
     with pytest.raises(Stopped):
-        train(small_recipe(), options(tmp_path / "run"), StopAt(11, signal.SIGTERM))
+        train(small_recipe(), options(tmp_path / "run"), [StopAt(11, signal.SIGTERM)])
     shutil.copytree(tmp_path / "run", tmp_path / "other")
     train(small_recipe("save_seconds=0", "log_every=3"), options(tmp_path / "other", resume=True))
     assert_same_weights(whole, tmp_path / "other")
@@ -246,7 +247,9 @@ def test_all_processes_stop_where_the_first_one_does(monkeypatch: pytest.MonkeyP
     step = SimpleNamespace(recipe=small_recipe("stop_error=10"), model="model", tested="average", workers=workers,
                            average=SimpleNamespace(model="average"), stream=SimpleNamespace(steps=4))
     monkeypatch.setattr(module, "evaluate_as", lambda *_: SimpleNamespace(error=11.0))
-    assert module.validate(step, SimpleNamespace(validation=[1], test=[1]), None, 4, Progress()) is True
+    held = module.validate(step, SimpleNamespace(validation=[1], test=[1]), SimpleNamespace(best={}), 4)
+    assert held == {"split": "validation", "error": 11.0, "best": None}
+    assert module.is_done(step, SimpleNamespace(best={}), 4, {"epoch": 0, **held}, []) is True
     assert averaged == ["model", "average"]  # the statistics of both, in the same order everywhere
 
 
@@ -307,7 +310,7 @@ def test_a_captured_run_is_the_eager_one_and_resumes(tmp_path: Path, overrides: 
     for name in ("true", "false"):
         train(small_recipe(*overrides, f"capture={name}"), RunOptions("cuda", str(tmp_path / name)))
     with pytest.raises(Stopped):
-        train(small_recipe(*overrides), RunOptions("cuda", str(tmp_path / "parts")), StopAt(13, signal.SIGTERM))
+        train(small_recipe(*overrides), RunOptions("cuda", str(tmp_path / "parts")), [StopAt(13, signal.SIGTERM)])
     train(small_recipe(*overrides), RunOptions("cuda", str(tmp_path / "parts"), resume=True))
     captured, eager, parts = ([m["loss"] for m in metrics(tmp_path / n)] for n in ("true", "false", "parts"))
     near = 2e-2 if "precision=bf16" in overrides else 1e-3

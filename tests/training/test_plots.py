@@ -1,11 +1,13 @@
 """The learning curve as a table and as a picture."""
 
 import csv
+import json
 from pathlib import Path
 
 from PIL import Image
 
-from flashcaps.training.plots import COLUMNS, draw_curve
+from flashcaps.training.callbacks import COLUMNS, CSV
+from flashcaps.training.plots import draw_curve
 
 METRICS = [
     {"kind": "train", "step": 2, "seconds": 0.5, "epoch": 0, "loss": 0.5, "error": 40.0, "lr": 0.1, "images_s": 9.0},
@@ -16,6 +18,10 @@ METRICS = [
 
 
 def test_a_table_beside_the_picture(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in METRICS))
+    table = CSV()
+    table.folder = tmp_path
+    table.end({})
     assert draw_curve(tmp_path, METRICS) == ""
     with (tmp_path / "curve.csv").open(newline="") as lines:
         rows = list(csv.DictReader(lines))

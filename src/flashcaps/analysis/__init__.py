@@ -8,6 +8,7 @@ Each figure is a function of a `Run` that gives its data, a matplotlib figure an
 
 from collections.abc import Callable
 
+from ..plugins import Registry
 from .adversarial import adversarial
 from .architecture import architecture
 from .comparisons import ablation, diverse, novel_viewpoints
@@ -24,7 +25,7 @@ from .style import darken
 from .training import convergence, error_curves, iterations, training_loss
 from .viewpoints import pose_azimuth, pose_elevation, pose_trajectories
 
-FIGURES: dict[str, Callable[..., Drawn]] = {
+FIGURES: Registry[Callable[..., Drawn]] = Registry("flashcaps.figures", {
     "architecture": architecture,
     "reconstructions": reconstructions,
     "perturbations": perturbations,
@@ -52,6 +53,6 @@ FIGURES: dict[str, Callable[..., Drawn]] = {
     "sparsity": sparsity,
     "borrowed_decoder": borrowed_decoder,
     "adversarial": adversarial,
-}
+})  # fmt: skip
 
 __all__ = ["FIGURES", "DoesNotApply", "Drawn", "Run", "compare", "darken", "open_run", "write_figure", "write_figures"]

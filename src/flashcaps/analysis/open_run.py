@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from ..models.stored import find_weights
 from ..training.batches import spread
-from ..training.checkpoint import find_weights, load
+from ..training.checkpoint import load
 from ..training.distributed import find_device
 from ..training.evaluate import score_threshold
 from ..training.loader import open_sources

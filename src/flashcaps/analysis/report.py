@@ -2,6 +2,7 @@
 
 import base64
 import html
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,5 +143,6 @@ def section(found: list[Written], runs: list[Run]) -> str:
         cells.append(f'<figure><picture>{source}<img src="{light}" alt="{html.escape(title_of(w.name))}"></picture>'
                      f"<figcaption>{text}</figcaption></figure>")
     inner = cells[0] if len(cells) == 1 else f'<div class="pair">{"".join(f"<div>{c}</div>" for c in cells)}</div>'
-    command = f"<p><code>flashcaps figures {html.escape(str(runs[0].folder or runs[0].name))} {name}</code></p>"
+    words = shlex.join(["flashcaps", "figures", str(runs[0].folder or runs[0].name), name])
+    command = f"<p><code>{html.escape(words)}</code></p>"
     return f'<section id="{name}"><h2>{html.escape(title_of(name))}</h2>{inner}{command}</section>\n'

@@ -110,7 +110,8 @@ def turned(run: Run, what: str, only: int | None = None) -> tuple[list[int], Ten
     angles, rows = sequences(split, what, toys)
     images = split.images[rows.flatten()]
     images = to_float(center_crop(images, run.crop) if run.crop else images)
-    pose = torch.cat([run.model(x).routed.pose for x in images.split(100)])
+    found = [run.model(x).routed for x in images.split(100)]
+    pose = torch.cat([routed.pose for routed in found if routed is not None])
     mine = pose[torch.arange(len(pose)), split.labels[rows.flatten()]]  # (toys * V, D)
     return angles, mine.view(*rows.shape, layer.rows, -1), toys
 

@@ -6,15 +6,17 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from .. import __version__
 from ..training.distributed import Stopped, leave_workers
 from .attack import attack
 from .bench import bench
 from .checks import checks
+from .convert import convert
 from .data import data
 from .demo import demo
 from .export import export
@@ -39,8 +41,17 @@ app = typer.Typer(rich_markup_mode="rich", no_args_is_help=False,
                   help="Capsule networks at the speed of the hardware.")
 
 
+def print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"flashcaps {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True, help="print the version")]
+
+
 @app.callback(invoke_without_command=True)
-def examples(context: typer.Context) -> None:
+def examples(context: typer.Context, version: Version = False) -> None:
     if context.invoked_subcommand is None:
         typer.echo(EXAMPLES, nl=False)
 
@@ -55,6 +66,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "predict": predict,
     "figures": figures,
     "export": export,
+    "convert": convert,
     "bench": bench,
     "demo": demo,
     "checks": checks,

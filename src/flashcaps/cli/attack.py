@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from .console import console, say
-from .names import AsJson, DataRoot, Device, RunNames
+from .names import AsJson, DataRoot, Device, Imports, RunNames
 
 
 def attack(
@@ -26,6 +26,7 @@ def attack(
     data: DataRoot = None,
     keep: Annotated[Path | None, typer.Option(help="folder of stored results to add each to: results")] = None,
     as_json: AsJson = False,
+    imports: Imports = None,
 ) -> None:
     """Accuracy under FGSM and PGD attacks of increasing size.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.markup import escape
 from rich.table import Table
 
+from ..routing.checks import install_command
 from .console import console, say
 from .names import Device
 
@@ -21,11 +22,11 @@ def checks(device: Device = "auto") -> None:
     from ..training.results import versions
 
     chosen, extras = find_device(device), found.extras()
-    missing = [name for name, here in extras.items() if not here]
+    missing = {name: found.EXTRAS[name] for name, here in extras.items() if not here}
     rows = [("versions", ", ".join(f"{name} {v or 'not installed'}" for name, v in versions().items()))]
     rows += [("" if k else "devices", line) for k, line in enumerate(found.devices())]
     rows += [("extras", ", ".join(name for name, here in extras.items() if here) or "none")]
-    rows += [("not installed", f"{', '.join(missing)}: pip install 'flashcaps[{','.join(missing)}]'")] * bool(missing)
+    rows += [("not installed", f"{', '.join(missing)}: {install_command(**missing)}")] * bool(missing)
     plain = Table(show_header=False, box=None, pad_edge=False)
     for key, line in rows:
         plain.add_row(key, escape(line))  # extras are named in brackets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +36,7 @@ def demo(
         names = build(folder or Path(temporary), checkpoints or [], lambda name: status.update(f"building {name}"))
         status.stop()
         if server is None:
-            say(f"{folder}   {len(names)} models; python3 -m http.server -d {folder} serves it")
+            say(f"{folder}   {len(names)} models; python3 -m http.server -d {shlex.quote(str(folder))} serves it")
             return
         say(f"{address(server)}   {len(names)} models; stop with Ctrl+C")
         serve(server, browser=browser)

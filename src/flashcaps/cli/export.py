@@ -12,10 +12,11 @@ from torch import Tensor
 from ..deploy.export import SUFFIX, Quantised, Report, export_model, quantise
 from ..deploy.predict import answer_rule, find_pictures, prepare
 from ..models.shipped import FOLDER
+from ..models.stored import find_weights
 from ..routing.checks import check_choice
-from ..training.checkpoint import find_weights, load
+from ..training.checkpoint import load
 from .console import say
-from .names import DataRoot, RunName, Weights
+from .names import DataRoot, Imports, RunName, Weights
 
 REAL = 1000  # images of the test data to compare on
 
@@ -29,6 +30,7 @@ def export(
     tolerance: Annotated[float, typer.Option(help="largest difference from PyTorch")] = 1e-4,
     weights: Weights = None,
     data: DataRoot = None,
+    imports: Imports = None,
 ) -> None:
     """Export to a file that runs without flashcaps at any batch size; fails if it differs from PyTorch.
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from .names import DataRoot, Device, Figures, RunOrNone
+from .names import DataRoot, Device, Figures, Imports, RunOrNone
 
 console = Console(highlight=False)
 
@@ -24,6 +24,7 @@ def figures(
     results: Annotated[Path, typer.Option(help="folder of stored results")] = Path("results"),
     data: DataRoot = None,
     device: Device = "cpu",
+    imports: Imports = None,
 ) -> None:
     """Draw figures of a trained model as PNG and SVG, light and dark, with a report. Without a model, list the figures.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import Annotated
 
 import typer
@@ -20,6 +22,18 @@ def _check_weights(value: str | None) -> str | None:
     return value
 
 
+def _import(modules: list[str] | None) -> list[str] | None:
+    """Imports modules, also of this folder, which is not on the path of an installed command."""
+    for module in modules or ():
+        if "" not in sys.path:
+            sys.path.insert(0, "")
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ImportError(f"--import: {module}: {error}; expected a module that can be imported") from error
+    return modules
+
+
 RunName = Annotated[str, typer.Argument(help=RUN, autocompletion=run_names)]
 RunOrNone = Annotated[str | None, typer.Argument(help=RUN, autocompletion=run_names)]
 RunNames = Annotated[list[str], typer.Argument(help="run folders, weights files or shipped names",
@@ -32,4 +46,6 @@ Weights = Annotated[str | None, typer.Option(help="last, best or ema (default: t
                                              callback=_check_weights, autocompletion=lambda: list(KINDS))]  # fmt: skip
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")]
 DataRoot = Annotated[str | None, typer.Option(help=f"folder of data sets ({DATA_ROOT})")]
+Imports = Annotated[list[str] | None, typer.Option("--import", metavar="MODULE", is_eager=True, callback=_import,
+                                                   help="a module of yours that adds something")]  # fmt: skip
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object per line")]

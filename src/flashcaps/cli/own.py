@@ -22,10 +22,11 @@ def own_fields(
     device: str,
     transformer: str | None = None,
     backbone: str | None = None,
+    start: str | None = None,
 ) -> Recipe | None:
     """The recipe for the one of --images, --table, --dataset and --text that was given; None for none of them.
 
-    words: the positional ones, all overrides. routing None: dynamic for pictures, heinsen for texts.
+    words: the positional ones, all overrides. routing None: dynamic for pictures, heinsen for texts. start: --from.
     """
     named = [(flag, path) for flag, path in given.items() if path is not None]
     if not named:
@@ -40,11 +41,15 @@ def own_fields(
         raise ValueError(f"{wrong}: {flag} makes the recipe itself; expected key=value after it, as epochs=3")
     if transformer is not None and flag != "--text":
         raise ValueError(f"--transformer: expected with --text, got {flag}; pictures take none")
+    if start is not None and (flag == "--text" or routing or size or backbone):
+        raise ValueError("--from: expected with pictures, and without --routing, --size and --backbone, which are "
+                         "those of the network it names")  # fmt: skip
     if flag == "--text":
         recipe, why = own_text_recipe(path, transformer or "", words, routing=routing or "heinsen")
     else:
         algorithm, network = routing or "dynamic", backbone or ""
-        recipe, why = own_recipe(KINDS[flag], path, words, routing=algorithm, size=size, backbone=network)
+        recipe, why = own_recipe(KINDS[flag], path, words, routing=algorithm, size=size, backbone=network,
+                                 start=start or "")  # fmt: skip
     for line in why:
         console.print(line, markup=False, soft_wrap=True)
     warning = memory_warning(recipe, find_device(device))

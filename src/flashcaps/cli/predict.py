@@ -18,13 +18,15 @@ from ..deploy.predict import (
     find_pictures,
     find_texts,
     predict_batches,
+    predict_numbers,
     predict_texts,
     reads_text,
+    recipe_of,
 )
 from ..training.checkpoint import load
 from ..training.distributed import find_device
 from .console import console, say
-from .names import AsJson, Device, RunName, Weights
+from .names import AsJson, Device, Imports, RunName, Weights
 
 
 def predict(
@@ -38,6 +40,7 @@ def predict(
     invert: Annotated[bool, typer.Option("--invert", help="for dark ink on white paper")] = False,
     weights: Weights = None,
     device: Device = "auto",
+    imports: Imports = None,
 ) -> None:
     """Predict the classes of pictures or texts, with the top scores and lengths of capsules.
 
@@ -46,15 +49,19 @@ def predict(
     flashcaps predict runs/tiny-0 scans/ --invert --reconstruct drawn/
     find . -name '*.png' | flashcaps predict runs/tiny-0 - --json
     flashcaps predict runs/reviews-0 --text 'a quiet, moving film'
+    flashcaps predict runs/iris-0 more.csv
     """
     model: Any = load(checkpoint, weights=weights, device=find_device(device))
+    if recipe_of(model).get("data", {}).get("name") == "numbers":
+        show_rows(predict_numbers(model, files or [], top=top), as_json, "row")
+        return
     if reads_text(model):
         if reconstruct or invert:
             raise ValueError(f"--reconstruct, --invert: are for pictures; {model.name} reads text")
         if any(not words.strip() for words in text or []):
             raise ValueError("--text: expected a text, got an empty one")
         texts = (text or []) + (find_texts(files or []) if files or not text else [])
-        show_texts(predict_texts(model, texts, transformer=transformer, top=top), as_json)
+        show_rows(predict_texts(model, texts, transformer=transformer, top=top), as_json, "text")
         return
     if text or transformer:
         raise ValueError(f"--text: {model.name} reads pictures; give files, a folder, a pattern, or - for stdin")
@@ -88,13 +95,13 @@ def readable(pictures: list[Picture], model: Any, unread: list[str]) -> Iterator
             unread.append(" ".join(str(error).split()))
 
 
-def show_texts(found: list[Prediction], as_json: bool) -> None:
+def show_rows(found: list[Prediction], as_json: bool, what: str) -> None:
     if not as_json:
-        console.print(table(found, "text"))
+        console.print(table(found, what))
         return
     for prediction in found:
         rest = prediction.to_dict()
-        typer.echo(json.dumps({"text": rest.pop("file")} | rest))
+        typer.echo(json.dumps({what: rest.pop("file")} | rest))
 
 
 def table(predictions: list[Prediction], what: str = "file") -> Table:

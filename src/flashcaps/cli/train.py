@@ -15,62 +15,68 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..routing.checks import check_choice
 from ..training import loop as training
+from ..training.callbacks import CALLBACKS, Callback, Started
 from ..training.checkpoint import load, write_atomic
 from ..training.distributed import find_device
-from ..training.evaluate import Evaluation, confusion_text, evaluate_as, open_ensemble, score_threshold
+from ..training.evaluate import (
+    Evaluation,
+    confusion_text,
+    evaluate_as,
+    labels_text,
+    open_ensemble,
+    score_threshold,
+)
 from ..training.loader import open_sources
 from ..training.recipe import Recipe, make_recipe, read_recipe
 from ..training.results import duration, ensemble_result, hardware, make_result
 from ..training.results import keep as keep_result
 from ..training.routing_measure import RoutingMeasure, measure_routing
+from .complete import run_names
 from .console import console
-from .names import Algorithm, DataRoot, Device, RecipeName, RunName, Weights
+from .names import Algorithm, DataRoot, Device, Imports, RecipeName, RunName, Weights
 from .own import own_fields
 
 QUIET_S = 30  # between two lines of progress where there is no terminal for a bar
 
 
-class Bar(training.Progress):
+class Bar(Callback):
     """A progress bar with loss, error, images a second and time left; it disappears at the end."""
 
-    begun = False
-
-    def begin(self, title: str, total: int, at: int) -> None:
-        self.__exit__()  # the bar of a run that resumes from an earlier state
-        console.print(title, markup=False)
+    def start(self, run: Started) -> None:
+        recipe = run.recipe
+        console.print(f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {run.device}", markup=False)
         self.printed = time.monotonic()
         self.progress_bar = Progress(
             BarColumn(None), MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn(),
             TextColumn("left"), TimeRemainingColumn(), console=console, transient=True,
         )
-        self.task = self.progress_bar.add_task("", total=total, completed=at, text="")
+        self.task = self.progress_bar.add_task("", total=run.total, completed=run.at, text="")
         self.progress_bar.start()
-        self.begun = True
 
     def compiled(self, kernels: int, total: int) -> None:
-        if not kernels:
-            self.begin(f"compiling {total} kernels, once for this machine", total, 0)
-        self.progress_bar.update(self.task, completed=kernels)
+        text = f"{kernels} of {total} kernels compiled, once for this machine"
+        self.progress_bar.update(self.task, text=text)
 
-    def progress(self, at: int, loss: float, error: float, images_s: float) -> None:
-        text = f"loss {loss:.4f}  error {error:.2f} %  {images_s:,.0f} images/s"
+    def step(self, at: int, metrics: dict[str, float]) -> None:
+        text = f"loss {metrics['loss']:.4f}  error {metrics['error']:.2f} %  {metrics['images_s']:,.0f} images/s"
         self.progress_bar.update(self.task, completed=at, text=text)
         if not console.is_terminal and time.monotonic() - self.printed > QUIET_S:
             self.printed = time.monotonic()
             console.print(f"step {at:,}  {text}", markup=False)
 
-    def say(self, text: str) -> None:
-        console.print(text, markup=False)
+    def epoch(self, at: int, metrics: dict[str, Any]) -> None:
+        if "split" in metrics:
+            text = f"{metrics['split']} error {metrics['error']:.2f} % (best {metrics['best']:.2f} %)"
+            console.print(f"epoch {metrics['epoch'] + 1}: {text}", markup=False)
 
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        if self.begun:
-            self.progress_bar.stop()
+    def end(self, result: dict[str, Any] | None) -> None:
+        self.progress_bar.stop()
 
 
+CallbackNames = Annotated[list[str] | None, typer.Option(help="what else is told of the run: tensorboard, wandb",
+                                                         autocompletion=lambda: list(CALLBACKS))]  # fmt: skip
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value: epochs=3, train.batch=64, iterations=1")]
 
 
@@ -78,13 +84,15 @@ def train(
     recipe: RecipeName = None,
     overrides: Overrides = None,
     images: Annotated[str | None, typer.Option(help="your pictures: a folder with a folder per class")] = None,
-    table: Annotated[str | None, typer.Option(help="your pictures: a .csv with columns file and label")] = None,
+    table: Annotated[str | None, typer.Option(help="a .csv: columns file and label, or numbers and label")] = None,
     dataset: Annotated[str | None, typer.Option(help="your pictures: a Hugging Face data set")] = None,
     text: Annotated[str | None, typer.Option(help="your texts: a .csv with columns text and label")] = None,
     transformer: Annotated[str | None, typer.Option(help="for your texts: folder or name of a transformer")] = None,
     routing: Algorithm = None,
     backbone: Annotated[str | None, typer.Option(help="for your pictures: timm:NAME, pretrained")] = None,
     size: Annotated[tuple[int, int] | None, typer.Option(help="for your pictures: height and width")] = None,
+    start: Annotated[str | None, typer.Option("--from", help="for your pictures: a run or shipped name to begin with",
+                                              autocompletion=run_names)] = None,
     seed: Annotated[int | None, typer.Option(help="of weights, order and augmentation")] = None,
     device: Device = "auto",
     out: Annotated[str | None, typer.Option(help="the run's folder (default runs/RECIPE-SEED)")] = None,
@@ -92,6 +100,9 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="continue an unfinished run")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="overwrite an unfinished run")] = False,
     dev: Annotated[bool, typer.Option("--dev", help="a few steps on a few hundred examples, as a trial")] = False,
+    callback: CallbackNames = None,
+    imports: Imports = None,
+    show: Annotated[bool, typer.Option("--print", help="print the recipe with its overrides, and stop")] = False,
 ) -> None:
     """Train a recipe and test it; writes weights, curve and pictures to a folder.
 
@@ -99,7 +110,9 @@ def train(
     flashcaps train tiny
     flashcaps train capsnet_mnist epochs=10 model.iterations=1 --seed 1
     flashcaps train capsnet_mnist --resume
+    flashcaps train capsnet_mnist epochs=10 --print
     flashcaps train --images pets/ epochs=20
+    flashcaps train --images pets/ --from attention_resnet_cifar10
     flashcaps train --text reviews.csv --transformer DIR
     torchrun --nproc_per_node=2 -m flashcaps train tiny batch=25
     """
@@ -107,18 +120,24 @@ def train(
     words = [word for word in (recipe, *(overrides or [])) if word is not None]
     given = {"--images": images, "--table": table, "--dataset": dataset, "--text": text}
     own = own_fields(given, words, routing=routing, size=size or (), device=device, transformer=transformer,
-                     backbone=backbone)  # fmt: skip
+                     backbone=backbone, start=start)  # fmt: skip
     if own is None and recipe is None:
         raise ValueError("recipe: expected a name `flashcaps recipes` lists, or your data: --images DIR, --text FILE")
-    if own is None and any((routing, size, transformer, backbone)):
-        raise ValueError("--routing, --size, --backbone, --transformer: expected with your own data; a recipe takes "
-                         "model.routing=, data.resize=, model.backbone=, data.transformer=")  # fmt: skip
+    if own is None and any((routing, size, transformer, backbone, start)):
+        raise ValueError("--routing, --size, --backbone, --from, --transformer: expected with your own data; a recipe "
+                         "takes model.routing=, data.resize=, model.backbone=, model.pretrained=, data.transformer=")
     fields = own or read_recipe(words[0], words[1:])
     if seed is not None:
         fields = with_seed(fields, seed)
-    options = training.RunOptions(device, out, data, resume, fresh, dev, "" if own else words[0])
-    with Bar() as bar:
-        outcome = training.train(fields, options, bar)
+    if show:
+        typer.echo(fields.to_toml(), nl=False)
+        return
+    for name in callback or ():
+        check_choice("--callback", name, CALLBACKS)
+    flags = tuple(word for flag, given in (("--callback", callback), ("--import", imports)) for value in given or ()
+                  for word in (flag, value))  # fmt: skip
+    options = training.RunOptions(device, out, data, resume, fresh, dev, "" if own else words[0], flags)
+    outcome = training.train(fields, options, [Bar(), *(CALLBACKS[name]() for name in callback or ())])
     if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:
         return
     report(fields, outcome)
@@ -153,8 +172,9 @@ def report(recipe: Recipe, outcome: training.Outcome) -> None:
         if text:
             table.add_row(key, text)
     console.print(table)
-    for line in ("", f"next:  flashcaps evaluate {folder}", "       flashcaps recipes",
-                 f"       python -c \"import flashcaps; print(flashcaps.load('{folder}'))\""):
+    code = f"import flashcaps; print(flashcaps.load({json.dumps(str(folder))}))"
+    for line in ("", f"next:  {shlex.join(['flashcaps', 'evaluate', str(folder)])}", "       flashcaps recipes",
+                 f"       {shlex.join(['python', '-c', code])}"):
         console.print(line, markup=False, soft_wrap=True)
 
 
@@ -162,8 +182,10 @@ def describe(evaluation: Evaluation) -> str:
     low, high = evaluation.interval
     text = f"error {evaluation.error:.2f} % (95 % interval {low:.2f} to {high:.2f}), "
     text += f"{evaluation.wrong:,} of {evaluation.examples:,}"
-    if evaluation.digits:
-        text = f"all digits right {evaluation.accuracy:.2f} %, digit by digit {evaluation.digit_accuracy:.2f} %; {text}"
+    if evaluation.labels:
+        every = evaluation.every_label
+        text = (f"exact match {evaluation.accuracy:.2f} %, precision {every.precision:.2f} %, recall "
+                f"{every.recall:.2f} %, F1 {every.f1:.2f} %; {text}")
     return text
 
 
@@ -181,8 +203,9 @@ def evaluate(
     data: DataRoot = None,
     batch: Annotated[int, typer.Option(min=1, help="images at once")] = 500,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    imports: Imports = None,
 ) -> None:
-    """Error with its 95 % interval and a confusion table; for several digits, both right and digit by digit.
+    """Error with its 95 % interval and a confusion table; for several labels an image, each one's F1.
 
     \b
     flashcaps evaluate runs/tiny-0
@@ -207,6 +230,8 @@ def evaluate(
         typer.echo(json.dumps(evaluation.to_dict()))
         return
     console.print(describe(evaluation), markup=False, soft_wrap=True)
+    if evaluation.labels:
+        console.print(labels_text(evaluation, names), markup=False, soft_wrap=True)
     if evaluation.confusion:
         console.print(confusion_text(evaluation, names), markup=False, soft_wrap=True)
     if evaluation.routing is not None:

@@ -8,20 +8,22 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
+from ..plugins import Registry
 from .affnist import affnist, affnist_style, translated_mnist
 from .cifar import cifar10, cifar100
 from .files import Root, data_root
 from .mnist import digits, fashion_mnist, mnist
 from .multimnist import DiverseMultiMNIST, MultiMNIST, diverse_multimnist, multimnist
 from .norb import smallnorb
+from .own_datasets import from_torch
 from .random import make_generator
 from .split import Batch, Dataset, Split, describe, holdout, to_float
 from .sst import sst2, sst5
 from .svhn import svhn
 from .synthetic_norb import synthetic_norb
-from .user_images import read_pictures, read_text
+from .user_images import read_numbers, read_pictures, read_text
 
-DATA: dict[str, Callable[..., Dataset]] = {
+DATA: Registry[Callable[..., Dataset]] = Registry("flashcaps.data", {
     "mnist": mnist,
     "fashion_mnist": fashion_mnist,
     "cifar10": cifar10,
@@ -40,8 +42,9 @@ DATA: dict[str, Callable[..., Dataset]] = {
     "images": partial(read_pictures, "images"),
     "table": partial(read_pictures, "table"),
     "hub": partial(read_pictures, "hub"),
+    "numbers": read_numbers,
     "text": read_text,
-}
+})  # fmt: skip
 
 
 def load_data(name: str, root: Root = None, **options: Any) -> Dataset:
@@ -76,6 +79,7 @@ __all__ = [
     "Split",
     "data_root",
     "describe",
+    "from_torch",
     "holdout",
     "load_data",
     "make_generator",

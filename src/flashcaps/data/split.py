@@ -50,11 +50,12 @@ class StoredImages:
     `device`; nothing is kept.
     """
 
-    dtype, layout = torch.uint8, torch.strided
+    layout = torch.strided
 
     def __init__(self, read: Callable[[int], Tensor], index: Tensor, image: Sequence[int],
-                 device: torch.device | str = "cpu") -> None:
+                 device: torch.device | str = "cpu", dtype: torch.dtype = torch.uint8) -> None:
         self.read, self.index, self.image, self.device = read, index, tuple(image), torch.device(device)
+        self.dtype = dtype
 
     @property
     def shape(self) -> torch.Size:
@@ -67,12 +68,12 @@ class StoredImages:
         return 4
 
     def to(self, device: torch.device | str) -> StoredImages:
-        return StoredImages(self.read, self.index, self.image, device)
+        return StoredImages(self.read, self.index, self.image, device, self.dtype)
 
     def select(self, index: Tensor | slice) -> StoredImages:
         """Some of these pictures, not read yet."""
         index = index if isinstance(index, slice) else index.cpu()
-        return StoredImages(self.read, self.index[index], self.image, self.device)
+        return StoredImages(self.read, self.index[index], self.image, self.device, self.dtype)
 
     def __getitem__(self, index: Tensor | slice) -> Tensor:
         return self.end([self.begin(k) for k in self.select(index).index.tolist()])
@@ -95,6 +96,7 @@ class StoredImages:
 class Split:
     """N examples: images (N, C, H, W) uint8, labels (N,) int64, info: one (N,) tensor per further label.
 
+    Images that are not bytes, as features of a table, are float32 and stay as they are.
     A text data set has its N phrases in `text`, and images of shape (N, 0, 0, 0). Images that are read as they are
     needed are a StoredImages, which is indexed like a tensor.
     """
@@ -108,8 +110,8 @@ class Split:
         for name, x in (("images", self.images), ("labels", self.labels)):
             if not isinstance(x, Tensor | StoredImages) or x.layout != torch.strided:
                 raise TypeError(f"{name}: expected a dense tensor, got {type(x).__name__}")
-        if self.images.dtype != torch.uint8 or self.images.dim() != 4:
-            raise ValueError(f"images: expected uint8 (N, C, H, W), got {self.images.dtype} "
+        if self.images.dtype not in (torch.uint8, torch.float32) or self.images.dim() != 4:
+            raise ValueError(f"images: expected uint8 or float32 (N, C, H, W), got {self.images.dtype} "
                              f"{tuple(self.images.shape)}; keep pixels as 0..255 and let to_float make the batches")
         if self.labels.device != self.images.device:
             raise ValueError(f"labels: on {self.labels.device}, but the images are on {self.images.device}; move one")

@@ -2,6 +2,7 @@
 
     dataset = load_data("images", path="pets")              # pets/cat/*.png, pets/dog/*.jpg
     dataset = load_data("table", path="scenes.csv")         # file,label  or  file,sea,sky,people with 0 and 1
+    dataset = load_data("numbers", path="iris.csv")         # sepal,petal,label
     dataset = load_data("hub", path="someone/pictures")     # columns image and label
     dataset = load_data("text", path="reviews.csv")         # text,label
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 import warnings
 from collections import Counter
@@ -61,14 +63,20 @@ def list_folder(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
     if not any(part == "train" for _, part in parts):
         parts = [(base, "")]
     found: list[tuple[Path, str, str]] = []
+    empty: set[str] = set()
     for folder, part in parts:
         for of_class in sorted(d for d in folder.iterdir() if d.is_dir() and not d.name.startswith(".")):
-            found += [(f, of_class.name, part) for f in pictures_in(of_class)]
+            pictures = pictures_in(of_class)
+            found += [(f, of_class.name, part) for f in pictures]
+            empty |= set() if pictures else {of_class.name}
     if not found:
         inside, why = base, ""
         if parts[0][1]:
             inside, why = parts[0][0], f" ({parts[0][0].name} is taken for a split; rename it if it is a class)"
         raise ValueError(f"{base}: no pictures in folders; expected one folder per class, as {inside}/cat/1.png{why}")
+    if missing := sorted(empty - {c for _, c, _ in found} - set(class_names)):
+        warnings.warn(f"{base}: no pictures in {', '.join(missing)}, which is left out of the classes; remove it, or "
+                      f"add files that end in {', '.join(SUFFIXES)}", stacklevel=4)  # fmt: skip
     names = _names([c for _, c, part in found if part in ("", "train")], class_names, str(base))
     labels = _indices(names, [c for _, c, _ in found], [str(f) for f, _, _ in found])
     return Listing([f for f, _, _ in found], labels, [part for _, _, part in found], names)
@@ -115,6 +123,51 @@ def list_table(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
         raise FileNotFoundError(f"{table}: no file {str(missing)[:300]}; paths in column {file!r} are relative to the "
                                 "table")
     return _listing(files, file, table, rows, columns, class_names)
+
+
+def holds_numbers(path: str | Path) -> bool:
+    """Whether a table has a label column by name, no column of files, and numbers in all the others."""
+    _, rows, columns = read_rows(path, "--table", "file,label")
+    features = feature_columns(columns)
+    files = any(c.lower() in FILE_COLUMNS for c in columns)
+    return 0 < len(features) < len(columns) and not files and all(_number(rows[0][c]) is not None for c in features)
+
+
+def feature_columns(columns: list[str]) -> list[str]:
+    """The columns beside label and split."""
+    return [c for c in columns if c.lower() not in (*LABEL_COLUMNS, "split")]
+
+
+def _number(word: str) -> float | None:
+    try:
+        value = float(word)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def read_features(table: Path, rows: Rows, columns: Sequence[str]) -> Tensor:
+    """(N, F) float32: these columns of a table of numbers."""
+    for column in columns:
+        if column not in rows[0]:
+            raise ValueError(f"{table}: no column {column!r}; expected {', '.join(columns)}")
+    values = [[_number(row[c]) for c in columns] for row in rows]
+    for k, numbers in enumerate(values):
+        if None in numbers:
+            column = columns[numbers.index(None)]
+            raise ValueError(f"{table}: row {k + 1}: expected a number in column {column!r}, got {rows[k][column]!r}")
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def list_numbers(path: str | Path, class_names: Sequence[str] = (), features: Sequence[str] = ()) -> Listing:
+    """A .csv or .tsv with a header: columns of numbers, and a column label (and split) as in `list_table`.
+
+    features: which columns, in which order; by default all beside label and split.
+    """
+    table, rows, columns = read_rows(path, "--table", "height,width,label")
+    numbers = read_features(table, rows, features or feature_columns(columns))
+    rest = [c for c in columns if c not in feature_columns(columns)]
+    return _listing(list(numbers), "", table, rows, rest, class_names)
 
 
 def list_text(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
@@ -283,7 +336,9 @@ class Survey(NamedTuple):
 
 
 def _pillow() -> Any:
-    return import_extra("PIL.Image", "plots", "a picture")
+    from PIL import Image  # a tenth of a second that data without pictures do not need
+
+    return Image
 
 
 def read_picture(source: Any, channels: int = 0) -> Tensor:
@@ -328,13 +383,15 @@ def _where(source: Any) -> str:
 
 
 def _open(source: Any) -> Any:
-    image = _pillow()
     if hasattr(source, "convert"):
         return source
+    from PIL import ImageOps
+
+    image = _pillow()
     try:
         opened = image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
         opened.load()
-        opened = import_extra("PIL.ImageOps", "plots", "a picture").exif_transpose(opened)  # as a camera was held
+        opened = ImageOps.exif_transpose(opened)  # as a camera was held
     except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
         raise ValueError(f"{_where(source)}: not a whole picture ({error}); remove or replace it") from None
     return opened
@@ -424,6 +481,28 @@ def read_pictures(
         for k in range(len(images)):
             images[k] = read(k)
     return _dataset(Split(images, listing.labels), listing, kind, shape, seed)
+
+
+def read_numbers(
+    root: Root = None, *, path: str, columns: Sequence[str] = (), mean: Sequence[float] = (), std: Sequence[float] = (),
+    class_names: Sequence[str] = (), multilabel: bool | None = None, examples: int = 0, seed: int = 0,
+) -> Dataset:  # fmt: skip
+    """The rows of a table as images (F, 1, 1), a channel per column: (x - mean) / std, by default of the training rows.
+
+    columns, mean and std, (F,) each: those that a model was trained with.
+    """
+    listing = same_labels(list_numbers(path, class_names, columns), path, multilabel, examples)
+    if not mean:
+        mean, std = feature_scale(listing, seed)
+    x = (torch.stack(list(listing.files)) - torch.tensor(mean)) / torch.tensor(std)
+    return _dataset(Split(x[:, :, None, None], listing.labels), listing, "numbers", (x.shape[1], 1, 1), seed)
+
+
+def feature_scale(listing: Listing, seed: int = 0) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of every column over the rows to train on; 1 for a column that is constant."""
+    used = torch.stack([row for row, part in zip(listing.files, assign(listing, seed), strict=True) if part == "train"])
+    std = used.std(0, correction=0)
+    return used.mean(0).tolist(), torch.where(std > 0, std, 1).tolist()
 
 
 def same_labels(listing: Listing, path: str, multilabel: bool | None, examples: int = 0) -> Listing:

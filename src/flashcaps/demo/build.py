@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from ..models.shipped import shipped_files
+from ..models.stored import find_weights
 from ..routing import ROUTING
-from ..training.checkpoint import find_weights, load
+from ..training.checkpoint import load
 from .facts import card_of, facts_of
 from .network import Description
 from .samples import describe_samples, read_samples

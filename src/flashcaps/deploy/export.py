@@ -8,6 +8,7 @@
 import contextlib
 import copy
 import io
+import json
 import logging
 import os
 import warnings
@@ -23,6 +24,7 @@ from ..nn.capsules import CapsuleLayer
 from ..routing.checks import import_extra
 from ..training.checkpoint import load, save_weights
 from ..training.evaluate import answers, evaluating, is_right
+from .predict import answer_rule, class_names
 
 SUFFIX = {"onnx": ".onnx", "torch-export": ".pt2", "safetensors": ".safetensors"}
 TOLERANCE = 1e-4
@@ -158,7 +160,18 @@ def write_onnx(model: nn.Module, path: Path, shape: tuple[int, int, int]) -> Non
             verbose=False,
         )
     assert written is not None
+    written.model.metadata_props.update(metadata(model, shape))
     written.save(str(path))
+
+
+def metadata(model: nn.Module, shape: tuple[int, int, int]) -> dict[str, str]:
+    """What a reader of the file must know to prepare a picture and to name an answer, each value as JSON."""
+    rule, threshold = answer_rule(model)
+    known = {"name": getattr(model, "name", ""), "image": list(shape), "layout": "batch, channels, height, width",
+             "scale": 1 / 255, "pixels": "bytes times scale, from 0 to 1", "answer": rule, "threshold": threshold}
+    if hasattr(model, "classes"):
+        known["class_names"] = list(class_names(model))
+    return {key: json.dumps(value) for key, value in known.items()}
 
 
 def _translations() -> dict[Any, Any]:

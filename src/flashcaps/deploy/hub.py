@@ -89,9 +89,10 @@ def read_result(run: PathLike | None) -> dict[str, Any]:
 def portable(config: dict[str, Any]) -> dict[str, Any]:
     """A config without this machine's folders: absolute paths are cut to their last part."""
     config = copy.deepcopy(config)
-    data = config.get("recipe", {}).get("data", {})
-    for place, key in ((data.get("options", {}), "path"), (data, "transformer")):
-        if Path(place.get(key) or "").is_absolute():  # a name such as someone/data stays
+    recipe = config.get("recipe", {})
+    data, begun = recipe.get("data", {}), recipe.get("model", {}).get("overrides", {})
+    for place, key in ((data.get("options", {}), "path"), (data, "transformer"), (begun, "pretrained")):
+        if Path(str(place.get(key, ""))).is_absolute():  # a name such as someone/data stays
             place[key] = Path(place[key]).name
     return config
 

@@ -24,7 +24,7 @@ from ..data.augment import center_crop
 from ..data.cifar import CIFAR10, CIFAR100
 from ..data.mnist import CLOTHES
 from ..data.norb import CLASSES as TOYS
-from ..data.user_images import SUFFIXES, TEXT_COLUMNS, fit, pictures_in, read_picture, read_rows
+from ..data.user_images import SUFFIXES, TEXT_COLUMNS, fit, pictures_in, read_features, read_picture, read_rows
 from ..routing.math import length
 from ..training.evaluate import answers, evaluating, score_threshold
 from ..training.text import Transformer, load_transformer
@@ -221,6 +221,22 @@ def predict(
     """One Prediction per picture, in order."""
     found = predict_batches(model, pictures, top=top, batch=batch, invert=invert)
     return [prediction for some in found for prediction in some.predictions]
+
+
+def predict_numbers(model: Any, tables: Iterable[str], *, top: int = 3, batch: int = 64) -> list[Prediction]:
+    """One Prediction per row of .csv files with the columns that the model was trained on; others are not read."""
+    known, device, found = recipe_of(model)["data"]["options"], next(model.parameters()).device, []
+    if not (tables := list(tables)):
+        raise ValueError(f"files: expected a .csv with columns {', '.join(known['columns'])}, got none")
+    mean, std = torch.tensor(known["mean"]), torch.tensor(known["std"])
+    for word in tables:
+        table, rows, _ = read_rows(word, "files", ",".join(known["columns"]))
+        x = ((read_features(table, rows, known["columns"]) - mean) / std)[:, :, None, None].to(device)
+        for index in torch.arange(len(x)).split(batch):
+            with evaluating(model):
+                output = model(x[index])
+            found += read_scores(model, output, [f"{word}: row {k + 1}" for k in index.tolist()], top)[0]
+    return found
 
 
 def open_transformer(model: Any, name: str | None = None, device: torch.device | str = "cpu") -> Transformer:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..routing.checks import is_transformed
+from ..routing.checks import install_command, is_transformed
 from ..routing.contract import Memory, Routed, Routing, Step, Tensors
 from ..routing.math import OverPositions, Softmax, compute_dtype, no_autocast, over_parents
 from .attention import attention_routing
@@ -69,17 +69,18 @@ class Transform(NamedTuple):
     coordinates: bool = False  # whether each child's place is added to its votes
 
 
-def choose_backend(name: str, backend: str) -> str:
+def choose_backend(name: str, backend: str, explicit: bool = False) -> str:
     """What a layer is built with. "auto" stays, to be answered when votes come (`pick_form`); an algorithm without a
-    fused twin gets "reference". A backend asked for by name is kept to: votes it cannot take are an error.
+    fused twin, or one that needs `explicit` votes, gets "reference". A backend asked for by name is kept to: votes it
+    cannot take are an error.
     """
-    twin = TWINS.get(name)
+    twin = None if explicit else TWINS.get(name)
     if backend == "auto":
         return "reference" if twin is None else "auto"
     if backend == "triton" and (twin is None or twin.family is None):
         raise ValueError(f"backend: {name!r} has no 'triton' kernel; use 'auto', 'matrix' or 'reference'")
     if backend == "triton" and not HAS_TRITON:
-        raise ValueError("backend: 'triton' is not installed; pip install flashcaps[triton], or use 'auto'")
+        raise ValueError(f"backend: 'triton' is not installed; {install_command(triton='triton')}, or use 'auto'")
     if backend == "triton" and not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
         raise ValueError("backend: 'triton' needs a CUDA device, and there is none; use 'auto'")
     if backend == "matrix" and twin is None:

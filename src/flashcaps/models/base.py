@@ -1,12 +1,16 @@
 """What every model is and answers with, and how its weights begin."""
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from ..nn.backbones import ChannelsLast, Image
 from ..routing import Routed
-from ..routing.checks import check_floating
+from ..routing.checks import can_look, check_tensor
+
+BYTES = 32.0  # pixels above are bytes as floats: standardised ones stay below
 
 
 class Output(NamedTuple):
@@ -25,13 +29,25 @@ class Model(ChannelsLast):
     classes: int
     image: Image | None
     decoder: nn.Module | None
+    any_size = False  # whether images of another height and width fit
+    __call__: Callable[..., Output]
 
     def check_images(self, images: Tensor) -> None:
-        check_floating("images", images)
+        """Shape and dtype; on the CPU the range too, which on another device would stall it."""
+        check_tensor("images", images)
         assert self.image is not None
-        c, h, w = self.image
-        if images.ndim != 4 or images.shape[1] != c:
-            raise ValueError(f"images: expected (B, {c}, {h}, {w}), got {tuple(images.shape)}; see image=")
+        shape, came = "(B, {}, {}, {})".format(*self.image), tuple(images.shape)
+        if not images.is_floating_point():
+            raise ValueError(f"images: expected floating-point pixels from 0 to 1, got {images.dtype}; "
+                             "give images.float() / 255")  # fmt: skip
+        if images.ndim != 4 or images.shape[1] != self.image[0]:
+            raise ValueError(f"images: expected {shape}, got {came}; see image=")
+        if not self.any_size and came[1:] != self.image:
+            raise ValueError(f"images: expected {shape}, got {came}; resize them, or build the model for them, by "
+                             f"create_model(..., image={came[1:]})")  # fmt: skip
+        if images.numel() and can_look(images) and BYTES < (most := float(images.detach().max())) < math.inf:
+            raise ValueError(f"images: expected pixels from 0 to 1, or standardised, got up to {most:g}; "
+                             "give images / 255")  # fmt: skip
 
 
 def init_weights(start: str, backbone: nn.Module | None, primary: nn.Module, decoder: nn.Module | None = None) -> None:

@@ -72,6 +72,7 @@ class Plain:
             layers.append(nn.Dropout(self.dropout))
         network = PlainNetwork(body, nn.Sequential(*layers, nn.Linear(sizes[-1], self.classes)))
         network.image, network.classes = self.image, self.classes
+        network.any_size = math.prod(output_shape(body, self.image)[1:]) == 1  # pooled
         return network
 
 

@@ -1,12 +1,12 @@
 """The one capsule network: backbone -> primary capsules -> capsule layers -> head, and a decoder."""
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Never
 
 from torch import Tensor, nn
 
 from ..nn.backbones import Backbone, Image, output_shape
-from ..nn.capsules import PrimaryCapsules
+from ..nn.capsules import DenseCapsules, PrimaryCapsules
 from ..nn.heads import Decoder
 from ..nn.stack import CapsuleStack
 from ..routing import Routed
@@ -24,9 +24,15 @@ class CapsuleNetwork(Model):
         super().__init__()
         self.backbone, self.primary, self.capsules, self.head, self.decoder = backbone, primary, capsules, head, decoder
 
-    def forward(self, images: Tensor, chosen: Tensor | None = None) -> Output:
+    def forward(self, images: Tensor, chosen: Tensor | None = None, **unknown: Never) -> Output:
+        if unknown:
+            asked = ", ".join(f"{key}={unknown[key]!r}" for key in unknown)
+            raise TypeError(f"{', '.join(unknown)}: a model takes images and chosen; call model.route(images, {asked})")
         routed = self.route(images)
         return Output(self.head(routed), routed, None if chosen is None else self.reconstruct(routed, chosen))
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def route(self, images: Tensor, *, coupling: bool = False, record: bool = False) -> Routed:
         """The class capsules of images, on request with the coupling of the last layer and its history."""
@@ -81,4 +87,6 @@ class Capsules:
         network = CapsuleNetwork(backbone, primary, self.route.stack(layers), self.route.head(grid.dim), decoder)
         init_weights(self.start, None if given else backbone, primary, decoder)
         network.image, network.classes = self.image, self.classes
+        first = next(layer for layer in layers if isinstance(layer, DenseCapsules))
+        network.any_size = first.shared or first.groups is None
         return network

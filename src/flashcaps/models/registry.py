@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ..plugins import Registry
 from ..routing.checks import nearest
 from . import attention, baselines, discriminative, dynamic, em, heinsen
 from .base import Model
 from .overrides import Change
+from .shipped import shipped_files
+from .stored import find_weights, read_weights
+from .timm import for_loading
 
 
 class Spec(Protocol):
@@ -34,9 +40,9 @@ class Summary(NamedTuple):
     about: str
 
 
-MODELS: dict[str, Spec] = {
+MODELS: Registry[Spec] = Registry("flashcaps.models", {
     **dynamic.MODELS, **em.MODELS, **attention.MODELS, **heinsen.MODELS, **discriminative.MODELS, **baselines.MODELS,
-}  # fmt: skip
+})  # fmt: skip
 Builder = TypeVar("Builder", bound=Callable[[], Any])
 
 
@@ -54,11 +60,32 @@ def list_models(pattern: str = "*") -> list[str]:
     return sorted(name for name in MODELS if fnmatchcase(name, pattern))
 
 
-def create_model(name: str, **overrides: Any) -> Model:
-    """The model of that name, its weights fresh. What each family can override is in `models/overrides.py`."""
-    if name not in MODELS:
-        raise ValueError(f"name: there is no model {name!r}{nearest(name, MODELS)}; list_models() has all of them")
-    spec: Any = MODELS[name]
+def create_model(name: str, *, pretrained: bool | str | os.PathLike[str] = False, **overrides: Any) -> Model:
+    """The model of that name, its weights fresh. What each family can override is in `models/overrides.py`.
+
+    pretrained: True begins with the weights that come along, a path with those of a run or of a file; what they were
+    trained with is overridden, too. With classes=, everything is kept but the class layer, which is new.
+    """
+    if pretrained is False:
+        return build(name, overrides)
+    if pretrained is True and name not in shipped_files():
+        known = ", ".join(sorted(shipped_files().keys() & MODELS.keys()))
+        raise ValueError(f"pretrained: no weights of {name} come along, those of {known} do; give the path of a run")
+    path = shipped_files()[name] if pretrained is True else find_weights(pretrained)
+    stored, config = read_weights(path)
+    if config["model"]["name"] != name:
+        raise ValueError(f"pretrained: expected weights of {name}, got those of {config['model']['name']}, {path}")
+    whole = for_loading(config["model"]["overrides"]) | overrides
+    return fill(name, whole, stored, path, new_classes="classes" in overrides)
+
+
+def build(name: str, overrides: dict[str, Any]) -> Model:
+    """The model with these overrides, its weights fresh."""
+    try:
+        spec: Any = MODELS[name]
+    except KeyError:
+        close = nearest(name, MODELS)
+        raise ValueError(f"name: there is no model {name!r}{close}; list_models() has all of them") from None
     for key in overrides:
         if key not in spec.changes:
             known = ", ".join(spec.changes)
@@ -67,6 +94,26 @@ def create_model(name: str, **overrides: Any) -> Model:
         spec = spec.changes[key](spec, overrides[key])
     model = spec.build()
     model.name, model.overrides = name, {k: plain(v) for k, v in overrides.items()}
+    return model
+
+
+def fill(
+    name: str, overrides: dict[str, Any], stored: dict[str, Tensor], source: Path, *, new_classes: bool
+) -> Model:
+    """The model with the stored weights; new_classes: but for layers whose shape depends on how many there are."""
+    fresh: tuple[str, ...] = ()
+    if new_classes:
+        with torch.device("meta"):
+            two, three = (build(name, overrides | {"classes": n}).state_dict() for n in (2, 3))
+        fresh = tuple(key[: key.rfind(".") + 1] or key for key in two if two[key].shape != three[key].shape)
+    model = build(name, overrides)
+    kept = {key: x for key, x in model.state_dict().items() if not key.startswith(fresh)}
+    for key, x in kept.items():
+        got = tuple(stored[key].shape) if key in stored else "none"
+        if got != tuple(x.shape):
+            raise ValueError(f"{source}: {key}: expected {tuple(x.shape)} for {overrides}, got {got}; "
+                             "only classes= can change the shape of trained weights")
+    model.load_state_dict({key: stored[key] for key in kept}, strict=False)
     return model
 
 
@@ -83,5 +130,5 @@ def model_summary(name: str) -> Summary:
     """What `flashcaps models` prints: size and origin, without allocating a weight."""
     with torch.device("meta"):
         model = create_model(name)
-    paper, about = MODELS[name].about.split(": ", 1)
+    paper, _, about = MODELS[name].about.partition(": ")
     return Summary(name, sum(p.numel() for p in model.parameters()), paper, about.strip().rstrip("."))

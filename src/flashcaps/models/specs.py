@@ -15,6 +15,8 @@ from ..nn.stack import CapsuleStack
 from ..routing import ROUTING, Routed, Routing, Sizes
 from ..routing.checks import check_choice, check_iterations
 
+LAYER_OPTIONS = ("vote_bias", "over", "scrambled")  # all but the first are a convolution's
+
 
 class Grid(NamedTuple):
     """The capsules of one layer: `types` of them at every place; above a dense layer there is one place."""
@@ -33,7 +35,7 @@ class Grid(NamedTuple):
 class Route:
     """How capsules are routed, from the first capsule layer to the last. None leaves a choice to the algorithm.
 
-    options: the algorithm's own, and `vote_bias` and `over` of its layers.
+    options: the algorithm's own, and those of its layers, `LAYER_OPTIONS`.
     """
 
     routing: str
@@ -58,7 +60,7 @@ class Route:
     @cached_property
     def algorithm(self) -> Routing:
         check_choice("routing", self.routing, ROUTING)
-        return make_routing(self.routing, {k: v for k, v in self.settings.items() if k not in ("vote_bias", "over")})
+        return make_routing(self.routing, {k: v for k, v in self.settings.items() if k not in LAYER_OPTIONS})
 
     @property
     def form(self) -> str:
@@ -117,6 +119,7 @@ class Primary:
     batch_norm: bool = False
     shares: int | None = None
     shift: float = 0.0
+    grouping: str = "channels"
 
     def build(self, features: Image, route: Route) -> tuple[PrimaryCapsules, Grid]:
         channels, h, w = features
@@ -162,7 +165,7 @@ class Dense:
         layer = DenseCapsules(
             route.routing, in_capsules=in_capsules, in_dim=below.dim, out_capsules=self.capsules, out_dim=self.dim,
             pose=pose, shared=children == "type", coordinates=self.children == "type", backend=route.backend,
-            **{k: v for k, v in route.settings.items() if k != "over"},
+            **{k: v for k, v in route.settings.items() if k not in LAYER_OPTIONS[1:]},
         )  # fmt: skip
         return layer, Grid(self.capsules, 1, 1, self.dim)
 

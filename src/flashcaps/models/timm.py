@@ -3,35 +3,30 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from ..nn.backbones import Normalise
 from ..routing.checks import import_extra
 
 PREFIX = "timm:"
 
 
 class LastMap(nn.Module):
-    """The last of the feature maps a network gives, (B, C, H, W), for images in [0, 1].
+    """The last of the feature maps a network gives, (B, C, H, W), for images in [0, 1], which are normalised
+    as those it was trained on.
 
-    mean, std: of the images it was trained on, by channel. rebuild: what `create_model(..., backbone=)` takes to make
-    the same network again.
+    rebuild: what `create_model(..., backbone=)` takes to make the same network again.
     """
-
-    mean: Tensor
-    std: Tensor
 
     def __init__(self, network: nn.Module, rebuild: dict[str, Any], channels: int) -> None:
         super().__init__()
         self.network, self.rebuild = network, rebuild
         config = getattr(network, "pretrained_cfg", None) or {}
         known = len(config.get("mean", ())) == channels
-        for name, otherwise in (("mean", 0.0), ("std", 1.0)):
-            values = config[name] if known else [otherwise] * channels
-            self.register_buffer(name, torch.tensor(values).view(1, channels, 1, 1), persistent=False)
+        self.normalise = Normalise(config["mean"], config["std"]) if known else nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.network((images - self.mean) / self.std)[-1]
+        return self.network(self.normalise(images))[-1]
 
 
 def timm_backbone(name: str, *, channels: int = 3, pretrained: bool = True) -> nn.Module:

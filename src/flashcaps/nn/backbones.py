@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, Self
@@ -76,6 +76,21 @@ class Standardise(nn.Module):
         least = math.prod(x.shape[1:]) ** -0.5
         deviation = x.std((1, 2, 3), correction=0, keepdim=True).clamp(min=least)
         return ((x - x.mean((1, 2, 3), keepdim=True)) / deviation).to(images.dtype)
+
+
+class Normalise(nn.Module):
+    """Images (B, C, H, W) less `mean`, over `std`, one number each for every channel."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        for name, values in (("mean", mean), ("std", std)):
+            self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images - self.mean) / self.std
 
 
 class Backbone(Protocol):
@@ -161,11 +176,13 @@ class ResidualBlock(nn.Module):
 class ResNet:
     """A 3 x 3 stem, then stages of (width, blocks, stride): residual blocks of which the first takes the stride.
 
-    pool: average over all places at the end.
+    pool: average over all places at the end. normalise: mean and std of each channel, which images are brought to 0 and
+    1 by first.
     """
 
     stages: tuple[tuple[int, int, int], ...]
     pool: bool = False
+    normalise: tuple[Sequence[float], Sequence[float]] | None = None
 
     @property
     def channels(self) -> int:
@@ -181,7 +198,8 @@ class ResNet:
                 width = wide
         if self.pool:
             layers.append(POOLS["global"]())
-        return Layers(*layers)
+        first = [] if self.normalise is None else [Normalise(*self.normalise)]
+        return Layers(*first, *layers)
 
 
 class Coordinates(nn.Module):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..kernels.common.norm import layer_norm_poses, squash_poses
+from ..kernels.common.patches import patches
 from ..kernels.dispatch import BACKENDS, Transform, Window, choose_backend, make_votes, route
 from ..routing import ROUTING, Routed, Routing, Sizes, Step
 from ..routing.checks import (
@@ -17,8 +18,10 @@ from ..routing.checks import (
     check_dtype,
     check_floating,
     check_overflow,
+    check_probability,
     check_shape,
     check_sizes,
+    explained,
     is_transformed,
     nearest,
 )
@@ -27,6 +30,7 @@ from ..routing.math import compute_dtype, length
 from .backbones import ChannelsLast
 
 PRIMARY_FORMS = ("squash", "sigmoid", "norm", "score")
+GROUPINGS = ("channels", "places")
 
 Dim = int | tuple[int, int]
 # Poses and activations of children, how they vote, and (B, H', W') of a convolution's parents.
@@ -43,6 +47,13 @@ class FiniteModule(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
+def reset_parts(module: nn.Module) -> None:
+    """Calls `reset_parameters` of every module inside, as PyTorch's own layers have it."""
+    for part in module.modules():
+        if part is not module and hasattr(part, "reset_parameters"):
+            cast(Any, part).reset_parameters()
+
+
 class PrimaryCapsules(FiniteModule, ChannelsLast):
     """A convolution whose output at one place is `types` capsules of `dim` numbers.
 
@@ -54,9 +65,13 @@ class PrimaryCapsules(FiniteModule, ChannelsLast):
     of dynamic the types of a place share it out in one step of routing, and shift is 0.1. 0 is plain squash from
     PyTorch's start, of which that step is a quarter where kernels are 9 x 9 x 256: all capsules saturate at once.
 
+    grouping: a capsule is `dim` "channels" at one place, or, as in a public port, `dim` numbers in a row of the
+    flattened output, "places" of one channel for the most part.
+
     (B, channels, H, W) -> pose (B, types, H', W', dim), activation (B, types, H', W') or None.
     """
 
+    @explained
     def __init__(
         self,
         in_channels: int,
@@ -71,14 +86,17 @@ class PrimaryCapsules(FiniteModule, ChannelsLast):
         batch_norm: bool = False,
         shares: int | None = None,
         shift: float = 0.0,
+        grouping: str = "channels",
     ) -> None:
         super().__init__()
         check_choice("form", form, PRIMARY_FORMS)
+        check_choice("grouping", grouping, GROUPINGS)
         check_sizes(in_channels=in_channels, types=types, dim=dim, kernel=kernel, stride=stride)
         shares = types if shares is None else shares
         check_sizes(0, padding=padding, shares=shares)
         self.in_channels, self.reach = in_channels, kernel - 2 * padding
         self.types, self.dim, self.form, self.shares, self.shift = types, dim, form, shares, shift
+        self.grouping = grouping
 
         def convolution(channels: int) -> nn.Module:
             conv = nn.Conv2d(in_channels, channels, kernel, stride, padding, bias=bias)
@@ -87,12 +105,21 @@ class PrimaryCapsules(FiniteModule, ChannelsLast):
         self.pose = convolution(types * dim)
         self.activation = convolution(types) if form in ("sigmoid", "score") else None
         self.norm = nn.LayerNorm(dim) if form == "norm" else None
-        if form == "squash" and shares:
-            for name, p in self.pose.named_parameters():
-                if p.ndim == 4:
-                    nn.init.trunc_normal_(p, std=0.1, a=-0.2, b=0.2)
-                elif name.endswith("bias"):  # of the convolution, or of the batch normalisation before it
-                    nn.init.zeros_(p)
+        self._init_squash()
+
+    def reset_parameters(self) -> None:
+        """Draws all weights afresh."""
+        reset_parts(self)
+        self._init_squash()
+
+    def _init_squash(self) -> None:
+        if self.form != "squash" or not self.shares:
+            return
+        for name, p in self.pose.named_parameters():
+            if p.ndim == 4:
+                nn.init.trunc_normal_(p, std=0.1, a=-0.2, b=0.2)
+            elif name.endswith("bias"):  # of the convolution, or of the batch normalisation before it
+                nn.init.zeros_(p)
 
     def forward(self, features: Tensor) -> Routed:
         check_floating("features", features)
@@ -111,10 +138,16 @@ class PrimaryCapsules(FiniteModule, ChannelsLast):
             check_overflow(routed[:2], False, features=features, weight=weight)
         return routed
 
+    if TYPE_CHECKING:
+        __call__ = forward
+
     def _capsules(self, features: Tensor) -> Routed:
         x = self.pose(features)
         b, _, h, w = x.shape
-        pose = x.view(b, self.types, self.dim, h, w).permute(0, 1, 3, 4, 2)  # the pose of one capsule at one place
+        if self.grouping == "places":
+            pose = x.reshape(b, self.types, h, w, self.dim)
+        else:
+            pose = x.view(b, self.types, self.dim, h, w).permute(0, 1, 3, 4, 2)  # the pose of one capsule at one place
         if self.form == "squash":
             return Routed(squash_poses(pose, 1 / (self.shares or 1), self.shift))
         if self.norm is not None:
@@ -126,7 +159,8 @@ class PrimaryCapsules(FiniteModule, ChannelsLast):
         return Routed(pose, a, kind="score")
 
     def extra_repr(self) -> str:
-        return f"types={self.types}, dim={self.dim}, form={self.form!r}"
+        grouping = "" if self.grouping == "channels" else f", grouping={self.grouping!r}"
+        return f"types={self.types}, dim={self.dim}, form={self.form!r}{grouping}"
 
 
 class CapsuleLayer(FiniteModule):
@@ -151,45 +185,56 @@ class CapsuleLayer(FiniteModule):
         options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        check_choice("routing", routing, ROUTING)
         check_choice("pose", pose, ("vector", "matrix"))
         check_choice("backend", backend, BACKENDS)
-        self.name = routing
         self.rows, d = pose_shape("in_dim", in_dim, pose)
         rows, h = pose_shape("out_dim", out_dim, pose)
         if rows != self.rows:
             raise ValueError(f"out_dim: expected {self.rows} rows like in_dim's pose, got {rows} ({out_dim})")
         self.groups, self.parents = groups, parents
         self.in_dim, self.out_dim = rows * d, rows * h
-        self.backend = choose_backend(routing, backend)
-
         g, j = groups or 1, parents or 1
         sizes = Sizes(groups, j, self.out_dim)
-        self.weight = nn.Parameter(torch.empty(j, d, g, h))
-        self.routing = make_routing(routing, options or {})
-        with torch.no_grad():
-            self.routing.init_weights(self.weight, sizes)
+
+        self.name, self.routing = routing, make_routing(routing, options or {})
         self._specs = self.routing.learned(sizes)
         self.memory = self.routing.memory()
         self.output_norm = self.routing.output_norm(sizes)
         self.single = dataclasses.replace(self.routing, iterations=1) if self.routing.stepwise else None
+        self.backend = choose_backend(routing, backend, self.routing.explicit)
+
+        self.weight = nn.Parameter(torch.empty(j, d, g, h))
         biased = self.routing.vote_bias if vote_bias is None else vote_bias
-        self.bias = nn.Parameter(torch.zeros(j, rows, g, h)) if biased else None
+        self.bias = nn.Parameter(torch.empty(j, rows, g, h)) if biased else None
         self.learned = nn.ParameterDict()
         for name, spec in self._specs.items():
-            value = torch.randn(spec.shape) if spec.random else torch.full(spec.shape, spec.start)
             if spec.state:
-                self.register_buffer(name, value)
+                self.register_buffer(name, torch.empty(spec.shape))
             else:
-                self.learned[name] = nn.Parameter(value)
+                self.learned[name] = nn.Parameter(torch.empty(spec.shape))
+        self.reset_parameters()
         self.hidden = False  # whether another layer above has the objective; a stack says so
         self._compared = False  # whether activations given by hand were compared with lengths
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Transforms, learned tensors and coefficients as they begin."""
+        self.routing.init_weights(self.weight, Sizes(self.groups, self.parents or 1, self.out_dim))
+        if self.bias is not None:
+            self.bias.zero_()
+        for name, spec in self._specs.items():
+            value = self.get_buffer(name) if spec.state else self.learned[name]
+            value.copy_(torch.randn(spec.shape) if spec.random else torch.full(spec.shape, spec.start))
+        reset_parts(self)
 
     def forward(
         self, u: Tensor | Routed, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
     ) -> Routed:
         u, activation, transform, grid = self._children(u, activation)
         return place(self._route(self.routing, u, activation, transform, coupling=coupling, record=record), grid)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def step(
         self,
@@ -333,7 +378,9 @@ class CapsuleLayer(FiniteModule):
                 raise ValueError(
                     f"activation: expected {tuple(u.shape[:-1])}, one per capsule, got {tuple(activation.shape)}"
                 )
-            if self.routing.input_activation is None:
+            if self.routing.input_activation == "probability":
+                check_probability("activation", activation)
+            elif self.routing.input_activation is None:
                 self._refuse_lengths(u, activation)
 
     def set_iterations(self, iterations: int) -> None:
@@ -353,6 +400,7 @@ class DenseCapsules(CapsuleLayer):
     (B, types, H, W, D) is flattened as (types, H, W).
     """
 
+    @explained
     def __init__(
         self,
         routing: str = "dynamic",
@@ -415,11 +463,14 @@ class ConvCapsules(CapsuleLayer):
 
     over: what a child's couplings are normalised over, parent "types" at each place or "positions" too, that is
     every type and place that covers the child; None is the algorithm's own (em: "positions").
+    scrambled: poses and places of the windows change places, as attention's public code has it, whose windows
+    (types, k, k, D, H' W') are viewed as (types, k, k, H' W', D): only weights trained so want it.
 
     u (B, types, H, W, D_in), activation (B, types, H, W) or None, or a Routed -> Routed with pose
     (B, out_types, H', W', D_out).
     """
 
+    @explained
     def __init__(
         self,
         routing: str = "attention",
@@ -436,13 +487,17 @@ class ConvCapsules(CapsuleLayer):
     ) -> None:
         check_sizes(in_types=in_types, out_types=out_types, kernel=kernel, stride=stride)
         check_sizes(0, padding=padding)
-        vote_bias, over = options.pop("vote_bias", None), options.pop("over", None)
+        vote_bias, over, scrambled = (options.pop(name, None) for name in ("vote_bias", "over", "scrambled"))
         backend = options.pop("backend", "auto")
         children = in_types * kernel * kernel
         super().__init__(routing, children, in_dim, out_types, out_dim, pose, vote_bias, backend, options)
         self.in_types, self.kernel, self.stride, self.padding = in_types, kernel, stride, padding
         self.over = self.routing.over if over is None else over
         check_choice("over", self.over, ("types", "positions"))
+        self.scrambled = bool(scrambled)
+        if scrambled and (padding or self.over == "positions" or self.routing.input_activation is not None):
+            raise ValueError("scrambled: expected padding=0, over='types' and an algorithm without activations, whose "
+                             f"poses alone change places; got padding={padding}, over={self.over!r}, {routing!r}")
 
     def _children(self, u: Tensor | Routed, activation: Tensor | None) -> Children:
         u, activation = self.take(u, activation)
@@ -453,7 +508,13 @@ class ConvCapsules(CapsuleLayer):
         if min(u.shape[2], u.shape[3]) + 2 * p < k:
             raise ValueError(f"u: {u.shape[2]} x {u.shape[3]} places, padded by {p}, do not fill kernel {k}")
         height, width = ((size + 2 * p - k) // self.stride + 1 for size in u.shape[2:4])
-        transform = self._transform(self.weight.shape[0], Window(k, self.stride, p, self.over))
+        window = Window(k, self.stride, p, self.over)
+        if self.scrambled:
+            if activation is not None:
+                raise ValueError("activation: expected None with scrambled=True, whose windows have poses alone")
+            windows = patches(u, k, self.stride).permute(0, 3, 4, 1, 2)  # (B, types * k * k, D, H', W')
+            u, window = windows.reshape(u.shape[0], -1, height, width, self.in_dim), Window(1, 1, 0, self.over)
+        transform = self._transform(self.weight.shape[0], window)
         return u, activation, transform, (u.shape[0], height, width)
 
     def extra_repr(self) -> str:
@@ -493,11 +554,16 @@ def place(routed: Routed, grid: tuple[int, int, int] | None) -> Routed:
 
 def make_routing(name: str, options: dict[str, Any]) -> Routing:
     """The algorithm with its options; a wrong option is answered with the nearest right one."""
-    known = [f.name for f in dataclasses.fields(ROUTING[name])]
+    try:
+        algorithm = ROUTING[name]
+    except KeyError:
+        check_choice("routing", name, ROUTING)
+        raise
+    known = [f.name for f in dataclasses.fields(algorithm)]
     for key in options:
         if key not in known:
             raise TypeError(f"{key}: no option of {name} routing, which has {', '.join(known)}{nearest(key, known)}")
-    return ROUTING[name](**options)
+    return algorithm(**options)
 
 
 def pose_shape(name: str, dim: Dim, pose: str) -> tuple[int, int]:

@@ -25,6 +25,9 @@ def multi_hot(targets: Tensor, classes: int, dtype: torch.dtype = torch.float32)
 
 def _check(name: str, x: Tensor, targets: Tensor, targets_name: str = "targets") -> Tensor:
     """x in fp32 or better: squares and sums over classes pass the end of half precision."""
+    if x is None:
+        raise TypeError(f"{name}: expected scores (B, classes), got None: capsules of attention routing have no "
+                        "activation; cross_entropy_loss(SharedLinear(out_dim)(routed), targets) reads their poses")
     check_floating(name, x)
     check_tensor(targets_name, targets)
     if x.ndim != 2:
@@ -51,22 +54,41 @@ def _checked(loss: Tensor, **arguments: Tensor) -> Tensor:
     return loss
 
 
+def _mean(rows: Tensor, targets: Tensor, weight: Tensor | None, classes: int) -> Tensor:
+    """The mean over the batch of rows (B,), each times the weight of its class, or the mean weight of its classes."""
+    if weight is None:
+        return rows.mean()
+    if weight.shape != (classes,):
+        raise ValueError(f"weight: expected ({classes},), one number per class, got {tuple(weight.shape)}")
+    t = multi_hot(targets, classes, rows.dtype)
+    count = t.sum(1)
+    each = (t @ weight.to(t)) / torch.where(count > 0, count, 1)
+    return (torch.where(count > 0, each, 1) * rows).mean()
+
+
 def margin_loss(
-    lengths: Tensor, targets: Tensor, *, present: float = PRESENT, absent: float = ABSENT, down_weight: float = 0.5
-) -> Tensor:
-    """T max(0, m+ - ||v||)^2 + lambda (1 - T) max(0, ||v|| - m-)^2 (dynamic, Eq. 4)."""
+    lengths: Tensor, targets: Tensor, *, present: float = PRESENT, absent: float = ABSENT, down_weight: float = 0.5,
+    weight: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """T max(0, m+ - ||v||)^2 + lambda (1 - T) max(0, ||v|| - m-)^2 (dynamic, Eq. 4).
+
+    weight (K,), here and in the other losses: an example's loss is multiplied by the weight of its class (the mean of
+    its classes' weights; 1 where it has none). The sum is divided by the size of the batch, not by the weights' sum.
+    """
     for name, value in (("present", present), ("absent", absent), ("down_weight", down_weight)):
         check_number(name, value)
     v = _check("lengths", lengths, targets)
-    if fused(v) and v.shape[1] <= CLASSES:
+    if weight is None and fused(v) and v.shape[1] <= CLASSES:
         loss: Tensor = margin_rows(v, targets, present, absent, down_weight)[0]
         return loss
     t = multi_hot(targets, v.shape[1], v.dtype)
     per_class = t * F.relu(present - v).square() + down_weight * (1 - t) * F.relu(v - absent).square()
-    return _checked(per_class.sum(1).mean(), lengths=lengths)
+    return _checked(_mean(per_class.sum(1), targets, weight, v.shape[1]), lengths=lengths)
 
 
-def spread_loss(activations: Tensor, labels: Tensor, margin: float | Tensor) -> Tensor:
+def spread_loss(
+    activations: Tensor, labels: Tensor, margin: float | Tensor, *, weight: Tensor | None = None
+) -> Tensor:
     """sum over wrong classes i of max(0, margin - (a_t - a_i))^2 (em)."""
     if not isinstance(margin, Tensor):
         check_number("margin", margin)
@@ -74,7 +96,7 @@ def spread_loss(activations: Tensor, labels: Tensor, margin: float | Tensor) -> 
     t = multi_hot(labels, a.shape[1], a.dtype)
     right = (a * t).sum(1, keepdim=True)
     gap = F.relu(margin - (right - a)).square()
-    return _checked((gap * (1 - t)).sum(1).mean(), activations=activations)
+    return _checked(_mean((gap * (1 - t)).sum(1), labels, weight, a.shape[1]), activations=activations)
 
 
 def spread_margin(progress: float | Tensor) -> float | Tensor:
@@ -90,21 +112,26 @@ def spread_margin_by_step(step: int) -> float:
     return 0.2 + 0.79 / (1 + math.exp(-min(10.0, step / 50_000 - 4)))
 
 
-def cross_entropy_loss(scores: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+def cross_entropy_loss(
+    scores: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, weight: Tensor | None = None
+) -> Tensor:
     """Cross-entropy of a softmax over classes; targets are indices (B,) or a distribution (B, K), as mixup makes."""
     check_number("label_smoothing", label_smoothing, 0)
     if label_smoothing > 1:
         raise ValueError(f"label_smoothing: expected 0 to 1, got {label_smoothing}")
     x = _check("scores", scores, targets)
     t = targets.to(x.dtype) if targets.ndim == 2 else targets.long()
-    return _checked(F.cross_entropy(x, t, label_smoothing=label_smoothing), scores=scores)
+    reduction = "mean" if weight is None else "none"
+    loss = F.cross_entropy(x, t, label_smoothing=label_smoothing, reduction=reduction)
+    return _checked(loss if weight is None else _mean(loss, targets, weight, x.shape[1]), scores=scores)
 
 
-def binary_cross_entropy_loss(scores: Tensor, targets: Tensor) -> Tensor:
+def binary_cross_entropy_loss(scores: Tensor, targets: Tensor, *, weight: Tensor | None = None) -> Tensor:
     """Cross-entropy of one logistic unit per class, for images that hold several: the mean over classes and batch."""
     x = _check("scores", scores, targets)
-    loss = F.binary_cross_entropy_with_logits(x, multi_hot(targets, x.shape[1], x.dtype))
-    return _checked(loss, scores=scores)
+    t = multi_hot(targets, x.shape[1], x.dtype)
+    loss = F.binary_cross_entropy_with_logits(x, t, reduction="mean" if weight is None else "none")
+    return _checked(loss if weight is None else _mean(loss.mean(1), targets, weight, x.shape[1]), scores=scores)
 
 
 def reconstruction_loss(output: Tensor, image: Tensor) -> Tensor:

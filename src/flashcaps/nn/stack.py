@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, nn
 
@@ -40,7 +40,8 @@ class CapsuleStack(nn.Module):
             raise ValueError(f"concurrent: layer {k} ({stack[k].name}) has no single step; use concurrent=False")
         if not concurrent and iterations is not None:
             for layer in stack:
-                layer.set_iterations(iterations)
+                if layer.routing.iterations != iterations:
+                    layer.set_iterations(iterations)
         for layer in stack[:-1]:
             layer.hidden = True
         self.layers = nn.ModuleList(stack)
@@ -55,8 +56,10 @@ class CapsuleStack(nn.Module):
         *below, top = self._layers()
         for layer in below:
             u, activation = layer(u, activation), None
-        routed: Routed = top(u, activation, coupling=coupling, record=record)
-        return routed
+        return top(u, activation, coupling=coupling, record=record)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def _layers(self) -> list[CapsuleLayer]:
         return [cast(CapsuleLayer, layer) for layer in self.layers]

@@ -49,7 +49,7 @@ def _sequential(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> li
     found, layers = [], layers_of(stack)
     for k, layer in enumerate(layers):
         out = layer(u, activation, coupling=True, record=True)
-        found.append(LayerTrace(layer, u, activation, out.history, out))
+        found.append(LayerTrace(layer, u, activation, out.history or (), out))
         if k + 1 < len(layers):
             u, activation = layers[k + 1].take(out)
     return found

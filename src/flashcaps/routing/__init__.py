@@ -1,5 +1,6 @@
 """One paper, one file. A new algorithm is a file here, a line in `ROUTING` and a test."""
 
+from ..plugins import Registry
 from .attention import Attention
 from .contract import Learned, Routed, Routing, Sizes, Step
 from .discriminative import Discriminative
@@ -7,12 +8,12 @@ from .dynamic import Dynamic
 from .em import EM
 from .heinsen import Heinsen
 
-ROUTING: dict[str, type[Routing]] = {
+ROUTING: Registry[type[Routing]] = Registry("flashcaps.routing", {
     "dynamic": Dynamic,
     "em": EM,
     "attention": Attention,
     "heinsen": Heinsen,
     "discriminative": Discriminative,
-}
+})  # fmt: skip
 
 __all__ = ["ROUTING", "Learned", "Routed", "Routing", "Sizes", "Step"]

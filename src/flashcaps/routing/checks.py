@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import math
-from collections.abc import Iterable, Sequence
+import shlex
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any, cast
+from importlib import metadata
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 MOST_ITERATIONS = 1000  # more is a mistake, and would look like a hang
+# What other layers of PyTorch call an argument, and what capsule layers do: the first that a layer has.
+MEANT = {"kernel_size": ("kernel",), "in_features": ("in_dim", "in_channels"), "out_features": ("out_dim", "dim"),
+         "in_channels": ("in_types",), "out_channels": ("out_types", "types")}  # fmt: skip
+
+Init = TypeVar("Init", bound=Callable[..., None])
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
@@ -20,17 +30,56 @@ def nearest(word: str, words: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def install_command(**extras: str) -> str:
+    """What to type for extras of this package, each with its module: pip and their packages by name.
+
+    `pip install flashcaps[...]` would ask an index for flashcaps, which may have been installed from a folder.
+    """
+    try:
+        needs = [need.partition(";") for need in metadata.requires("flashcaps") or ()]
+    except metadata.PackageNotFoundError:  # imported from its folder
+        needs = []
+    words = [need for need, _, marker in needs for extra in extras if f"extra == {extra!r}" in marker.replace('"', "'")]
+    return shlex.join([sys.executable, "-m", "pip", "install", *(words or extras.values())])
+
+
 def import_extra(module: str, extra: str, what: str) -> Any:
     """A module that an extra of this package brings; where it is missing, an error says how to get it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise ImportError(f"{what} needs {package} ({error}): pip install 'flashcaps[{extra}]'") from None
+        raise ImportError(f"{what} needs {package} ({error}): {install_command(**{extra: package})}") from None
 
 
-def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    choices = list(choices)
+def explained(init: Init) -> Init:
+    """A constructor that answers a wrong call with the one that was meant, as far as what came says it."""
+    signature = inspect.signature(init)
+    known = {name: p for name, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    required = [name for name, p in known.items() if p.default is p.empty and name != "self"]
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **options: Any) -> None:
+        try:
+            signature.bind(self, *args, **options)
+        except TypeError as error:
+            words = {key: next((w for w in MEANT.get(key, ()) if w in known and w not in options), key)
+                     for key in options}  # fmt: skip
+            named = {words[key]: value for key, value in options.items() if words[key] in known}
+            if "routing" in known and args and isinstance(args[0], str):
+                named["routing"], args = args[0], args[1:]
+            named |= dict(zip((name for name in required if name not in named), args, strict=False))
+            order = [name for name in known if name in named or name in required]
+            call = ", ".join(f"{name}={named[name]!r}" if name in named else f"{name}=..." for name in order)
+            other = "".join(f", {key} is {word} here" for key, word in words.items() if key != word)
+            name = type(self).__name__
+            raise TypeError(f"{name}: {str(error).removesuffix('.')}{other}; call it as {name}({call})") from None
+        init(self, *args, **options)
+
+    return cast(Init, checked)
+
+
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     if value not in choices:
         known = ", ".join(map(repr, choices))
         raise ValueError(f"{name}: expected one of {known}, got {value!r}{nearest(str(value), choices)}")
@@ -132,6 +181,15 @@ def check_devices(like: Tensor, **tensors: Tensor | None) -> None:
     for name, x in tensors.items():
         if x is not None and x.device != like.device:
             raise ValueError(f"{name}: expected on {like.device} like the rest, got {x.device}; move it with .to()")
+
+
+def check_probability(name: str, x: Tensor) -> None:
+    """Numbers from 0 to 1, but for rounding. On other devices than the CPU nobody looks: it would stall them."""
+    if x.numel() and can_look(x):
+        low, high = (float(v) for v in x.detach().aminmax())
+        if low < -1e-3 or high > 1 + 1e-3:
+            raise ValueError(f"{name}: expected probabilities from 0 to 1, got {low:g} to {high:g}; "
+                             "give logits as .sigmoid()")
 
 
 def is_transformed() -> bool:

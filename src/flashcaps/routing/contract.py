@@ -91,6 +91,11 @@ class Routing:
     def __post_init__(self) -> None:
         check_iterations(self.iterations)
 
+    @property
+    def explicit(self) -> bool:
+        """Whether these options need all votes at once, so that no fused twin runs them."""
+        return False
+
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         return {}
 

@@ -16,6 +16,7 @@ image shrink by factors 1 - 2 rate e, e an eigenvalue of sum_k U_jk U_jk^T, so r
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,30 +124,45 @@ def discriminative_update(
 class ForwardPass:
     """What the ascent needs of a layer's forward pass in training: its votes, and the coefficients its graph holds.
 
-    It belongs to a graph, so a copy of the layer starts without it.
+    It belongs to a graph, so a copy of the layer starts without it. moves: whether coefficients are meant to move.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, moves: bool = True) -> None:
         self.votes: Any = None  # `kernels.votes.Votes`
         self.coefficients: Tensor | None = None
         self.version: int | None = None  # of the weights, to notice when they have moved on
+        self.state_version: int | None = None  # of the layer's coefficients
+        self.moves = moves
 
     def keep(self, learned: Tensors, weight: Tensor, hidden: bool) -> Tensors:
         """A copy of the coefficients goes into the graph, so that the state itself may change at any time."""
+        self._expect_ascent(weight, learned["coefficients"])
         self.coefficients = learned["coefficients"].clone()
         if hidden:  # its gradient follows from the objective of the class layer
             self.coefficients.requires_grad_()
-        self.version = None if torch.compiler.is_compiling() else weight._version
         return learned | {"coefficients": self.coefficients}
+
+    def _expect_ascent(self, weight: Tensor, state: Tensor) -> None:
+        """Warns, once, where an optimiser has moved the weights since the last pass and nothing the coefficients."""
+        if torch.compiler.is_compiling():
+            self.version = None
+            return
+        left = self.votes is not None and self.version is not None and self.version != weight._version
+        if left and self.moves and self.state_version == state._version:
+            self.moves = False
+            warnings.warn("discriminative routing: the weights have moved, the coefficients have not; call "
+                          "flashcaps.ascend_coefficients(model, labels) between the forward pass and optimiser.step() "
+                          "(rate=0 keeps them as they are)", stacklevel=2)  # fmt: skip
+        self.version, self.state_version = weight._version, state._version
 
     def clear(self) -> None:
         self.votes = self.coefficients = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ForwardPass:
-        return ForwardPass()
+        return ForwardPass(self.moves)
 
-    def __reduce__(self) -> tuple[type[ForwardPass], tuple[()]]:
-        return ForwardPass, ()
+    def __reduce__(self) -> tuple[type[ForwardPass], tuple[bool]]:
+        return ForwardPass, (self.moves,)
 
 
 @dataclass(frozen=True)
@@ -185,7 +201,7 @@ class Discriminative(Routing):
         return {"coefficients": Learned((sizes.children, sizes.parents), start=start, per_child=True, state=True)}
 
     def memory(self) -> ForwardPass:
-        return ForwardPass()
+        return ForwardPass(moves=self.rate != 0)
 
     def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
         nn.init.trunc_normal_(weight, std=0.1, a=-0.2, b=0.2)  # dynamic's, whose network the paper takes

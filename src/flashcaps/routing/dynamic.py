@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .checks import check_devices, check_iterations, check_overflow, check_shape, check_votes
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
-from .math import Softmax, compute_dtype, full_precision, length, over_parents, squash
+from .math import Softmax, compute_dtype, full_precision, length, over_children, over_parents, squash
 
 
 @full_precision
@@ -60,7 +60,10 @@ def dynamic_routing(
 
 @dataclass(frozen=True)
 class Dynamic(Routing):
-    """leaky, detach: see `dynamic_routing`. prior: learn the log priors. bias: learn a bias (start 0.1)."""
+    """leaky, detach: see `dynamic_routing`. prior: learn the log priors. bias: learn a bias (start 0.1).
+
+    over_children: the softmax of Eq. 3 runs over i, as in some public ports, and couplings sum to 1 for each parent.
+    """
 
     title = "Dynamic routing"
     function = staticmethod(dynamic_routing)
@@ -71,6 +74,16 @@ class Dynamic(Routing):
     detach: bool = False
     prior: bool = False
     bias: bool = False
+    over_children: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.over_children and self.leaky:
+            raise ValueError("over_children: expected leaky=False beside it: no parent competes for a child")
+
+    @property
+    def explicit(self) -> bool:
+        return self.over_children
 
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         tensors = {}
@@ -87,4 +100,6 @@ class Dynamic(Routing):
     def run(
         self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
     ) -> Routed:
+        if self.over_children:
+            common["softmax"] = over_children
         return function(votes, iterations=self.iterations, leaky=self.leaky, detach=self.detach, **learned, **common)

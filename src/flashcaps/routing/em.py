@@ -30,6 +30,7 @@ from .checks import (
     check_number,
     check_overflow,
     check_per_iteration,
+    check_probability,
     check_tensor,
     check_votes,
 )
@@ -99,6 +100,7 @@ def em_routing(
     check_iterations(iterations)
     check_number("eps", eps, 0)
     check_given("activation", activation, (b, i), "one per child")
+    check_probability("activation", activation)
     check_given("beta_u", beta_u, [(j,), (j, d)], "one per parent, or per parent and pose element")
     check_given("beta_a", beta_a, (j,), "one per parent")
     schedule = check_per_iteration("inverse_temperature", inverse_temperature, iterations)

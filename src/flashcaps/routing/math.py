@@ -66,6 +66,11 @@ def over_parents(logits: Tensor, leaky: bool = False) -> Tensor:
     return logits.softmax(-1)
 
 
+def over_children(logits: Tensor, leaky: bool = False) -> Tensor:
+    """Softmax over the children of a parent, in place of Eq. 3."""
+    return logits.softmax(1)
+
+
 def masked(softmax: Softmax, mask: Tensor) -> Softmax:
     """`softmax` among the parents a child can vote for, mask (I, J); a child with no parent is coupled to nobody."""
 

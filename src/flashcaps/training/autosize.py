@@ -14,12 +14,25 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data.user_images import LISTS, Listing, assign, count_classes, list_text, survey
+from ..data.user_images import (
+    LISTS,
+    Listing,
+    assign,
+    count_classes,
+    feature_columns,
+    feature_scale,
+    holds_numbers,
+    list_numbers,
+    list_text,
+    read_rows,
+    survey,
+)
 from ..models.specs import Route
 from ..models.timm import PREFIX, timm_backbone
 from ..nn.backbones import Image, output_shape
 from ..routing import ROUTING
 from ..routing.checks import check_choice
+from .checkpoint import load
 from .recipe import Recipe, make_recipe
 
 LONGEST = 10  # places along the longer side of the primary grid; routing takes time for each
@@ -30,6 +43,7 @@ TYPES = (16, 8, 4, 2)  # of primary capsules
 WEIGHTS = 1 << 21  # of the transforms between primary and class capsules
 PIXELS = 64 * 64 * 3  # the most a decoder draws: its last layer has as many rows
 DIM, CLASS_DIM = 8, 16
+HIDDEN = 128  # units between a table's numbers and primary capsules
 TOKENS = 64  # of a text, at most
 WORD_PIECES = 1.5  # tokens a word, roughly, in the vocabularies of published transformers
 
@@ -156,23 +170,33 @@ def own_recipe(
     routing: str = "dynamic",
     size: Sequence[int] = (),
     backbone: str = "",
+    start: str = "",
 ) -> tuple[Recipe, tuple[str, ...]]:
     """(recipe, a line on every choice) for a user's pictures, of which a sample is read.
 
     kind: "images" (a folder), "table" (a .csv) or "hub" (a name). size: (H, W) they are resized to. backbone:
-    "timm:NAME", or by default one that is chosen by rule.
+    "timm:NAME", or by default one that is chosen by rule. start: a run, weights file or shipped name to begin with, a
+    network whose size and algorithm then count; its class layer is new.
     """
     check_choice("kind", kind, LISTS)
     check_choice("routing", routing, ROUTING)
+    if kind == "table" and holds_numbers(path):
+        return _own_numbers(path, overrides, routing)
     listing = LISTS[kind](path)
-    found = survey(listing, size)
+    classes = len(listing.class_names)
+    if start:
+        sized, image, loss, draws = _started(start, classes, listing.multilabel)
+        found = survey(listing, image[1:], image[0])
+    else:
+        found, loss = survey(listing, size), ROUTING[routing].loss
+        sized = size_model(found.image, classes, routing, multilabel=listing.multilabel, backbone=backbone)
+        draws = bool(sized.overrides["decoder"])
     c, h, w = found.image
-    sized = size_model(found.image, len(listing.class_names), routing, multilabel=listing.multilabel, backbone=backbone)
-    content = _content(kind, path, listing, "pictures", found.train, IMAGES, routing)
+    content = _content(kind, path, listing, "pictures", found.train, IMAGES, loss)
     content["model"] = {"name": sized.name, "overrides": sized.overrides}
     content["data"]["options"] |= {"size": [h, w], "channels": c}
     content["augment"] = {"shift": 1 if min(h, w) < 40 else 2}
-    content["loss"]["reconstruction"] = round(4 / math.prod(found.image), 6) if sized.overrides["decoder"] else 0.0
+    content["loss"]["reconstruction"] = round(4 / math.prod(found.image), 6) if draws else 0.0
     content["train"]["ema"] = 0.98
     recipe = make_recipe(content, overrides)
     if recipe.data.options["size"] != [h, w]:
@@ -180,6 +204,44 @@ def own_recipe(
                          f"{recipe.data.options['size']}; --size HEIGHT WIDTH changes both")  # fmt: skip
     data = f"data: {found.train:,} pictures to train on, brought to {c} x {h} x {w}; {_classes(listing)} pictures"
     return recipe, (data, *sized.why, _plan(recipe))
+
+
+def _started(start: str, classes: int, multilabel: bool) -> tuple[Sized, Image, str, bool]:
+    """The network that `start` names for other classes; its images, its algorithm's loss, and whether it draws."""
+    model: Any = load(start, classes=classes)
+    if model.image is None:
+        raise ValueError(f"--from: expected a network for pictures, got {start}, {model.name}, which reads texts")
+    name = str(Path(start).expanduser().resolve()) if Path(start).exists() else start
+    overrides: dict[str, Any] = {"pretrained": name, "classes": classes}
+    if model.decoder is not None and multilabel:
+        overrides["decoder"] = False
+    loss = ROUTING[model.capsules.layers[-1].name].loss if hasattr(model, "capsules") else "cross_entropy"
+    why = f"network: {model.name} with the weights of {start}; only the layer of {classes} classes is new"
+    return Sized(model.name, overrides, (0, 0), (why,)), model.image, loss, model.decoder is not None and not multilabel
+
+
+def _own_numbers(path: str, overrides: Iterable[str], routing: str) -> tuple[Recipe, tuple[str, ...]]:
+    """For a table of plain numbers: a hidden layer, and from it primary capsules at a single place."""
+    listing = list_numbers(path)
+    columns = feature_columns(read_rows(path, "--table", "height,width,label")[2])
+    classes, train = len(listing.class_names), assign(listing, 0).count("train")
+    mean, std = feature_scale(listing)
+    content = _content("numbers", path, listing, "rows", train, IMAGES, ROUTING[routing].loss)
+    primary = {"types": TYPES[0], "dim": DIM, "kernel": 1, "stride": 1}
+    content["model"] = {"name": "capsnet_tiny", "overrides": {
+        "image": [len(columns), 1, 1], "classes": classes, "decoder": False, "primary": primary,
+        "backbone": {"channels": HIDDEN, "kernel": 1, "stride": 1},
+        **({} if routing == "dynamic" else {"routing": routing}),
+    }}  # fmt: skip
+    content["data"]["options"] |= {"columns": columns, "mean": mean, "std": std}
+    recipe = make_recipe(content, overrides)
+    return recipe, (
+        f"data: {train:,} rows of {len(columns)} numbers to train on, scaled to mean 0 and deviation 1; "
+        f"{_classes(listing)} rows",
+        f"network: {HIDDEN} hidden units, {TYPES[0]} primary capsules of {DIM}, {classes} class capsules of "
+        f"{CLASS_DIM}, routed by {routing}",
+        _plan(recipe),
+    )
 
 
 def own_text_recipe(
@@ -194,7 +256,7 @@ def own_text_recipe(
     listing = list_text(path)
     classes, parts, folder = len(listing.class_names), assign(listing, 0), Path(transformer).expanduser()
     train = parts.count("train")
-    content = _content("text", path, listing, "texts", train, TEXTS, routing)
+    content = _content("text", path, listing, "texts", train, TEXTS, ROUTING[routing].loss)
     other = {} if routing == "heinsen" else {"routing": routing}
     content["model"] = {"name": "heinsen_sst2", "overrides": {"classes": classes, **other}}
     name = str(folder.resolve()) if folder.is_dir() else transformer
@@ -218,21 +280,25 @@ def own_text_recipe(
 def own_command(recipe: Recipe) -> list[str]:
     """What follows `flashcaps train` to make this recipe again: its name, or the pictures or texts it was made for."""
     path, overrides = recipe.data.options.get("path", ""), recipe.model.overrides
-    chosen = [word for key in ("routing", "backbone") if isinstance(overrides.get(key), str)
-              for word in (f"--{key}", overrides[key])]
+    flags = {"routing": "--routing", "backbone": "--backbone", "pretrained": "--from"}
+    chosen = [word for key, flag in flags.items() if isinstance(overrides.get(key), str)
+              for word in (flag, overrides[key])]
     if recipe.data.name == "text":
         return ["--text", path, "--transformer", recipe.data.transformer, *chosen]
+    if recipe.data.name == "numbers":
+        return ["--table", path, *chosen]
     if recipe.data.name not in LISTS:
         return [recipe.name]
     flag = {"images": "--images", "table": "--table", "hub": "--dataset"}[recipe.data.name]
-    return [flag, path, "--size", *map(str, recipe.data.options["size"]), *chosen]
+    size = [] if "pretrained" in overrides else ["--size", *map(str, recipe.data.options["size"])]
+    return [flag, path, *size, *chosen]
 
 
 def _content(
-    kind: str, path: str, listing: Listing, what: str, train: int, length: Length, routing: str
+    kind: str, path: str, listing: Listing, what: str, train: int, length: Length, loss: str
 ) -> dict[str, Any]:
     """What recipes for pictures and for texts have in common."""
-    loss, several = ROUTING[routing].loss, listing.multilabel
+    several = listing.multilabel
     batch = next((b for b in length.batches if train >= 8 * b), max(1, min(2, train)))  # eight steps an epoch
     epochs = min(max(length.steps * batch // max(train, 1), length.epochs[0]), length.epochs[1])
     options: dict[str, Any] = {

@@ -185,7 +185,7 @@ def leave_workers() -> None:
 
 
 def find_device(device: str) -> torch.device:
-    """"auto", "cpu", "cuda", "cuda:1", "mps"; one that is not there is an error."""
+    """"auto", "cpu", "cuda", "cuda:1"; one that is not there, or that nothing here is tested on, is an error."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -194,6 +194,8 @@ def find_device(device: str) -> torch.device:
         raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {device!r}") from None
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device: {device} is not on this machine; use --device cpu or auto")
+    if chosen.type not in ("cpu", "cuda"):
+        raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {device!r}, on which nothing is tested")
     return chosen
 
 

@@ -16,8 +16,9 @@ from .memory import in_bytes
 
 PACKAGES = ("flashcaps", "torch", "numpy", "safetensors", "triton")
 TOLERANCE = 1e-3  # of the largest element; TF32 products stay within it
-EXTRAS = {"digits": "mlxtend", "plots": "matplotlib", "mat": "scipy", "text": "transformers", "export": "onnxruntime",
-          "hub": "huggingface_hub", "timm": "timm", "triton": "triton"}  # fmt: skip
+EXTRAS = {"plots": "matplotlib", "mat": "scipy", "text": "transformers", "export": "onnxruntime",
+          "hub": "huggingface_hub", "timm": "timm", "tensorboard": "tensorboard", "wandb": "wandb",
+          "triton": "triton"}  # fmt: skip
 
 
 class Comparison(NamedTuple):

@@ -1,4 +1,4 @@
-"""Evaluation of a model, or of several as one: error with its 95 % interval, confusion table, digits found.
+"""Evaluation of a model, or of several as one: error with its 95 % interval, confusion table, labels found.
 
     model, members = open_ensemble(["runs/capsnet_cifar10-0", "runs/capsnet_cifar10-1"])
 """
@@ -28,20 +28,44 @@ if TYPE_CHECKING:
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % point
 
 
+class Label(NamedTuple):
+    """One class where images have several: how many images have it, are answered with it, and both.
+
+    A share of nothing is 0.
+    """
+
+    present: int
+    answered: int
+    found: int
+
+    @property
+    def precision(self) -> float:
+        """Percent of the answers that are right."""
+        return 100 * self.found / max(self.answered, 1)
+
+    @property
+    def recall(self) -> float:
+        """Percent of what is there that was found."""
+        return 100 * self.found / max(self.present, 1)
+
+    @property
+    def f1(self) -> float:
+        return 200 * self.found / max(self.present + self.answered, 1)
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Counts on `examples` examples, and what follows from them, in percent.
 
-    confusion[t][p]: examples of class t answered p (one class an image). digits, digits_found: digits in the images
-    and those among the answers (several an image); an example is right only when all its digits are.
+    confusion[t][p]: examples of class t answered p (one class an image). labels: the counts of each class (several an
+    image); an example is right only when its answer is exactly its labels.
     """
 
     examples: int
     wrong: int
     rule: str = "top1"
     confusion: tuple[tuple[int, ...], ...] = ()
-    digits: int = 0
-    digits_found: int = 0
+    labels: tuple[Label, ...] = ()
     routing: RoutingMeasure | None = None  # where it was asked for
 
     @property
@@ -50,7 +74,7 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """For several digits: both (or all) right."""
+        """For several labels: the exact match."""
         return 100 * (self.examples - self.wrong) / self.examples
 
     @property
@@ -60,9 +84,14 @@ class Evaluation:
         return 100 * low, 100 * high
 
     @property
+    def every_label(self) -> Label:
+        """The counts of all labels together."""
+        return Label(*(sum(counts) for counts in zip(*self.labels, strict=True))) if self.labels else Label(0, 0, 0)
+
+    @property
     def digit_accuracy(self) -> float:
-        """The share of digits in the images that were found."""
-        return 100 * self.digits_found / self.digits if self.digits else self.accuracy
+        """The share of digits, or of other labels, in the images that were found."""
+        return self.every_label.recall if self.labels else self.accuracy
 
     def metric(self, name: str) -> tuple[float, tuple[float, float]]:
         """The value and interval of "test_error_percent" or "test_accuracy_percent"."""
@@ -72,6 +101,8 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         found = asdict(self) | {"error": self.error, "accuracy": self.accuracy, "interval": self.interval,
                                 "digit_accuracy": self.digit_accuracy}
+        found["labels"] = [label._asdict() | {"precision": label.precision, "recall": label.recall, "f1": label.f1}
+                           for label in self.labels]  # fmt: skip
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -144,12 +175,12 @@ def viewed(model: nn.Module, batch: Batch, mirror: bool = False, nudge: int = 0)
 def evaluate(
     model: nn.Module, held: Held, *, batch: int = 500, threshold: float = 0.5, mirror: bool = False, nudge: int = 0
 ) -> Evaluation:
-    """All of `held`, in evaluation mode, counted on the device and read once. mirror, nudge: see `views`."""
+    """All of `held`, in evaluation mode, counted on the device and read at the end. mirror, nudge: see `views`."""
     if len(held) == 0:
         raise ValueError("held: expected at least one example to evaluate on, got none")
     k, device = held.classes, next(model.parameters()).device
-    right, digits, found = torch.zeros(3, dtype=torch.int64, device=device).unbind()
-    confusion = torch.zeros(k * k, dtype=torch.int64, device=device)
+    right = torch.zeros((), dtype=torch.int64, device=device)
+    confusion, labels = (torch.zeros(n, k, dtype=torch.int64, device=device) for n in (k, len(Label._fields)))
     with evaluating(model):
         for b in held.batches(batch):
             scores = viewed(model, b, mirror, nudge) if mirror or nudge else forward(model, b).scores
@@ -158,14 +189,14 @@ def evaluate(
             right += is_right(scores, b.targets, held.rule, threshold).sum()
             if held.rule == "top1":
                 cell = b.targets * k + scores.argmax(1)
-                confusion.scatter_add_(0, cell, torch.ones_like(cell))
+                confusion.view(-1).scatter_add_(0, cell, torch.ones_like(cell))
             else:
-                present = b.targets > 0.5
-                digits += present.sum()
-                found += (answers(scores, held.rule, threshold) & present).sum()
-    n_right, n_digits, n_found = torch.stack([right, digits, found]).tolist()
-    table = confusion.view(k, k).tolist() if held.rule == "top1" else []
-    return Evaluation(len(held), len(held) - n_right, held.rule, tuple(tuple(row) for row in table), n_digits, n_found)
+                present, given = b.targets > 0.5, answers(scores, held.rule, threshold)
+                labels += torch.stack([present, given, present & given]).sum(1)
+    several = held.rule != "top1"
+    table = () if several else tuple(tuple(row) for row in confusion.tolist())
+    counts = tuple(Label(*count) for count in labels.T.tolist()) if several else ()
+    return Evaluation(len(held), len(held) - int(right), held.rule, table, counts)
 
 
 def evaluate_as(recipe: Recipe, model: nn.Module, held: Held, batch: int = 500) -> Evaluation:
@@ -186,6 +217,15 @@ def confusion_text(evaluation: Evaluation, names: tuple[str, ...] = ()) -> str:
     head = " " * width + "".join(f"{n:>{width}}" for n in names)
     rows = [f"{names[t]:>{width}}" + "".join(f"{n or '.':>{width}}" for n in row) for t, row in enumerate(table)]
     return "\n".join([head, *rows])
+
+
+def labels_text(evaluation: Evaluation, names: tuple[str, ...] = ()) -> str:
+    """A line for every label: how many images have it, precision, recall and F1."""
+    names = names or tuple(str(i) for i in range(len(evaluation.labels)))
+    width = max(6, *(len(n) + 1 for n in names)) if names else 6
+    rows = [f"{n:>{width}}{x.present:>8,}{x.precision:>10.2f} %{x.recall:>8.2f} %{x.f1:>8.2f} %"
+            for n, x in zip(names, evaluation.labels, strict=True)]  # fmt: skip
+    return "\n".join([f"{'label':>{width}}{'images':>8}{'precision':>12}{'recall':>10}{'F1':>10}", *rows])
 
 
 class Ensemble(nn.Module):

@@ -27,11 +27,15 @@ class Sources:
 
 
 def open_sources(
-    recipe: Recipe, root: Root, device: torch.device, share: Share | None, *, dev: bool = False
-) -> Sources:
-    """Loads, holds out, resizes and moves the data. share None: for evaluation alone. dev: a few hundred examples."""
+    recipe: Recipe, root: Root, device: torch.device, share: Share | None, *, dev: bool = False,
+    given: Dataset | None = None,
+) -> Sources:  # fmt: skip
+    """Loads, holds out, resizes and moves the data. share None: for evaluation alone. dev: a few hundred examples.
+
+    given: data to take instead of those that the recipe names; the model is built for their size and classes.
+    """
     spec = recipe.data
-    dataset, validation = load_splits(spec, root, device)
+    dataset, validation = load_splits(spec, root, device, given)
     streamed = isinstance(dataset.train.images, StoredImages)
     if streamed and spec.resize:
         raise ValueError("data.resize: pictures that stay on disk are scaled as they are read; use data.size=[H, W]")
@@ -54,16 +58,18 @@ def open_sources(
     kind = StreamedImages if streamed else ImageStream
     stream = None if share is None else kind(splits["train"], recipe.augment, share, classes, recipe.train.seed)
     image = (dataset.shape[0], crop, crop) if crop else dataset.shape
-    options = {"classes": classes, "image": image} if streamed else {}
+    options = {"classes": classes, "image": image} if streamed or given else {}
     return Sources(dataset, stream, held.get("validation"), held["test"], options)
 
 
-def load_splits(spec: Data, root: Root, device: torch.device) -> tuple[Dataset, Split | None]:
+def load_splits(
+    spec: Data, root: Root, device: torch.device, given: Dataset | None = None
+) -> tuple[Dataset, Split | None]:
     """The data set without the examples held out of training, and those."""
     options = dict(spec.options)
     if spec.name == "synthetic_norb":
         options.setdefault("device", str(device))  # rendered there
-    dataset = load_data(spec.name, root, **options)
+    dataset = given or load_data(spec.name, root, **options)
     if dataset.validation is not None or not spec.validation:
         return dataset, dataset.validation
     train, validation = holdout(dataset.train, count=spec.validation)

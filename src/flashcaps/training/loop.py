@@ -5,18 +5,21 @@
 What a step does is in step.py, where its images come from in batches.py, what is written in run_folder.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import torch
 
+from ..data import Dataset, from_torch
 from ..models import create_model
 from ..routing.checks import TooLarge
 from .autosize import own_command
 from .batches import Share
+from .callbacks import CSV, Callback, Started
 from .checkpoint import load
 from .distributed import Stopped, StopSignals, Workers, join_workers, lost_workers, set_precision, was_restarted
 from .evaluate import Evaluation, evaluate_as
@@ -31,13 +34,14 @@ from .run_folder import RunFolder, read_metrics, run_name
 from .step import TrainStep
 
 DEV_STEPS = 20
+Callbacks = Sequence[Callback]
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """Where a run happens and how it starts. dev: a few steps on a few hundred examples, as a trial.
 
-    recipe_name: how the command line named the recipe, for the command that resumes the run.
+    recipe_name: how the command line named the recipe, and flags: what else of it the command that resumes the run has.
     """
 
     device: str = "auto"
@@ -47,18 +51,7 @@ class RunOptions:
     fresh: bool = False
     dev: bool = False
     recipe_name: str = ""
-
-
-class Progress:
-    """Is told about progress; this one is silent. The command line's is a progress bar."""
-
-    def begin(self, title: str, total: int, at: int) -> None: ...
-
-    def compiled(self, kernels: int, total: int) -> None: ...
-
-    def progress(self, at: int, loss: float, error: float, images_s: float) -> None: ...
-
-    def say(self, text: str) -> None: ...
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,30 +63,44 @@ class Outcome:
     result: dict[str, Any]
 
 
-def train(recipe: Recipe, options: RunOptions = RunOptions(), progress: Progress = Progress()) -> Outcome:
-    """Train, evaluate on held-out data meanwhile, test at the end. Raises Stopped, its state saved, on a signal."""
+def train(recipe: Recipe, options: RunOptions = RunOptions(), callbacks: Callbacks = (), *,
+          data: Dataset | Mapping[str, Any] | None = None) -> Outcome:  # fmt: skip
+    """Train, evaluate on held-out data meanwhile, test at the end. Raises Stopped, its state saved, on a signal.
+
+    data: instead of those the recipe names, what `flashcaps.data.from_torch` takes, {"train": a torch Dataset, "test":
+    another}, or what it gives. The model is built for their size and classes.
+    """
     workers = join_workers(options.device)
+    if isinstance(data, Mapping):
+        data = from_torch(**data)
+    if data is not None:
+        recipe = replace(recipe, data=replace(recipe.data, name=data.name, options={}, held={}))
     if options.dev:
         recipe = replace(recipe, train=replace(recipe.train, steps=DEV_STEPS, evaluate_every=10**6))
-    progress = progress if workers.rank == 0 else Progress()
     set_precision(recipe.train.precision)
     run = make_run(recipe, options, workers)
+    if data is not None:
+        run.command = []  # no command line has them
     resume = workers.shared(options.resume or (was_restarted() and run.begun))
     with claimed(run, resume, options, workers):
-        return train_once(run, options, workers, progress, resume)
+        return train_once(run, options, workers, [CSV(), *callbacks] if workers.rank == 0 else [], resume, data)
 
 
-def train_once(run: RunFolder, options: RunOptions, workers: Workers, progress: Progress, resume: bool) -> Outcome:
+def train_once(
+    run: RunFolder, options: RunOptions, workers: Workers, callbacks: Callbacks, resume: bool,
+    data: Dataset | None = None,
+) -> Outcome:  # fmt: skip
     """Everything is built, and trained from the start or the newest state to the end."""
     recipe = run.recipe
     state = workers.shared(run.newest() if resume and workers.rank == 0 else None)
     share = make_share(recipe, state, workers)
-    sources = open_sources(recipe, options.data, workers.device, share, dev=options.dev)
+    sources = open_sources(recipe, options.data, workers.device, share, dev=options.dev, given=data)
     stream = sources.train
     assert stream is not None
     spec = recipe.train
-    if sources.validation is None and (spec.select == "validation" or (spec.stop_error and spec.select == "last")):
-        asks = "select" if spec.select == "validation" else "stop_error"
+    stops = "stop_error" * bool(spec.stop_error) or "patience" * bool(spec.patience)
+    if sources.validation is None and (spec.select == "validation" or (stops and spec.select == "last")):
+        asks = "select" if spec.select == "validation" else stops
         raise ValueError(f"train.{asks}: expected validation data to go by, got none of {recipe.data.name}; hold some "
                          "out of training with data.validation=N")
     run.class_names = sources.dataset.class_names
@@ -105,19 +112,28 @@ def train_once(run: RunFolder, options: RunOptions, workers: Workers, progress: 
     at = run.restore(step, state)
     if at == 0:
         torch.manual_seed(recipe.train.seed + workers.rank)  # dropout differs from process to process
-    if workers.device.type == "cuda":
-        plan = stream.plan(at // stream.steps)
-        step.compile_kernels(plan.index[0], plan.noise[0], progress.compiled)
-    progress.begin(f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {workers.device}", step.total, at)
-    with StopSignals() as stop:
-        at = train_loop(step, sources, run, at, progress, stop)
-    return finish(step, sources, run, at, progress)
+    started, told, result = Started(recipe, run.path, model, workers.device, step.total, at), [], None
+    try:
+        for callback in callbacks:
+            callback.start(started)
+            told.append(callback)
+        if workers.device.type == "cuda":
+            plan = stream.plan(at // stream.steps)
+            step.compile_kernels(plan.index[0], plan.noise[0], lambda *n: [c.compiled(*n) for c in callbacks])
+        with StopSignals() as stop:
+            at = train_loop(step, sources, run, at, callbacks, stop)
+        outcome = finish(step, sources, run, at)
+        result = outcome.result
+        return outcome
+    finally:
+        for callback in told:
+            callback.end(result)
 
 
 def train_loop(
-    step: TrainStep, sources: Sources, run: RunFolder, at: int, progress: Progress, stop: StopSignals
+    step: TrainStep, sources: Sources, run: RunFolder, at: int, callbacks: Callbacks, stop: StopSignals
 ) -> int:
-    """From step `at` to the last one, or until stop_error is reached; the number of steps done."""
+    """From step `at` to the last one, or until the recipe or a callback ends it; the number of steps done."""
     spec, workers, stream = run.recipe.train, step.workers, step.stream
     main = workers.rank == 0
     plan, read_at, read_s, done = None, at, run.wall_s, False
@@ -138,18 +154,23 @@ def train_loop(
             loss, error, _ = step.read()
             images = (at - read_at) * stream.share.batch * workers.world  # a resumed run trained on others before
             rate = images / max(run.wall_s - read_s, 1e-9)
-            progress.progress(at, loss, error, rate)
             if main:
-                lr = step.rates(at - 1).lr
-                run.log("train", at, epoch=epoch, loss=loss, error=error, lr=lr, images_s=round(rate, 1))
+                metrics = {"epoch": epoch, "loss": loss, "error": error, "lr": step.rates(at - 1).lr,
+                           "images_s": round(rate, 1)}  # fmt: skip
+                run.log("train", at, **metrics)
+                for callback in callbacks:
+                    callback.step(at, metrics)
             read_at, read_s = at, run.wall_s
         if epoch_ends and workers.agreed(bool(first_bad(step.model.state_dict().items()))):
             raise_non_finite(step, at - 1, run.path)
-        if epoch_ends and ((epoch + 1) % spec.evaluate_every == 0 or at == step.total):
-            try:
-                done = validate(step, sources, run, at, progress)
-            except TooLarge:  # the weights diverged; the next step would have failed
-                raise_non_finite(step, at - 1, run.path)
+        if epoch_ends:
+            held = {}
+            if (epoch + 1) % spec.evaluate_every == 0 or at == step.total:
+                try:
+                    held = validate(step, sources, run, at)
+                except TooLarge:  # the weights diverged; the next step would have failed
+                    raise_non_finite(step, at - 1, run.path)
+            done = is_done(step, run, at, {"epoch": epoch, **held}, callbacks)
             read_s = run.wall_s
         asked = workers.agreed(stop.number > 0) if workers.world == 1 or read_at == at else False
         if main and at < step.total and (asked or run.save_due()):
@@ -169,6 +190,7 @@ def make_run(recipe: Recipe, options: RunOptions, workers: Workers) -> RunFolder
     flags = {"--seed": seed, "--device": options.device, "--out": options.out, "--data": options.data}
     for flag, value in flags.items():
         command += [] if value in (None, "auto") else [flag, str(value)]
+    command += options.flags
     return RunFolder(path, recipe, command)
 
 
@@ -201,17 +223,17 @@ def make_share(recipe: Recipe, state: dict[str, Any] | None, workers: Workers) -
     return Share(images // workers.world, workers.rank, workers.world)
 
 
-def validate(step: TrainStep, sources: Sources, run: RunFolder, at: int, progress: Progress) -> bool:
+def validate(step: TrainStep, sources: Sources, run: RunFolder, at: int) -> dict[str, Any]:
     """Evaluates on validation data (or test data, where the recipe selects by them) and keeps the best weights.
 
-    Returns whether the recipe's stop_error is reached.
+    Returns split, error and best, the lowest error so far; nothing where there are no such data.
     """
     spec = step.recipe.train
     held, split = (sources.test, "test") if spec.select == "test" else (sources.validation, "validation")
     for model in [step.model] if step.average is None else [step.model, step.average.model]:
         step.workers.average_statistics(model)
     if held is None:
-        return False
+        return {}
     result = evaluate_as(step.recipe, step.tested, held, spec.batch)
     epoch = (at - 1) // step.stream.steps
     if step.workers.rank == 0:
@@ -222,11 +244,20 @@ def validate(step: TrainStep, sources: Sources, run: RunFolder, at: int, progres
         if not run.best or result.error < run.best["error"]:
             run.best = {"error": result.error, "epoch": epoch}
             run.weights("best", step.tested, at)
-        progress.say(f"epoch {epoch + 1}: {split} error {result.error:.2f} % (best {run.best['error']:.2f} %)")
-    return bool(spec.stop_error) and bool(step.workers.shared(result.error <= spec.stop_error))
+    return {"split": split, "error": result.error, "best": run.best.get("error")}
 
 
-def finish(step: TrainStep, sources: Sources, run: RunFolder, at: int, progress: Progress) -> Outcome:
+def is_done(step: TrainStep, run: RunFolder, at: int, metrics: dict[str, Any], callbacks: Callbacks) -> bool:
+    """Tells callbacks of an epoch. Whether stop_error is reached, patience at its end, or a callback says so."""
+    spec = step.recipe.train
+    done = any([callback.epoch(at, metrics) for callback in callbacks])
+    if "error" in metrics and run.best:
+        done |= bool(spec.stop_error) and metrics["error"] <= spec.stop_error
+        done |= bool(spec.patience) and metrics["epoch"] - run.best["epoch"] >= spec.patience
+    return bool(step.workers.shared(done))  # the first process's: errors may differ
+
+
+def finish(step: TrainStep, sources: Sources, run: RunFolder, at: int) -> Outcome:
     """Tests the weights the recipe selects; writes weights, pictures and the result."""
     recipe, workers = step.recipe, step.workers
     chosen, model = "ema" if step.average is not None else "last", step.tested
@@ -243,6 +274,6 @@ def finish(step: TrainStep, sources: Sources, run: RunFolder, at: int, progress:
         run.log("test", at, error=test.error, weights=chosen)
         run.finish(result)
         if missing := draw_curve(run.path, read_metrics(run.path)):
-            progress.say(missing)
+            warn(missing, stacklevel=2)
         draw_reconstructions(run.path, model, sources.test)
     return Outcome(run.path, test, result)

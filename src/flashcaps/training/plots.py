@@ -1,15 +1,11 @@
-"""Pictures of a run: its learning curve, also as a table, and inputs beside their reconstructions."""
+"""Pictures of a run: its learning curve, and inputs beside their reconstructions."""
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
+from ..routing.checks import install_command
 from .batches import Held
-from .checkpoint import write_atomic
 from .evaluate import evaluating
-
-COLUMNS = ("kind", "step", "epoch", "seconds", "loss", "error", "lr", "images_s", "split")
 
 
 def _figure(width: float, height: float) -> Any:
@@ -22,16 +18,10 @@ def _figure(width: float, height: float) -> Any:
 
 
 def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
-    """curve.csv: a line for every point of training, evaluation and test. curve.png: loss, and error on training and
-    held-out data, by step. Returns why, where nothing can be drawn."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(m for m in metrics if m["kind"] in ("train", "evaluation", "test"))
-    write_atomic(folder / "curve.csv", text.getvalue())
+    """curve.png: loss, and error on training and held-out data, by step. Returns why, where nothing can be drawn."""
     figure = _figure(9, 3.4)
     if figure is None:
-        return "no curve.png: pip install 'flashcaps[plots]' for pictures"
+        return f"no curve.png, which needs matplotlib: {install_command(plots='matplotlib')}"
     trained = [m for m in metrics if m["kind"] == "train"]
     held = [m for m in metrics if m["kind"] == "evaluation"]
     left, right = figure.subplots(1, 2)

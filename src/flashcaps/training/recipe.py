@@ -95,6 +95,8 @@ class Augment:
 class Loss:
     """reconstruction: the factor on the sum of squares per image; 0 makes no reconstruction.
 
+    class_weights: one per class, by which an example's loss is multiplied; balanced: those that make up for classes of
+    different sizes, N / (K N_k).
     spread_margin: "linear" 0.2 -> 0.9 over the run, or "steps", the public code's sigmoid of the step.
     """
 
@@ -102,6 +104,8 @@ class Loss:
     reconstruction: float = number(0.0, 0, 1e6)
     label_smoothing: float = number(0.0, 0, BELOW_1)
     spread_margin: Literal["linear", "steps"] = "linear"
+    class_weights: tuple[float, ...] = number((), 0, 1e6)
+    balanced: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,9 +152,10 @@ class Train:
     steps, when not 0, count instead of epochs. batch: images per process and optimiser step, in `accumulate` parts.
     ema: decay of the averaged weights, 0 for none. evaluate_every: epochs. select: which weights are tested at the
     end: the last, the best on validation data, or (as some papers do) the best on the test data, evaluated all along.
-    stop_error: end as soon as the error on validation data, in percent, is at most this. mirror: evaluation sees every
-    image and its mirror image, nudge: and moved by so many pixels along each diagonal, and takes their mean score.
-    save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on a GPU.
+    stop_error: end as soon as the error on validation data, in percent, is at most this; patience: end after so many
+    epochs without a lower one, 0 for never (select = "validation" tests the best weights). mirror: evaluation sees
+    every image and its mirror image, nudge: and moved by so many pixels along each diagonal, and takes their mean
+    score. save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on a GPU.
     """
 
     epochs: int = number(10, 1, 10**6)
@@ -166,6 +171,7 @@ class Train:
     evaluate_every: int = number(1, 1, LARGEST)
     select: Literal["last", "validation", "test"] = "last"
     stop_error: float = number(0.0, 0, 100)
+    patience: int = number(0, 0, LARGEST)
     mirror: bool = False
     nudge: int = number(0, 0, 16)
     log_every: int = number(50, 1, LARGEST)
@@ -231,6 +237,8 @@ class Recipe:
              repr(kind)),
             ("loss.label_smoothing", self.loss.label_smoothing and self.loss.kind != "cross_entropy",
              "loss.kind='cross_entropy' beside it", repr(self.loss.kind)),
+            ("loss.balanced", self.loss.balanced and self.loss.class_weights, "no loss.class_weights beside it",
+             self.loss.class_weights),
             ("augment.padding", augment.padding and not augment.crop,
              "augment.crop beside it, the side of what is cropped", "none"),
             ("augment.alternate", augment.alternate and not augment.flip, "augment.flip=true beside it", "false"),
@@ -306,7 +314,7 @@ def make_recipe(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> Re
             raise ValueError(f"{key}: no such section{_hint(key, SECTIONS)}")
     for section, option in _OPEN.items():
         tree[section] = _gather(tree.get(section, {}), _TYPES[section], option)
-    pairs = [_split(text) for text in overrides]
+    pairs = [read_override(text) for text in overrides]
     for key, value in pairs:
         section, leaf = _find(key, tree)
         table = tree.setdefault(section, {})
@@ -336,7 +344,8 @@ def _gather(content: Any, kind: type, option: str) -> dict[str, Any]:
     return {**{k: v for k, v in content.items() if k in names}, option: options}
 
 
-def _split(text: str) -> tuple[str, Any]:
+def read_override(text: str) -> tuple[str, Any]:
+    """(key, value) of key=value."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ValueError(f"{_short(text)}: expected key=value, as in epochs=3 or model.iterations=1")

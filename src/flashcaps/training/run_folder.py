@@ -62,6 +62,8 @@ class RunFolder:
 
     @property
     def resume_command(self) -> str:
+        if not self.command:
+            return f"the same call of train, with RunOptions(out={str(self.path)!r}, resume=True)"
         return shlex.join([*self.command, "--resume"])
 
     @property

@@ -13,7 +13,7 @@ from ..kernels.warm_up import compile_kernels
 from ..nn import losses
 from ..nn.capsules import CapsuleLayer
 from ..nn.coefficients import ascend_together, coefficient_slopes, discriminative_layers
-from .batches import Batch, Stream
+from .batches import Batch, ShuffledStream, Stream
 from .capture import capture
 from .distributed import GradientBuckets, Workers
 from .evaluate import forward, is_right, score_threshold
@@ -22,22 +22,37 @@ from .optim import Rates, make_optimiser, scheduled, set_rates
 from .recipe import Loss, Recipe
 
 
-def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor) -> Tensor:
-    """The loss of a batch: the kind's, plus the weighted sum of squares of the reconstruction."""
+def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The loss of a batch: the kind's, weighted by class, plus the weighted sum of squares of the reconstruction."""
     scores, targets = output.scores.float(), batch.targets
     if spec.kind == "margin":
-        loss = losses.margin_loss(scores, targets)
+        loss = losses.margin_loss(scores, targets, weight=weight)
     elif spec.kind == "spread":
-        loss = losses.spread_loss(scores, targets, margin)
+        loss = losses.spread_loss(scores, targets, margin, weight=weight)
     elif spec.kind == "logit_cross_entropy":  # of probabilities, as em's classes have them
-        loss = losses.cross_entropy_loss(scores.logit(1e-6), targets)
+        loss = losses.cross_entropy_loss(scores.logit(1e-6), targets, weight=weight)
     elif spec.kind == "bce":
-        loss = losses.binary_cross_entropy_loss(scores, targets)
+        loss = losses.binary_cross_entropy_loss(scores, targets, weight=weight)
     else:
-        loss = losses.cross_entropy_loss(scores, targets, label_smoothing=spec.label_smoothing)
+        loss = losses.cross_entropy_loss(scores, targets, label_smoothing=spec.label_smoothing, weight=weight)
     if spec.reconstruction and batch.pictures is not None:
         loss = loss + spec.reconstruction * losses.reconstruction_loss(output.reconstruction.float(), batch.pictures)
     return loss
+
+
+def class_weights(spec: Loss, stream: Stream, device: torch.device) -> Tensor | None:
+    """(K,) as the recipe gives them, or N / (K N_k) of the labels of the training data; None for none."""
+    if not (spec.class_weights or spec.balanced):
+        return None
+    field = "loss.balanced" if spec.balanced else "loss.class_weights"
+    if not isinstance(stream, ShuffledStream):
+        raise ValueError(f"{field}: expected data with one label an example, got images composed of several")
+    if spec.balanced:
+        counts = losses.multi_hot(stream.labels, stream.classes).sum(0)
+        return (len(stream.labels) / (stream.classes * counts.clamp_min(1))).to(device)
+    if len(spec.class_weights) != stream.classes:
+        raise ValueError(f"{field}: expected {stream.classes} numbers, one per class, got {len(spec.class_weights)}")
+    return torch.tensor(spec.class_weights, device=device)
 
 
 class TrainStep:
@@ -60,6 +75,7 @@ class TrainStep:
         self.optimiser = make_optimiser(self.parameters, recipe.optimiser, device, transforms)
         self.average = Average(model, spec.ema) if spec.ema else None
         self.guard = Guard(self.optimiser, [m.get_buffer("coefficients") for m in discriminative_layers(model)], device)
+        self.class_weights = class_weights(recipe.loss, stream, device)
         self.margin = torch.zeros((), device=device)
         self.pace = torch.ones((), device=device)  # of discriminative routing's ascent
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
@@ -122,7 +138,7 @@ class TrainStep:
         # the cache of cast weights must not outlive a captured graph
         with torch.autocast(self.workers.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
             output = forward(network, batch, batch.chosen if self.recipe.loss.reconstruction else None)
-        return output.scores, criterion(output, batch, self.recipe.loss, self.margin)
+        return output.scores, criterion(output, batch, self.recipe.loss, self.margin, self.class_weights)
 
     def count(self, loss: Tensor, scores: Tensor, targets: Tensor) -> None:
         right = is_right(scores, targets, self.rule, score_threshold(self.recipe.loss.kind)).sum()
