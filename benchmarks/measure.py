@@ -68,13 +68,13 @@ class Stepper:
         if gradients is None:  # the first time
             gradients = [torch.ones_like(x) if x.ndim == 0 else torch.randn_like(x) for x in outputs]
             self.sets[k] = (inputs, gradients)
-        wanted = [*self.parameters, *(x for x in inputs if x.requires_grad)]
-        found = list(torch.autograd.grad(outputs, wanted, gradients, allow_unused=True))
-        if self.optimiser is not None:
-            for p, g in zip(self.parameters, found, strict=False):  # gradients of poses come after those of weights
-                p.grad = g
-            self.optimiser.step()
-        return found
+        if self.optimiser is None:
+            wanted = [*self.parameters, *(x for x in inputs if x.requires_grad)]
+            return list(torch.autograd.grad(outputs, wanted, gradients, allow_unused=True))
+        self.optimiser.zero_grad()
+        torch.autograd.backward(outputs, gradients)  # into the layout of weights, as optimisers want it
+        self.optimiser.step()
+        return [p.grad for p in self.parameters]
 
     def bytes(self) -> int:
         """Of one set of inputs, of the outputs and weights, and of all their gradients."""

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 MEETING_S = 600  # seconds that all processes have to start
 ROLL_CALL_S = 5  # seconds that the others have to answer
 BUCKET = 25 << 20  # bytes of gradients that travel together
+ALIGNED = 64  # numbers: where a gradient begins in its bucket, for optimisers that read several at a time
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,11 @@ class Workers:
 
 
 class GradientBuckets:
-    """Averages gradients over the process group, in place, while the backward pass goes on.
+    """Averages gradients over the process group while the backward pass goes on.
 
     Parameters share buckets of about `size` bytes, the last first, whose gradients come first. A bucket that is full is
-    summed over processes beside what is computed next. Buckets leave in the same order in every process, the last with
-    the loss, when the backward pass is done.
+    averaged over processes beside what is computed next. Buckets leave in the same order in every process, the last with
+    the loss, when the backward pass is done. Gradients stay in their buckets, in the layout of their parameters.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], size: int = BUCKET) -> None:
@@ -81,7 +83,8 @@ class GradientBuckets:
             p.register_post_accumulate_grad_hook(self._note)
         self.place = {p: k for k, bucket in enumerate(self.buckets) for p in bucket}
         self.missing: list[int] = []  # gradients of each bucket; empty between steps
-        self.sent: list[tuple[list[Tensor], Tensor, Any]] = []
+        self.sent: list[tuple[Tensor, Any]] = []
+        self.averages = dist.get_backend() == "nccl"  # gloo can only sum
 
     def begin(self) -> None:
         """Before the backward pass that completes the gradients."""
@@ -91,12 +94,12 @@ class GradientBuckets:
         """After it: the average of all gradients, and of this process's `loss`."""
         while len(self.sent) < len(self.buckets) - 1:
             self._send()  # has parameters that this step did not use
-        self._send(loss)
-        for tensors, flat, work in self.sent:
+        mean = self._send(loss)[-1]
+        for flat, work in self.sent:
             work.wait()
-            flat /= dist.get_world_size()
-            parts = flat.split([x.numel() for x in tensors])
-            torch._foreach_copy_(tensors, [x.view_as(y) for x, y in zip(parts, tensors, strict=True)])
+            if not self.averages:
+                flat /= dist.get_world_size()
+        loss.copy_(mean)
         self.missing, self.sent = [], []
 
     def _note(self, p: Tensor) -> None:
@@ -105,10 +108,20 @@ class GradientBuckets:
             while len(self.sent) < len(self.buckets) - 1 and self.missing[len(self.sent)] == 0:
                 self._send()
 
-    def _send(self, *more: Tensor) -> None:
-        tensors = [p.grad for p in self.buckets[len(self.sent)] if p.grad is not None] + list(more)
-        flat = torch.cat([x.flatten() for x in tensors]) if tensors else self.buckets[0][0].new_empty(0)
-        self.sent.append((tensors, flat, dist.all_reduce(flat, async_op=True)))
+    def _send(self, *more: Tensor) -> list[Tensor]:
+        """What the bucket holds: gradients, then `more`."""
+        given = [p for p in self.buckets[len(self.sent)] if p.grad is not None]
+        tensors = [*(p.grad for p in given if p.grad is not None), *more]
+        *starts, end = accumulate((-(-x.numel() // ALIGNED) * ALIGNED for x in tensors), initial=0)
+        flat = self.buckets[0][0].new_empty(end)
+        parts = [flat.as_strided(x.shape, x.stride(), k) for x, k in zip(tensors, starts, strict=True)]
+        if parts:
+            torch._foreach_copy_(parts, tensors)
+        for p, part in zip(given, parts, strict=False):
+            p.grad = part
+        operation = dist.ReduceOp.AVG if self.averages else dist.ReduceOp.SUM
+        self.sent.append((flat, dist.all_reduce(flat, operation, async_op=True)))
+        return parts
 
 
 def join_workers(device: str = "auto") -> Workers:

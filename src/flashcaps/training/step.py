@@ -167,6 +167,9 @@ class TrainStep:
         if self.average is not None:
             self.average.model.load_state_dict(state["average"])
         self.optimiser.load_state_dict(state["optimiser"])
+        for p, kept in self.optimiser.state.items():  # saved where convolutions may have had another layout
+            same = {k: x for k, x in kept.items() if isinstance(x, Tensor) and x.shape == p.shape}
+            kept |= {k: torch.empty_like(p, dtype=x.dtype).copy_(x) for k, x in same.items()}
         for group in self.optimiser.param_groups:  # rates are read where the step runs
             group |= {k: x.to(self.workers.device) for k, x in group.items() if isinstance(x, Tensor)}
         if self.workers.rank == 0:  # whose totals were saved

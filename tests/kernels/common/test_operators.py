@@ -1,5 +1,8 @@
 """An operator whose gradient is an operator: absent tensors, stacked gradients, and outputs that are kept."""
 
+import subprocess
+import sys
+
 import torch
 from torch import Tensor
 
@@ -42,3 +45,29 @@ def test_outputs_beside_the_first_have_no_gradient() -> None:
     x, a, b = (torch.randn(2, requires_grad=True) for _ in range(3))
     found = torch.autograd.grad(scaled(x, None, a, b, 1.0)[1].sum(), [x, a], allow_unused=True)
     assert found == (None, None)
+
+
+EAGER = """
+import sys
+import torch
+from torch import Tensor
+from tests.kernels.common.test_operators import scaled
+from flashcaps.kernels.common.operators import operator
+
+@operator("count_for_test", ("total",))
+def count(x: Tensor, total: Tensor) -> Tensor:
+    total += 1
+    return x.sum()
+
+total, x, a = torch.zeros(()), torch.ones(3, 2), torch.ones(2, requires_grad=True)
+for _ in range(3):
+    (scaled(x, None, a, a, 1.0)[0].sum() + count(x, total)).backward()
+assert total == 3 == total._version
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_eager_calls_count_changes_and_import_no_compiler() -> None:
+    """Which takes seconds, of the first calls of a process."""
+    done = subprocess.run([sys.executable, "-c", EAGER], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

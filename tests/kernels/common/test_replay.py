@@ -69,6 +69,16 @@ def test_a_tensor_given_twice_is_two_in_the_plan() -> None:
     torch.testing.assert_close(add(x, y), x + 2 * y)
 
 
+def test_autocast_changes_nothing_inside() -> None:
+    """A compiled backward pass runs operators within the caller's autocast."""
+    sums = replayed(lambda x, y: torch.zeros(3, 4, 4).baddbmm_(x, x @ y))
+    x, y = torch.randn(2, 3, 4, 4)
+    expected = x @ (x @ y)
+    for _ in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(sums(x, y), expected)
+
+
 def test_kinds_that_come_once_are_forgotten() -> None:
     scale = replayed(lambda x, factor: x * factor)
     for k in range(replay.MOST + 5):

@@ -27,19 +27,22 @@ from .replay import replayed
 
 class Operator:
     """flashcaps::name, as torch.compile, export and modes of torch see it. A plain eager call does the same past
-    torch's dispatcher, whose way through Python takes longer than a plan.
+    torch's dispatcher, whose way through Python takes longer than a plan, and imports torch's compiler the first time.
     """
 
     def __init__(self, name: str, function: Callable[..., Any], mutates_args: Sequence[str]) -> None:
         self.run = replayed(function)
         self.definition = torch.library.custom_op(f"flashcaps::{name}", self.run, mutates_args=mutates_args)
         self.overload = getattr(torch.ops.flashcaps, name).default
-        self.direct = not mutates_args  # whose versions torch counts
+        names = list(inspect.signature(function).parameters)
+        self.changed = [names.index(name) for name in mutates_args]
         self.gradient: Any = None
 
     def __call__(self, *given: Any) -> Any:
-        if torch.compiler.is_compiling() or not (self.direct and is_plain(given)):
+        if torch.compiler.is_compiling() or not is_plain(given):
             return self.overload(*given)
+        for k in self.changed:
+            torch.autograd.graph.increment_version(given[k])
         if self.gradient is None or not torch.is_grad_enabled():
             return self.run(*given)
         found = self.gradient.apply(*given)

@@ -72,11 +72,19 @@ def dry_run() -> Iterator[list[tuple[Any, ...]]]:
 
 
 def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of tensors, lists of tensors and options, by position, with a plan for each kind of them."""
+    """A function of tensors, lists of tensors and options, by position, with a plan for each kind of them.
+
+    It runs without autocast: operators choose the dtypes that they compute in.
+    """
     plans: dict[Any, Callable[..., Any] | None] = {}
 
     @wraps(function)
     def operator(*given: Any) -> Any:
+        first = given[0]
+        kind = (first[0] if isinstance(first, list) else first).device.type
+        if torch.is_autocast_enabled(kind):  # as where a compiled backward pass begins
+            with torch.autocast(kind, enabled=False):
+                return operator(*given)
         if _dry is not None:
             return function(*given)
         key = torch.get_float32_matmul_precision(), *[_kind(x) for x in given]
@@ -114,6 +122,10 @@ def _renamed(x: Any) -> Any:
 
 class Recorder(TorchDispatchMode):
     """Runs what is called within it, and writes each call as a line of Python."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler for it, seconds of the second step
 
     def __init__(self, given: tuple[Any, ...]) -> None:
         super().__init__()
