@@ -60,13 +60,14 @@ class Shared:
 
 
 def run_all(processes: int, limit: float, words: list[str]) -> dict[str, Any]:
-    """Every test once, in an order by chance, so that like ones are not compiled at the same time; what had no time is
-    named."""
+    """Every test once, whole models first, which take longest, then kernels by chance, so that like ones are not
+    compiled at the same time; what had no time is named."""
     collected = Collected()
     files = sorted(str(f.relative_to(ROOT)) for f in ROOT.glob("tests/**/test_*.py") if "mark.gpu" in f.read_text())
     pytest.main(["-q", "-m", "gpu", "--collect-only", "-p", "no:cacheprovider", *files], plugins=[collected])
     ids = sorted(i for i in collected.ids if not words or any(word in i for word in words))
     random.Random(0).shuffle(ids)
+    ids.sort(key=lambda i: "tests/kernels/" in i)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "ids.json").write_text(json.dumps(ids))

@@ -1,5 +1,7 @@
 """One training step: which loss, at which margin and rate, of which weights, in how many parts, averaged."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from flashcaps.functional import (
     spread_margin_by_step,
 )
 from flashcaps.models.base import Output
+from flashcaps.nn.backbones import ChannelsLast
 from flashcaps.training.batches import Batch
 from flashcaps.training.distributed import Workers
 from flashcaps.training.recipe import Loss
@@ -140,3 +143,17 @@ def test_processes_average_what_batches_left_behind(monkeypatch: pytest.MonkeyPa
     Workers(torch.device("cpu"), 0, 2).average_statistics(model)
     assert (model.running_mean.item(), model.running_var.item()) == (1, 1.5)
     assert (model.weight.item(), model.bias.item(), model.num_batches_tracked.item()) == (1, 0, 0)
+
+
+def test_states_come_back_in_the_layout_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused optimisers read both as they lie; a state may be from a device without channels last."""
+    (step, plan), (other, _) = small_step(), small_step()
+    step(plan.index[0], plan.noise[0], 0)
+    monkeypatch.setattr(ChannelsLast, "device", "cpu")
+    other.model.to("cpu")
+    other.load_state_dict(copy.deepcopy(step.state_dict()))
+    for x in (step, other):
+        x(plan.index[1], plan.noise[1], 1)
+    for p, q in zip(step.parameters, other.parameters, strict=True):
+        torch.testing.assert_close(p, q)
+        assert other.optimiser.state[q]["exp_avg"].stride() == q.stride()

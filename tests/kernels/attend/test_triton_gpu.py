@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -38,7 +39,13 @@ TOLERANCE = {"exact": 1e-5, "tf32": 2e-3, "bf16": 2e-2, "fp16": 4e-3}
 DTYPE = {"exact": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-@pytest.fixture(params=list(TOLERANCE))
+def with_numbers(cases: Iterable[Any]) -> pytest.MarkDecorator:
+    """Each case exact, in tf32, and in bf16 or fp16 in turn, whose kernels differ in how they load and store alone."""
+    pairs = [(case, x) for k, case in enumerate(cases) for x in ("exact", "tf32", ("bf16", "fp16")[k % 2])]
+    return pytest.mark.parametrize(("case", "numbers"), pairs, indirect=["numbers"])
+
+
+@pytest.fixture
 def numbers(request: pytest.FixtureRequest) -> Any:
     """How numbers are kept and multiplied."""
     before = torch.get_float32_matmul_precision()
@@ -48,7 +55,7 @@ def numbers(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.parametrize("given", GIVEN)
-@pytest.mark.parametrize("case", [*REAL, *SHAPES])
+@with_numbers([*REAL, *SHAPES])
 def test_output_and_gradients(case: Any, given: str, numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = draw(REAL.get(case, case), given, DTYPE[numbers], "cuda")
     poison(monkeypatch)
@@ -105,7 +112,7 @@ def test_two_streams() -> None:
 
 
 @pytest.mark.parametrize("given", ["nothing", "both"])
-@pytest.mark.parametrize("case", REAL)
+@with_numbers(REAL)
 def test_dynamic(case: str, given: str, numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch)
     far = dynamic_errors(REAL[case], given, DTYPE[numbers], "cuda")
@@ -113,7 +120,7 @@ def test_dynamic(case: str, given: str, numbers: str, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("given", "iterations"), [("nothing", 1), ("nothing", 3), ("pose", 2)])
-@pytest.mark.parametrize("case", ATTENTION)
+@with_numbers(ATTENTION)
 def test_attention(case: str, given: str, iterations: int, numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = attention.draw(ATTENTION[case], given, DTYPE[numbers], "cuda")
     poison(monkeypatch)
