@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -150,18 +151,23 @@ def compile_apart(jobs: Sequence[Job], target: Any, progress: Progress) -> int:
 
 def main() -> None:
     """What such a process runs: one line of answer for each number that it takes, until there are none."""
+    from triton.backends.amd.driver import HIPLauncher
     from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.driver import CudaLauncher
     from triton.runtime import driver
 
     *target, jobs = pickle.loads(Path(sys.argv[1]).read_bytes())
     stand_in = {"device": 0, "stream": 0, "target": GPUTarget(*target)}  # for a GPU, of which this process has none
     driver.set_active(SimpleNamespace(**{f"get_current_{k}": lambda *_, x=x: x for k, x in stand_in.items()}))
+    launcher = {"cuda": CudaLauncher, "hip": HIPLauncher}[target[0]]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what else is printed must not look like an answer
     while number := os.read(0, 2):
         job = jobs[int.from_bytes(number, "little")]
         try:
-            job.function.run(*job.given, grid=(1, 1, 1), warmup=True, **dict(job.constants))
+            kernel = job.function.run(*job.given, grid=(1, 1, 1), warmup=True, **dict(job.constants))
+            with suppress(Exception):  # up to Triton 3.6 a C compiler makes a launcher for each; later there is one
+                launcher(kernel.src, kernel.metadata)
             print("compiled", file=answers, flush=True)
         except Exception as error:
             print(type(error).__name__, file=answers, flush=True)

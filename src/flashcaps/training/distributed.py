@@ -70,8 +70,8 @@ class GradientBuckets:
     """Averages gradients over the process group while the backward pass goes on.
 
     Parameters share buckets of about `size` bytes, the last first, whose gradients come first. A bucket that is full is
-    averaged beside what is computed next. Buckets leave in the same order in every process, the last with the loss, when
-    the backward pass is done. Gradients stay in their buckets, in the layout of their parameters.
+    averaged beside what is computed next. Buckets leave in the same order in every process, the last with the loss
+    after the backward pass. Gradients stay in their buckets, in the layout of their parameters.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], size: int = BUCKET) -> None:

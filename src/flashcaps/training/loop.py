@@ -112,6 +112,11 @@ def train_once(
     at = run.restore(step, state)
     if at == 0:
         torch.manual_seed(recipe.train.seed + workers.rank)  # dropout differs from process to process
+
+    def compiled(kernels: int, total: int) -> None:
+        for callback in callbacks:
+            callback.compiled(kernels, total)
+
     started, told, result = Started(recipe, run.path, model, workers.device, step.total, at), [], None
     try:
         for callback in callbacks:
@@ -119,7 +124,7 @@ def train_once(
             told.append(callback)
         if workers.device.type == "cuda":
             plan = stream.plan(at // stream.steps)
-            step.compile_kernels(plan.index[0], plan.noise[0], lambda *n: [c.compiled(*n) for c in callbacks])
+            step.compile_kernels(plan.index[0], plan.noise[0], compiled)
         with StopSignals() as stop:
             at = train_loop(step, sources, run, at, callbacks, stop)
         outcome = finish(step, sources, run, at)
