@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from flashcaps.kernels.warm_up import compile_kernels
+
 from . import sweeps
 from .floors import measure_rates
 from .measure import clear, error_of, explain, measure
@@ -156,23 +158,30 @@ class Worker:
 
 
 def prepare(tasks: list[Task], device: str, toy: bool) -> None:
-    """Run each task's step once, and what its error is taken of: what they compile stays in the caches on disk."""
+    """What each task's step compiles, and what its error is taken of, into the caches on disk."""
     from .measure import Stepper
 
-    for task in tasks:
-        try:
-            workload = task.find(toy)
-            Stepper(workload, task.backend, task.precision, device).step()
-            if task.kind == "row" and not task.compiled:
-                error_of(workload, task.backend, task.precision, device)
-        except Exception as error:  # met again, and written down, where it is measured
-            print(f"not prepared: {task}: {explain(error)}", flush=True)
-        clear(device)
+    def steps() -> None:
+        for task in tasks:
+            try:
+                workload = task.find(toy)
+                Stepper(workload, task.backend, task.precision, device).step()
+                if task.kind == "row" and not task.compiled:
+                    error_of(workload, task.backend, task.precision, device)
+            except Exception as error:  # met again, and written down, where it is measured
+                print(f"not prepared: {task}: {explain(error)}", flush=True)
+            clear(device)
+
+    if tasks[0].compiled:
+        steps()
+    else:
+        print(f"{compile_kernels(steps)} kernels compiled", flush=True)
 
 
 def warm(tasks: list[Task], device: str, toy: bool, seconds: float) -> None:
-    """Compile many tasks' kernels side by side; what is not ready in time compiles when it is measured."""
-    shares = [share for k in range(COMPILERS) if (share := tasks[k::COMPILERS])]
+    """Compile kernels and graphs of torch side by side; what is not ready in time compiles when it is measured."""
+    plain, graphs = ([task for task in tasks if bool(task.compiled) == x] for x in (False, True))
+    shares = [share for share in (plain, *(graphs[k::COMPILERS] for k in range(COMPILERS))) if share]
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=prepare, args=(share, device, toy), daemon=True) for share in shares]
     for process in processes:
