@@ -59,12 +59,12 @@ class Shared:
             f.write(json.dumps(line) + "\n")
 
 
-def run_all(processes: int, limit: float, words: list[str]) -> dict[str, Any]:
+def run_all(processes: int, limit: float, words: list[str], marked: str) -> dict[str, Any]:
     """Every test once, whole models first, which take longest, then kernels by chance, so that like ones are not
     compiled at the same time; what had no time is named."""
     collected = Collected()
     files = sorted(str(f.relative_to(ROOT)) for f in ROOT.glob("tests/**/test_*.py") if "mark.gpu" in f.read_text())
-    pytest.main(["-q", "-m", "gpu", "--collect-only", "-p", "no:cacheprovider", *files], plugins=[collected])
+    pytest.main(["-q", "-m", marked, "--collect-only", "-p", "no:cacheprovider", *files], plugins=[collected])
     ids = sorted(i for i in collected.ids if not words or any(word in i for word in words))
     random.Random(0).shuffle(ids)
     ids.sort(key=lambda i: "tests/kernels/" in i)
@@ -95,6 +95,7 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="only tests with one of these in their name")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--seconds", type=float, default=1800.0, help="time for all")
+    parser.add_argument("--quick", action="store_true", help="without the slow ones")
     parser.add_argument("--save", type=Path, default=ROOT / "results" / "gpu_tests.json")
     parser.add_argument("--share", type=Path, help=argparse.SUPPRESS)
     a = parser.parse_args()
@@ -108,7 +109,7 @@ def main() -> int:
         "hardware": hardware(torch.device("cuda")),
         "versions": {"python": sys.version.split()[0], "torch": torch.__version__},
         "command": "python -m tests.on_gpu",
-        **run_all(a.processes, a.seconds, a.words),
+        **run_all(a.processes, a.seconds, a.words, "gpu and not slow" if a.quick else "gpu"),
     }
     write_atomic(a.save, json.dumps(report, indent=1) + "\n")
     print(f"{report['outcomes']}, {len(report['not_run'])} not run, {report['wall_s']:.0f} s")

@@ -30,6 +30,9 @@ MODELS = [
 ]
 QUICK = ("attention_resnet_cifar10", "em_smallnorb")
 SLOW = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
+MODES = ("default", "reduce-overhead")
+BOTH = [pytest.param(name, mode, marks=() if mode == MODES[k % 2] else pytest.mark.slow)
+        for k, name in enumerate(MODELS) for mode in MODES]  # fmt: skip
 SRC = Path(flashcaps.__file__).parent
 
 
@@ -110,7 +113,7 @@ def test_a_model_on_a_device_has_its_convolutions_channels_last(monkeypatch: pyt
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("name", "mode"), [*zip(MODELS, 5 * ["default", "reduce-overhead"], strict=True)])
+@pytest.mark.parametrize(("name", "mode"), BOTH)
 def test_compiled_on_a_device(name: str, mode: str) -> None:
     """fp32, and where steps are captured, too, bf16 under autocast, which costs as much precision as without."""
     torch.manual_seed(0)
