@@ -91,7 +91,8 @@ def make_goals(results: Path, groups: Groups) -> str:
 
 def _section(goal: Goal, tried: list[Attempt]) -> str:
     reached = any(a.reached for a in tried)
-    verdict = "reached" if reached else f"missed in {len(tried)} attempts" if tried else "not tried"
+    many = f"{len(tried)} attempt{'s' * (len(tried) > 1)}"
+    verdict = "reached" if reached else f"missed in {many}" if tried else "not tried"
     lines = ["", f"### {goal}: {verdict}", ""]
     lines += [goal.note.strip(), ""] if goal.note else []
     number = "points ahead" if goal.against else "percent"

@@ -169,7 +169,7 @@ def test_wrong_questions_are_answered_in_one_line(ask: Asked) -> None:
         (("route", "demo_em", picture, None, {"iterations": 11}), "iterations: expected 1 to 10, got 11"),
         (("decode", "demo_em", pose[:15], 0), "pose: expected 16 numbers, got 15"),
         (("decode", "demo_em", pose, 10), "class: expected 0 to 9, got 10"),
-        (("explain", "demo_em", picture, {"child": 32, "parent": 0}), "child: expected 0 to 31, got 32"),
+        (("explain", "demo_em", picture, {"child": 288, "parent": 0}), "child: expected 0 to 287, got 288"),
         (("explain", "demo_em", picture, {"child": 0, "parent": -1}), "parent: expected 0 to 9, got -1"),
         (("explain", "demo_em", picture, {"child": 0, "parent": 0, "iteration": 3}), "iteration: expected 0 to 2"),
     ):

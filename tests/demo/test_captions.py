@@ -95,8 +95,8 @@ def test_the_first_sentence_says_what_happened(told: Any) -> None:
 
 
 def test_blank_paper_is_explained_and_samples_are_digits(told: Any) -> None:
-    explained = [s["blank"][-1] for samples in told.values() for s in samples if s["blank"][-1]]
-    assert explained
+    explained = [s["blank"][-1] for s in told["demo_em"] if s["blank"][-1]]
+    assert len(explained) > len(told["demo_em"]) / 2
     assert all(int(re.match(r"(\d+)", text)[1]) >= 40 and "no ink" in text for text in explained)
     standing = [s["standing"]["digit"] for samples in told.values() for s in samples]
     assert standing.count("no") <= 0.05 * len(standing)
@@ -104,12 +104,9 @@ def test_blank_paper_is_explained_and_samples_are_digits(told: Any) -> None:
 
 def test_the_page_opens_where_routing_changes_its_mind(told: Any, visit: Visits) -> None:
     """Of all networks and samples whose first iteration is wrong and whose last is right: the one that passes through
-    most answers, and of these the one that is surest of a wrong one on the way. A network whose first iteration says
-    the same of every sample has no mind to change."""
+    most answers, and of these the one that is surest of a wrong one on the way."""
     best: tuple[Any, ...] = (0,)
     for name, samples in told.items():
-        if len({leader(sample["steps"][0]) for sample in samples}) < 3:
-            continue
         for n, sample in enumerate(samples):
             leaders = [leader(step) for step in sample["steps"]]
             if leaders[0] != sample["label"] == leaders[-1]:

@@ -293,7 +293,7 @@ def test_places_and_classes_tell_their_numbers(visit: Visits) -> None:
     one, page = visit("#v=routing&m=demo_em&d=n21", reduced_motion="reduce")
     one.settle()
     card = page.locator(".inspector")
-    for n in (0, 6, 15):
+    for n in (0, 14, 35):
         page.locator(".cells circle").nth(n).hover(force=True)
         expect(card).to_contain_text("sum over classes")
         assert card.locator("dd").last.inner_text() == "1.0000"
@@ -334,6 +334,7 @@ def test_arrows_add_up_in_one_plane(visit: Visits) -> None:
 def test_down_to_one_multiplication_and_back(visit: Visits, name: str) -> None:
     one, page = visit(f"#v=routing&m={name}&d=n21", reduced_motion="reduce")
     one.settle()
+    places = page.locator(".cells circle").count()
     page.locator(".cells circle").nth(6).click(force=True)
     zoom = page.locator(".zoom")
     expect(zoom.locator("h2")).to_be_focused()
@@ -341,7 +342,7 @@ def test_down_to_one_multiplication_and_back(visit: Visits, name: str) -> None:
     for _ in range(3):
         zoom.get_by_role("button", name="Next").click()
     _, kind, k = page.evaluate("() => location.hash.match(/z=([\\d,]+)/)?.[1].split(',').map(Number)") or (0, 0, 7)
-    steps = [answer(one, name, 21, "explain", child=16 * kind + 6, parent=k, iteration=t) for t in (1, 2)]
+    steps = [answer(one, name, 21, "explain", child=places * kind + 6, parent=k, iteration=t) for t in (1, 2)]
     n = len(steps[1]["vote"]) - 1
     zoom.locator(".falk button").last.focus()
     line = zoom.locator(".sum-line").inner_text()

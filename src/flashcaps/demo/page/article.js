@@ -31,7 +31,7 @@ const SECTIONS = [
       ],
       [
         "Now comes the step that makes capsules different. Each small capsule makes a guess about the whole. If I am the upper stroke of a seven, it says, then that seven stands here and leans like this. If I am part of a three, then the three would have to look like that. It makes one such guess for every digit. We call a guess a [vote]. In symbols: the numbers u of a small capsule, times a matrix W that belongs to it and to the digit, are its vote û = u W. The matrix is what was learned: how this part lies in that whole.",
-        { view: "routing", step: 0, zoom: [6, 0, 2], ...{ model: OPENING.model } },
+        { view: "routing", step: 0, zoom: [14, 0, 7], ...{ model: OPENING.model } },
       ],
     ],
   },
@@ -74,7 +74,7 @@ const SECTIONS = [
     paragraphs: [
       [
         "Nothing here is more than multiplying and adding. Click a dot on the picture, and you see one small capsule and one digit with all of their numbers. First the capsule’s numbers times the matrix W: that is the vote. Then the vote times the pose, number by number, and the sum of it: that is their [agreement]. Last, the agreements with all ten digits, turned into shares by a [softmax]: the largest gets most, and they sum to one. That share is the coupling, and it is what the lines show. Escape brings you back.",
-        { view: "routing", step: 2, zoom: [6, 0, 2] },
+        { view: "routing", step: 2, zoom: [14, 0, 7] },
       ],
     ],
   },
