@@ -175,7 +175,8 @@ def main(wheel: str, folder: str) -> None:
     write_checkpoints(place / "checkpoints")
     venv.create(place / "env", with_pip=True)
     python = (place / "env" / "bin" / "python").absolute()
-    subprocess.run([python, "-m", "pip", "install", "-q", f"{package}[export]"], check=True, env=clean())
+    install = [python, "-m", "pip", "install", "-q", "-c", "constraints.txt", f"{package}[export]"]
+    subprocess.run(install, check=True, env=clean())
     subprocess.run([python, Path(__file__).resolve()], cwd=place, check=True, env=clean())
 
 
