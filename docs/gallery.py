@@ -60,11 +60,13 @@ examples of output, not results, which are files under `results/` and nowhere el
     flashcaps figures runs/tiny-0          # all that apply: report.html, PNG and SVG, light and dark, in its figures/
     flashcaps figures runs/tiny-0 --against runs/tiny-r1 --out both      # two checkpoints side by side
 
-In a notebook, data and figure come apart:
+In a notebook, data and figure come apart, of a run's folder or of weights that come along:
 
-    from flashcaps.analysis import FIGURES, open_run
+```python
+from flashcaps.analysis import FIGURES, open_run
 
-    data, figure, caption = FIGURES["perturbations"](open_run("runs/tiny-0"))
+data, figure, caption = FIGURES["architecture"](open_run("demo_dynamic"))
+```
 
 The models drawn here:
 

@@ -149,9 +149,10 @@ EVEN = 1.5  # times 1 / J: below it couplings are called even
 
 def routing() -> str:
     """What routing does in networks that come along, after the last iteration of the class layer."""
-    rows = ["| network | images | largest coupling, times J | entropy, of ln J | error after the first iteration "
-            "| after the last | the answer changes in | first wrong, last right | first right, last wrong |",
-            "|" + " --- |" * 9]  # fmt: skip
+    rows = ["| network | images | largest coupling, times J | entropy, of ln J | more votes for the answer, times J "
+            "| error after the first iteration | after the last | the answer changes in | first wrong, last right "
+            "| first right, last wrong |",
+            "|" + " --- |" * 10]  # fmt: skip
     even = []
     for path in sorted((RESULTS / "routing").glob("*.json")):
         found = json.loads(path.read_text())["routing"]
@@ -160,7 +161,7 @@ def routing() -> str:
         counts = [f"{found[name]:,}" for name in ("changed", "righted", "spoiled")]
         cells = ["", errors[1], "", "", ""] if found["fixed"] else [*errors, *counts]
         rows.append(f"| `{path.stem}` | {images:,} | {top['largest'][-1]:.2f} | {top['entropy'][-1]:.3f} "
-                    f"| {' | '.join(cells)} |")
+                    f"| {'' if found['fixed'] else format(found['attracted'][-1], '.2f')} | {' | '.join(cells)} |")
         if top["largest"][-1] < EVEN and not found["fixed"]:
             even.append(f"`{path.stem}`")
     said = f"Couplings hardly leave uniform, the largest below {EVEN} / J on average, in {', '.join(even) or 'none'}."

@@ -34,10 +34,10 @@ def assemble() -> None:
 
 
 def on_startup(**_: Any) -> None:
-    """Kernels of notebooks talk by sockets of this machine; they warn of TCP, the default, for it is not encrypted."""
-    from jupyter_client.connect import ConnectionFileMixin
+    """Kernels of notebooks are talked to with encryption; they warn of the default, which has none."""
+    from jupyter_client.manager import KernelManager
 
-    ConnectionFileMixin.transport.default_value = "ipc"
+    KernelManager.transport_encryption.default_value = "auto"
 
 
 def on_nav(nav: Any, **_: Any) -> Any:

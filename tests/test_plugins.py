@@ -69,7 +69,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     sys.modules.pop("his_package", None)
     for registry, known in before:
-        registry.known = known
+        registry.clear()
+        registry.update(known)
 
 
 @pytest.mark.usefixtures("package")

@@ -174,8 +174,9 @@ def main(wheel: str, folder: str) -> None:
     place.mkdir(parents=True)  # a new one, so that nothing is left from an earlier check
     write_checkpoints(place / "checkpoints")
     venv.create(place / "env", with_pip=True)
-    python = (place / "env" / "bin" / "python").absolute()
-    subprocess.run([python, "-m", "pip", "install", "-q", f"{package}[export]"], check=True, env=clean())
+    python = str((place / "env" / "bin" / "python").absolute())
+    install = [python, "-m", "pip", "install", "-q", "-c", "constraints.txt", f"{package}[export]"]
+    subprocess.run(install, check=True, env=clean())
     subprocess.run([python, Path(__file__).resolve()], cwd=place, check=True, env=clean())
 
 

@@ -2,8 +2,10 @@
 be typed as they stand, and what is made from files is up to date."""
 
 import importlib
+import os
 import re
 import shlex
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,16 +24,23 @@ FILES = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in FILES)
 GUIDES = [page for page in PAGES if page.startswith("docs/")]
 MADE = "docs/api.md"  # from docstrings, by mkdocstrings
-WITHOUT_CODE = {"docs/index.md", "docs/gallery.md", "docs/multi_machine.md", "docs/scaling.md", MADE}
+WITHOUT_CODE = {"docs/index.md", "docs/multi_machine.md", "docs/scaling.md", MADE}
 README_LINES = 140
+CLUSTER = """
+scontrol() { echo first; }
+ssh() { bash -c "$2"; }
+srun() { "$@"; }
+torchrun() { echo torchrun "$@"; }
+export -f torchrun
+"""  # programs that say what they would start
 
 
 def text_of(page: str) -> str:
     return (ROOT / page).read_text()
 
 
-def blocks(page: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", text_of(page), re.S | re.M)
+def blocks(page: str, language: str = "python") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text_of(page), re.S | re.M)
 
 
 def prose(page: str) -> str:
@@ -60,6 +69,14 @@ def test_every_block_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     finally:
         ROUTING.clear()
         ROUTING.update(known)
+
+
+def test_no_code_is_left_out() -> None:
+    """Fences hold Python or a script, and Python is indented only where it needs another repository."""
+    for page in PAGES:
+        assert text_of(page).count("\n```") == 2 * len(blocks(page) + blocks(page, "sh")), page
+        outside = re.sub(r"^```(?s:.*?)^```|^Before:\n\n(?:    .*\n)+", "", text_of(page), flags=re.M)
+        assert not re.search(r"^    (?:from|import) ", outside, re.M), page
 
 
 def test_readme_is_read_in_one_sitting() -> None:
@@ -142,6 +159,18 @@ def check_command(line: str) -> None:
 def test_commands_are_ones_there_are(page: str) -> None:
     for line in commands(page):
         check_command(line)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")])
+def test_scripts_start_commands_there_are(page: str, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    names = os.environ | {"SLURM_JOB_NODELIST": "first", "SLURM_NNODES": "4", "SLURM_JOB_ID": "7"}
+    for script in blocks(page, "sh"):
+        words = ["bash", "-euc", CLUSTER + script]
+        started = subprocess.run(words, cwd=tmp_path, env=names, capture_output=True, text=True, check=True).stdout
+        assert started.startswith("torchrun ")
+        for line in started.splitlines():
+            check_command(line)
 
 
 @pytest.mark.parametrize("line", ["make nothing", "python -m tools.nothing", "torchrun -m flashcaps train no_recipe"])

@@ -111,9 +111,9 @@ def plain_runs() -> None:
     """No pictures at the end, and a digest of everything a step changes beside the run's folder."""
     finish = training.finish
 
-    def told(step: Any, sources: Any, run: Any, at: int, progress: Any) -> Any:
+    def told(step: Any, sources: Any, run: Any, at: int) -> Any:
         write_digest(step, run.path)
-        return finish(step, sources, run, at, progress)
+        return finish(step, sources, run, at)
 
     training.finish = told  # type: ignore[assignment]
     training.draw_curve = training.draw_reconstructions = lambda *_: ""  # type: ignore[assignment]

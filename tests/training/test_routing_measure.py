@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import flashcaps
 from flashcaps.cli import app
-from flashcaps.nn.trace import decisions, trace_layers
+from flashcaps.nn.trace import decisions, presence, trace_layers
 from flashcaps.routing import ROUTING
 from flashcaps.training.batches import Batch, Held
 from flashcaps.training.loop import RunOptions, train
@@ -117,7 +117,7 @@ def test_every_algorithm_layer_by_layer_and_iteration_by_iteration(routing: str)
 
     model.eval()
     u = model.primary(model.backbone(images))
-    (below, *_) = trace_layers(stack, u.pose, u.activation)
+    below, top = trace_layers(stack, u.pose, u.activation)
     here = u.pose.flatten(1, 3).norm(dim=-1) if routing in ("dynamic", "discriminative") else torch.ones(12, 1)
     if u.activation is not None:
         here = u.activation.flatten(1).sigmoid() if routing == "heinsen" else u.activation.flatten(1)
@@ -127,6 +127,12 @@ def test_every_algorithm_layer_by_layer_and_iteration_by_iteration(routing: str)
         weight = here.double().expand(table.shape[:2])
         wanted = (table * weight[..., None]).sum((0, 1)) / weight.sum()
         assert (found.layers[0].largest[t], found.layers[0].entropy[t]) == pytest.approx(tuple(wanted.tolist()), 1e-4)
+    won, there = answers[-1], presence(top).flatten(1)[..., None]
+    for t, step in enumerate(top.steps):
+        votes = (there * step.coupling.abs()).sum(1)
+        share = votes / votes.sum(1, keepdim=True)
+        more = [share[won == k, k].mean() - share[won != k, k].mean() for k in range(4) if 0 < (won == k).sum() < 12]
+        assert found.attracted[t] == pytest.approx(4 * float(torch.stack(more).mean()) if more else 0, abs=1e-5)
 
 
 @torch.no_grad()

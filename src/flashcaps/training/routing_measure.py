@@ -1,5 +1,5 @@
-"""Whether routing routes: how far couplings leave uniform, how often the answer changes between iterations, and how
-much each iteration of dynamic routing still changes its logits.
+"""Whether routing routes: how far couplings leave uniform, whether votes follow the answer, how often it changes from
+iteration to iteration, and how much each iteration of dynamic routing still changes its logits.
 
 A run logs the last at a few early steps and ever fewer later ones; the figure `routing_logits` is drawn from these
 lines.
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..nn.capsules import DenseCapsules
 from ..nn.stack import CapsuleStack
-from ..nn.trace import LayerTrace, children, decisions, iterated, keeps_couplings, trace_layers
+from ..nn.trace import LayerTrace, children, decisions, iterated, keeps_couplings, presence, trace_layers
 from ..routing import Routed
 from .batches import Batch, Held
 from .evaluate import answers, evaluating, forward, is_right
@@ -42,8 +42,10 @@ class RoutingMeasure:
     """Capsule layers from the lowest, and what the class layer would answer after each iteration.
 
     wrong: images answered wrongly after each iteration. changed: images whose answer is not the same after all of them.
-    righted: the first iteration's answer is wrong, the last one's right. spoiled: the reverse. fixed: couplings are
-    coefficients of the layers, signed and the same for every image; a share is that of their sizes, nothing iterates.
+    righted: the first iteration's answer is wrong, the last one's right. spoiled: the reverse. attracted: after each
+    iteration, the share of all votes that a class gets in images where it is the answer, less its share in the others,
+    mean over classes, times J: 0 where shares know nothing of the answer. fixed: couplings are coefficients of the
+    layers, signed and the same for every image; a share is that of their sizes, nothing iterates.
     """
 
     examples: int
@@ -52,6 +54,7 @@ class RoutingMeasure:
     changed: int
     righted: int
     spoiled: int
+    attracted: tuple[float, ...]
     fixed: bool = False
 
 
@@ -63,6 +66,7 @@ def measure_routing(model: Any, held: Held, *, batch: int = IMAGES, threshold: f
         raise ValueError("held: expected at least one example to measure on, got none")
     totals: list[Tensor] = []  # of each layer, (T, 3)
     wrong, counts = torch.zeros((), dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
+    got, images = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)  # (T, 2, J), (2, J)
     with evaluating(model):
         for b in held.batches(batch):
             traces = traced(model, b)
@@ -71,6 +75,9 @@ def measure_routing(model: Any, held: Held, *, batch: int = IMAGES, threshold: f
             steps = [model.head(Routed(step.pose, step.activation)) for step in traces[-1].steps]
             given = torch.stack([answers(scores, held.rule, threshold) for scores in steps])  # (T, B, K)
             right = torch.stack([is_right(scores, b.targets, held.rule, threshold) for scores in steps])  # (T, B)
+            mine = torch.stack([given[-1], ~given[-1]]).double()  # (2, B, K): a class is the answer, or is not
+            shares = torch.stack([received(traces[-1], step.coupling) for step in traces[-1].steps])  # (T, B, J)
+            got, images = got + (mine * shares[:, None]).sum(2).cpu(), images + mine.sum(1).cpu()
             other = (given != given[0]).any(2).any(0)  # (B,)
             wrong = wrong + (~right).sum(1).cpu()
             counts += torch.stack([other, ~right[0] & right[-1], right[0] & ~right[-1]]).sum(1).cpu()
@@ -79,8 +86,18 @@ def measure_routing(model: Any, held: Held, *, batch: int = IMAGES, threshold: f
         largest, entropy = (total[:, :2] / total[:, 2:]).T.tolist()
         layers.append(LayerRouting(x.layer.name, x.steps[0].coupling.shape[2], tuple(largest), tuple(entropy)))
     changed, righted, spoiled = counts.tolist()
+    share = (got / images)[..., (images > 0).all(0)]  # of classes that are the answer in some images and not in others
+    attracted = ((share[:, 0] - share[:, 1]).mean(1) * got.shape[2]).nan_to_num().tolist()
     fixed = keeps_couplings(traces[-1].layer.routing)
-    return RoutingMeasure(len(held), tuple(layers), tuple(wrong.tolist()), changed, righted, spoiled, fixed)
+    return RoutingMeasure(len(held), tuple(layers), tuple(wrong.tolist()), changed, righted, spoiled, tuple(attracted),
+                          fixed)
+
+
+def received(trace: LayerTrace, coupling: Tensor) -> Tensor:
+    """The share of all votes that each parent gets, (B, J). A child's count by its presence; in windows all alike."""
+    weight = presence(trace).flatten(1)[..., None] if coupling.ndim == 3 else 1.0
+    votes = (weight * coupling.abs()).sum(1)[..., None].flatten(2).sum(2).double()
+    return votes / votes.sum(1, keepdim=True).clamp(min=torch.finfo(votes.dtype).tiny)
 
 
 def weighted(largest: Tensor, entropy: Tensor, presence: Tensor) -> Tensor:
