@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
+from flashcaps.cli.train import Bar
 from flashcaps.data import from_torch
 from flashcaps.deploy.predict import predict_numbers
 from flashcaps.training import loop as module
@@ -189,3 +191,13 @@ def test_a_table_of_numbers_is_trained_and_predicted(tmp_path: Path, monkeypatch
     more.write_text("constant,height\n7,1\n")
     with pytest.raises(ValueError, match="no column 'width'; expected width, height, constant"):
         predict_numbers(model, [str(more)])
+
+
+def test_the_command_line_tells_of_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Bar()
+    bar.start(Started(small_recipe(), tmp_path, nn.Identity(), torch.device("cpu"), total=10, at=0))
+    for done in (0, 2):
+        bar.compiled(done, 5)
+    assert bar.progress_bar.tasks[0].fields["text"] == "2 of 5 kernels compiled"
+    bar.end(None)
+    assert "compiling 5 kernels, once for this machine" in capsys.readouterr().out

@@ -56,8 +56,9 @@ class Bar(Callback):
         self.progress_bar.start()
 
     def compiled(self, kernels: int, total: int) -> None:
-        text = f"{kernels} of {total} kernels compiled, once for this machine"
-        self.progress_bar.update(self.task, text=text)
+        if not kernels:
+            console.print(f"compiling {total} kernels, once for this machine", markup=False)
+        self.progress_bar.update(self.task, text=f"{kernels} of {total} kernels compiled")
 
     def step(self, at: int, metrics: dict[str, float]) -> None:
         text = f"loss {metrics['loss']:.4f}  error {metrics['error']:.2f} %  {metrics['images_s']:,.0f} images/s"
