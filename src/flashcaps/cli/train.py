@@ -250,7 +250,7 @@ def print_routing(measured: RoutingMeasure) -> None:
         table.add_row("entropy of couplings, 1 where uniform", *(f"{x:.4f}" for x in layer.entropy))
         if k == len(measured.layers):
             more = (f"{x:.3f}" for x in measured.attracted)
-            table.add_row("votes for a class where it is the answer, above elsewhere", *more)
+            table.add_row("more votes for a class where it is the answer, times parents", *more)
             table.add_row("error %", *(f"{100 * n / measured.examples:.2f}" for n in measured.wrong))
         console.print(table)
     text = (f"the answer changes between iterations in {measured.changed:,} of {measured.examples:,}: first wrong and "

@@ -93,10 +93,10 @@ def read_checkpoint(path: Path, address: str) -> Checkpoint:
     """The state in a file of torch.save, out of its wrapper, without the prefix of DataParallel."""
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError) as error:
-        why = str(error).partition("\n")[0]
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError):
+        # what PyTorch says advises weights_only=False
         raise ValueError(f"{path}: refused: expected tensors alone, as torch.save(model.state_dict(), FILE) writes "
-                         f"them; a pickled model could run code ({why})") from None
+                         "them; it is damaged, or a pickled model, which could run code") from None
     while isinstance(content, Mapping) and (wrapper := next((k for k in WRAPPERS if k in content), None)):
         content = content[wrapper]
     if not isinstance(content, Mapping) or not any(isinstance(x, Tensor) for x in content.values()):
