@@ -25,9 +25,11 @@ def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
 
 def no_autocast(device: torch.device) -> AbstractContextManager[object]:
     """A context without autocast: products of half precision would reach softmax, exponentials and variances."""
-    traced = torch.compiler.is_compiling()  # which older versions of torch cannot ask through
-    if not traced and not torch.amp.is_autocast_available(device.type):
-        return nullcontext()
+    if not torch.compiler.is_compiling():  # which older versions of torch cannot ask through
+        kind = device.type
+        known = kind in ("cpu", "cuda") or torch.amp.is_autocast_available(kind)
+        if not (known and torch.is_autocast_enabled(kind)):
+            return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 

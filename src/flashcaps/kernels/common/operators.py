@@ -25,6 +25,9 @@ from ...routing.checks import is_transformed
 from .replay import replayed
 
 
+PLAIN = Tensor, torch.nn.Parameter
+
+
 class Operator:
     """flashcaps::name, as torch.compile, export and modes of torch see it. A plain eager call does the same past
     torch's dispatcher, whose way through Python takes longer than a plan, and imports torch's compiler the first time.
@@ -32,7 +35,7 @@ class Operator:
 
     def __init__(self, name: str, function: Callable[..., Any], mutates_args: Sequence[str]) -> None:
         self.run = replayed(function)
-        self.definition = torch.library.custom_op(f"flashcaps::{name}", self.run, mutates_args=mutates_args)
+        self.definition = torch.library.custom_op(f"flashcaps::{name}", _filled(self.run), mutates_args=mutates_args)
         self.overload = getattr(torch.ops.flashcaps, name).default
         names = list(inspect.signature(function).parameters)
         self.changed = [names.index(name) for name in mutates_args]
@@ -45,7 +48,7 @@ class Operator:
             torch.autograd.graph.increment_version(given[k])
         if self.gradient is None or not torch.is_grad_enabled():
             return self.run(*given)
-        found = self.gradient.apply(*given)
+        found = self.apply(*given)
         return list(found) if self.gradient.listed else found
 
     def register_fake(self, fake: Callable[..., Any]) -> None:
@@ -65,19 +68,34 @@ class Operator:
                 return tuple(found) if isinstance(found, list) else found
 
             @staticmethod
-            @once_differentiable
             def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+                if torch.is_grad_enabled():
+                    return once_differentiable(Gradient.backward)(ctx, *gradients)
                 found = backward(ctx, *([list(gradients)] if Gradient.listed else gradients))
-                return tuple(x if isinstance(x, Tensor) else None for x in found)
+                return tuple([x if isinstance(x, Tensor) else None for x in found])
 
         self.gradient = Gradient
+        self.apply = super(torch.autograd.Function, Gradient).apply  # past its care for torch.func, which is not plain
+
+
+def _filled(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Memory of no elements for None in a list of gradients: operators of torch return tensors."""
+    signature = inspect.signature(run)
+    if signature.return_annotation not in ("list[Tensor | None]", list[Tensor | None]):
+        return run
+
+    def filled(grad: Tensor, *rest: Any) -> list[Tensor]:
+        return [grad.new_empty(0) if g is None else g for g in run(grad, *rest)]
+
+    filled.__signature__ = signature.replace(return_annotation=list[Tensor])  # type: ignore[attr-defined]
+    return filled
 
 
 def is_plain(given: Sequence[Any]) -> bool:
     """Whether these are tensors of an eager program that nothing of torch looks at."""
     if _get_current_dispatch_mode() is not None or is_transformed() or torch._C._get_tracing_state() is not None:
         return False
-    return all(type(x) in (Tensor, torch.nn.Parameter) for x in given if isinstance(x, Tensor))
+    return not any([isinstance(x, Tensor) and type(x) not in PLAIN for x in given])
 
 
 def operator(name: str, mutates_args: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Operator]:
@@ -94,12 +112,7 @@ def gradient_of(forward: Operator, tensors: int, fake: Callable[..., Any] = empt
     """Make a function the gradient of `forward`, which takes so many tensors; fake: memory like what it returns."""
 
     def register(function: Callable[..., Sequence[Tensor | None]]) -> Operator:
-        def filled(grad: Tensor, *rest: Any) -> list[Tensor]:
-            return [grad.new_empty(0) if g is None else g for g in function(grad, *rest)]
-
-        signature = inspect.signature(function).replace(return_annotation=list[Tensor])
-        filled.__signature__ = signature  # type: ignore[attr-defined]
-        backward = Operator(function.__name__, filled, ())
+        backward = Operator(function.__name__, function, ())
         backward.register_fake(fake)
 
         def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -112,8 +125,9 @@ def gradient_of(forward: Operator, tensors: int, fake: Callable[..., Any] = empt
             found = [] if grad is None else backward(grad, given, kept, *ctx.options)
             if 0 < len(found) < tensors:
                 found = [*found[:-1], *found[-1].unbind()]
-            of_tensors = (None if x is None or g is None else g.to(x.dtype) for x, g in zip_longest(given, found))
-            return *of_tensors, *(None for _ in ctx.options)
+            of_tensors = [None if x is None or g is None else g if g.dtype == x.dtype else g.to(x.dtype)
+                          for x, g in zip_longest(given, found)]  # fmt: skip
+            return *of_tensors, *[None] * len(ctx.options)
 
         forward.register_autograd(differentiate, setup_context=keep)
         return backward
