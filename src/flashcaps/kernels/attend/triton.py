@@ -24,7 +24,7 @@ from torch import Tensor
 from ...routing.math import Softmax, over_parents
 from ..common.formed import takes
 from ..common.operators import empty_gradients, gradient_of, operator
-from ..common.rows import DTYPES, HAS_TRITON, empty_fp32
+from ..common.rows import DTYPES, HAS_TRITON, Parts, carve, empty_fp32, memory_for
 from ..votes import Votes, Windows
 from . import plan
 from .cpu import Options
@@ -189,20 +189,25 @@ def _zeros(like: Tensor, *shape: int) -> Tensor:
 
 def _dynamic_outputs(u, weight, bias, logits, leaky, iterations, detach):
     n = plan.sizes(u, weight)
-    shape = n.b, n.j, n.c * n.h
-    v, q = (torch.empty(x, dtype=u.dtype, device=u.device) for x in (shape, (iterations - 1, *shape)))
-    return v, empty_fp32(u, iterations, *shape), q, empty_fp32(u, iterations - (logits is None), n.b, n.g)
+    v = torch.empty((n.b, n.j, n.c * n.h), dtype=u.dtype, device=u.device)
+    return v, memory_for(u, _dynamic_kept(u, weight, logits, iterations))
+
+
+def _dynamic_kept(u: Tensor, weight: Tensor, logits: Tensor | None, iterations: int) -> Parts:
+    """s (T, B, J, D), q (T - 1, B, J, D) and lse (T or T - 1, B, G): without logits the first iteration has none."""
+    n = plan.sizes(u, weight)
+    shape, fp32 = (n.b, n.j, n.c * n.h), torch.float32
+    lse = iterations - (logits is None), n.b, n.g
+    return [((iterations, *shape), fp32), ((iterations - 1, *shape), u.dtype), (lse, fp32)]
 
 
 @operator("route_dynamic")
 def route_dynamic(
     u: Tensor, weight: Tensor, bias: Tensor | None, logits: Tensor | None, leaky: bool, iterations: int, detach: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """v (B, J, D) of the last iteration; s (T, B, J, D), q (T - 1, B, J, D) and lse (T or T - 1, B, G) of all.
-
-    The first iteration has no query, and without logits no lse. One launch an iteration.
-    """
-    v, s, q, lse = _dynamic_outputs(u, weight, bias, logits, leaky, iterations, detach)
+) -> tuple[Tensor, Tensor]:
+    """v (B, J, D) of the last iteration; s, q and lse of all (`_dynamic_kept`). One launch an iteration."""
+    v, kept = _dynamic_outputs(u, weight, bias, logits, leaky, iterations, detach)
+    s, q, lse = carve(kept, _dynamic_kept(u, weight, logits, iterations))
     steps = [Launch(u, weight, q[t - 1] if t else None, logits, leaky) for t in range(iterations if s.numel() else 0)]
     counters = _zeros(u, iterations, steps[0].counters("forward") if steps else 0)
     for t, step in enumerate(steps):
@@ -210,7 +215,7 @@ def route_dynamic(
         more = t > 0 and not last
         finish = Finish("squash", v if last else q[t], s[t], q[t - 1] if more else None, bias, more=more)
         step.forward(_lse_of(lse, t, iterations), counters[t], finish)
-    return v, s, q, lse
+    return v, kept
 
 
 route_dynamic.register_fake(_dynamic_outputs)
@@ -220,9 +225,9 @@ route_dynamic.register_fake(_dynamic_outputs)
 def route_dynamic_backward(
     grad: Tensor, given: list[Tensor | None], kept: list[Tensor], leaky: bool, iterations: int, detach: bool
 ) -> list[Tensor | None]:
-    """gu, gW, gbias and gl. kept: s, q and lse. One launch for the output, and one an iteration."""
+    """gu, gW, gbias and gl. One launch for the output, and one an iteration."""
     u, weight, bias, logits = cast(Given, given)
-    s, q, lse = kept
+    s, q, lse = carve(kept[0], _dynamic_kept(u, weight, logits, iterations))
     if s.numel() == 0:
         return [x.zero_() for x in empty_gradients(grad, given)]
     last, kept_gs = iterations - 1, 1 if bias is None else iterations  # the bias has their sum
@@ -252,9 +257,15 @@ def route_dynamic_backward(
 
 def _attention_outputs(u, weight, pose, gamma, beta, window, scale, iterations):
     n = plan.sizes(u, weight, window)
-    shape = n.b, n.j, n.c * n.h
-    p = torch.empty(shape, dtype=u.dtype, device=u.device)
-    return p, empty_fp32(u, iterations, *shape), empty_fp32(u, iterations - (pose is None), n.b, n.g)
+    p = torch.empty((n.b, n.j, n.c * n.h), dtype=u.dtype, device=u.device)
+    return p, memory_for(u, _attention_kept(u, weight, pose, window, iterations))
+
+
+def _attention_kept(u: Tensor, weight: Tensor, pose: Tensor | None, window: list[int], iterations: int) -> Parts:
+    """s (T, B, J, D) and lse (T or T - 1, B, G): without a pose to go on from the first iteration has none."""
+    n = plan.sizes(u, weight, window)
+    s, lse = (iterations, n.b, n.j, n.c * n.h), (iterations - (pose is None), n.b, n.g)
+    return [(s, torch.float32), (lse, torch.float32)]
 
 
 def _attention_gradients(grad, given, kept, window, scale, iterations):
@@ -271,13 +282,14 @@ def _query(pose: Tensor | None, scale: float, u: Tensor) -> Tensor | None:
 def route_attention(
     u: Tensor, weight: Tensor, pose: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
     window: list[int], scale: float, iterations: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """p (B, J, D) of the last iteration; s (T, B, J, D) and lse (T or T - 1, B, G) of all. One launch an iteration.
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """p (B, J, D) of the last iteration; s and lse of all (`_attention_kept`). One launch an iteration.
 
     u (B, G, 1, C, d), or with a window (C, kernel, stride) an image (B, T, H, W, D). pose: the parents' so far.
     gamma, beta (D,): LayerNorm's scale and shift, None: no LayerNorm.
     """
-    p, s, lse = _attention_outputs(u, weight, pose, gamma, beta, window, scale, iterations)
+    p, kept = _attention_outputs(u, weight, pose, gamma, beta, window, scale, iterations)
+    s, lse = carve(kept, _attention_kept(u, weight, pose, window, iterations))
     query, counters, held = _query(pose, scale, u), None, 0 if pose is None else pose.numel()
     for t in range(iterations if s.numel() else 0):
         step, last = Launch(u, weight, query, window=window, pose=held), t == iterations - 1
@@ -286,7 +298,7 @@ def route_attention(
         out = p if last or query is None else query
         finish = Finish("norm", out, s[t], None, gamma, beta, scale=1.0 if last else scale)
         step.forward(_lse_of(lse, t, iterations), counters[t], finish)
-    return p, s, lse
+    return p, kept
 
 
 route_attention.register_fake(_attention_outputs)
@@ -296,9 +308,9 @@ route_attention.register_fake(_attention_outputs)
 def route_attention_backward(
     grad: Tensor, given: list[Tensor | None], kept: list[Tensor], window: list[int], scale: float, iterations: int
 ) -> list[Tensor | None]:
-    """gu, gW, gpose, and those of gamma and beta as (2, D). kept: s and lse; the queries are made again from s."""
+    """gu, gW, gpose, and those of gamma and beta as (2, D). The queries are made again from s."""
     u, weight, pose, gamma, beta = cast(tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None], given)
-    s, lse = kept
+    s, lse = carve(kept[0], _attention_kept(u, weight, pose, window, iterations))
     if s.numel() == 0:
         return [x.zero_() for x in _attention_gradients(grad, given, kept, window, scale, iterations)]
     last, held, (_, b, j, d) = iterations - 1, 0 if pose is None else pose.numel(), s.shape

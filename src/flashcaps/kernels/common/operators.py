@@ -123,7 +123,7 @@ def gradient_of(forward: Operator, tensors: int, fake: Callable[..., Any] = empt
         def differentiate(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
             given, kept = list(ctx.saved_tensors[:tensors]), list(ctx.saved_tensors[tensors:])
             found = [] if grad is None else backward(grad, given, kept, *ctx.options)
-            if 0 < len(found) < tensors:
+            if 0 < len(found) < tensors and found[-1] is not None:
                 found = [*found[:-1], *found[-1].unbind()]
             of_tensors = [None if x is None or g is None else g if g.dtype == x.dtype else g.to(x.dtype)
                           for x, g in zip_longest(given, found)]  # fmt: skip

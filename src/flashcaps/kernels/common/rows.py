@@ -7,6 +7,7 @@ copying it. Here a program takes many rows, from any layout.
 from __future__ import annotations
 
 import importlib.util
+import math
 from typing import NamedTuple
 
 import torch
@@ -38,6 +39,29 @@ def ceil_div(a: int, b: int) -> int:
 def empty_fp32(like: Tensor, *shape: int) -> Tensor:
     """On the same device."""
     return torch.empty(shape, dtype=torch.float32, device=like.device)
+
+
+Parts = list[tuple[tuple[int, ...], torch.dtype]]  # shapes and dtypes of tensors that share their memory
+
+
+def memory_for(like: Tensor, parts: Parts) -> Tensor:
+    """Bytes for all of them: one tensor takes torch as long as one of them would."""
+    return torch.empty(sum(_bytes(*part) for part in parts), dtype=torch.uint8, device=like.device)
+
+
+def carve(memory: Tensor, parts: Parts) -> list[Tensor]:
+    """The tensors in that memory."""
+    found, at = [], 0
+    for shape, dtype in parts:
+        size = math.prod(shape) * dtype.itemsize
+        found.append(memory[at : at + size].view(dtype).view(shape))
+        at += _bytes(shape, dtype)
+    return found
+
+
+def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """In whole lines of a GPU's cache."""
+    return ceil_div(math.prod(shape) * dtype.itemsize, 128) * 128
 
 
 def tile(rows: int, dim: int) -> tuple[int, dict[str, int]]:
