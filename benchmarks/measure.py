@@ -185,15 +185,19 @@ def measure(workload: Workload, backend: str, precision: str, device: str, brief
 
 
 @torch.no_grad()
-def error_of(workload: Workload, backend: str, precision: str, device: str, batch: int = 4) -> float:
-    """||x - y|| / ||y|| of what comes out on a few examples, y from the reference in float64."""
-    stepper = Stepper(workload, backend, precision, device)
+def few_outputs(stepper: Stepper, batch: int = 4) -> tuple[tuple[Tensor, ...], Tensor]:
+    """A few examples, and what comes out of them."""
     torch.manual_seed(0)
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    inputs = workload.draw(device, dtype, batch)
+    dtype = torch.bfloat16 if stepper.precision == "bf16" else torch.float32
+    inputs = stepper.workload.draw(stepper.device, dtype, batch)
+    with autocast(stepper.device, stepper.precision):
+        return inputs, stepper.module(*inputs)[0]
+
+
+def error_of(workload: Workload, backend: str, precision: str, device: str) -> float:
+    """||x - y|| / ||y|| of what comes out on a few examples, y from the reference in float64."""
+    inputs, actual = few_outputs(Stepper(workload, backend, precision, device))
     exact: nn.Module = workload.build("reference").to(device).double()
-    with autocast(device, precision):
-        actual = stepper.module(*inputs)[0]
     expected = exact(*(x.double() if x.is_floating_point() else x for x in inputs))[0]
     return float((actual.double() - expected).norm() / expected.norm().clamp(min=1e-30))
 

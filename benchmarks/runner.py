@@ -158,24 +158,30 @@ class Worker:
 
 
 def prepare(tasks: list[Task], device: str, toy: bool) -> None:
-    """What each task's step compiles, and what its error is taken of, into the caches on disk."""
-    from .measure import Stepper
+    """What each task's step compiles, and the few examples its error is taken of, into the caches on disk."""
+    from .measure import Stepper, few_outputs
+
+    start = time.monotonic()
+
+    def say(what: str) -> None:
+        print(f"{time.monotonic() - start:6.1f}  {what}", flush=True)
 
     def steps() -> None:
         for task in tasks:
             try:
-                workload = task.find(toy)
-                Stepper(workload, task.backend, task.precision, device).step()
+                stepper = Stepper(task.find(toy), task.backend, task.precision, device)
+                stepper.step()
                 if task.kind == "row" and not task.compiled:
-                    error_of(workload, task.backend, task.precision, device)
+                    few_outputs(stepper)  # not the float64 that they are compared with, which takes longer than all
             except Exception as error:  # met again, and written down, where it is measured
-                print(f"not prepared: {task}: {explain(error)}", flush=True)
+                say(f"not prepared: {task}: {explain(error)}")
             clear(device)
+        say(f"{len(tasks)} steps, of which is known what they compile")
 
     if tasks[0].compiled:
         steps()
     else:
-        print(f"{compile_kernels(steps)} kernels compiled", flush=True)
+        say(f"{compile_kernels(steps)} kernels compiled")
 
 
 def warm(tasks: list[Task], device: str, toy: bool, seconds: float) -> None:

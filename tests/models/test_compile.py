@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,19 @@ from flashcaps.nn.backbones import ChannelsLast
 from flashcaps.nn.capsules import CapsuleLayer
 from flashcaps.training.capture import capture
 
-MODELS = [
-    "capsnet_mnist",  # dynamic, dense
-    "dynamic_simple_cifar10",  # dynamic, convolutional
-    "attention_simple_cifar10",  # attention, all layers at once
-    "attention_resnet_cifar10",
-    "attention_diverse_wide",  # poses of 72 elements
-    "em_smallnorb",  # em, over positions, a class layer with coordinates
-    "em_resnet_cifar10",
-    "heinsen_smallnorb",  # heinsen, any number of children
-    "heinsen_sst2",  # of tokens, after a linear layer
-    "discriminative_mnist",
-]
+RESNET = {"stages": ((64, 1, 1), (128, 1, 2))}
+MODELS: dict[str, dict[str, Any]] = {  # and what makes each small where it is compiled and captured on a device
+    "capsnet_mnist": {"image": (1, 20, 20)},  # dynamic, dense
+    "dynamic_simple_cifar10": {"image": (3, 20, 20)},  # dynamic, after a stem that standardises
+    "attention_simple_cifar10": {},  # attention, all layers at once
+    "attention_resnet_cifar10": {"backbone": RESNET},
+    "attention_diverse_wide": {"backbone": {"channels": 128}},  # wide poses
+    "em_smallnorb": {"iterations": 2},  # em, over positions, a class layer with coordinates
+    "em_resnet_cifar10": {"backbone": RESNET},
+    "heinsen_smallnorb": {"image": (2, 32, 32), "iterations": 2},  # heinsen, any number of children
+    "heinsen_sst2": {"layers": 5, "width": 128, "iterations": 2},  # of tokens, after a linear layer
+    "discriminative_mnist": {"image": (1, 20, 20)},
+}
 QUICK = ("attention_resnet_cifar10", "em_smallnorb")
 SLOW = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
 MODES = ("default", "reduce-overhead")
@@ -115,11 +117,16 @@ def test_a_model_on_a_device_has_its_convolutions_channels_last(monkeypatch: pyt
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "mode"), BOTH)
 def test_compiled_on_a_device(name: str, mode: str) -> None:
-    """fp32, and where steps are captured, too, bf16 under autocast, which costs as much precision as without."""
+    """fp32, and where steps are captured, too, bf16 under autocast: as near to float64 as without the compiler.
+
+    Not to eager fp32: convolutions multiply in TF32 by whichever algorithm each of the two picks, so that eager and
+    compiled are as far from each other as both are from float64.
+    """
     torch.manual_seed(0)
-    model, half = flashcaps.create_model(name).cuda(), mode == "reduce-overhead"
+    model, half = flashcaps.create_model(name, **MODELS[name]).cuda(), mode == "reduce-overhead"
     x = draw(model, 8, "cuda")
-    exact = [g.clone() for g in gradients(model, model, x)]
+    double = copy.deepcopy(model).double()
+    exact = [g.float() for g in gradients(double, double, x.double())]
     compiled = torch.compile(model, fullgraph=True, dynamic=False, mode=mode)
     with torch.autocast("cuda", torch.bfloat16, enabled=half):
         plain = [g.clone() for g in gradients(model, model, x)]
@@ -135,7 +142,7 @@ def test_a_users_loop_learns_the_same_captured(name: str) -> None:
     losses = []
     for wrap in (lambda step: step, capture):
         torch.manual_seed(0)
-        model = flashcaps.create_model(name).cuda()
+        model = flashcaps.create_model(name, **MODELS[name]).cuda()
         optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, capturable=True)
 
         def step(x: Tensor, model: Any = model, optimiser: torch.optim.Adam = optimiser) -> Tensor:
