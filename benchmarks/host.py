@@ -56,7 +56,7 @@ class CountingDriver:
     """Stands for a device of compute capability 9.0: kernels compile and load, and launches are counted."""
 
     def __init__(self) -> None:
-        self.launches: list[tuple[Any, ...]] = []  # (grid, kernel, arguments)
+        self.launches: list[tuple[Any, ...]] = []  # (grid, stream, kernel, arguments)
         self.utils = self
 
     def load_binary(self, name: str, *_: Any) -> tuple[Any, ...]:
@@ -84,7 +84,7 @@ class CountingDriver:
 
     def count(self, x: int, y: int, z: int, stream: int, function: Any, *given: Any) -> None:
         """The call of a kernel with its arguments, the last in one tuple as from Triton 3.7 on, or after six others."""
-        self.launches.append(((x, y, z), function, given[-1] if isinstance(given[-1], tuple) else given[8:]))
+        self.launches.append(((x, y, z), stream, function, given[-1] if isinstance(given[-1], tuple) else given[8:]))
 
 
 def measure(name: str, repeats: int = 300) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import flashcaps.kernels
 from flashcaps import DenseCapsules
 from flashcaps.kernels.warm_up import compile_kernels
 from benchmarks.host import CountingDriver
+from triton import knobs
 from triton.runtime import driver
 
 for module in pkgutil.walk_packages(flashcaps.kernels.__path__, "flashcaps.kernels."):
@@ -35,13 +36,21 @@ count = compile_kernels(step, lambda *told: heard.append(told))
 before = compiled()
 assert not counter.launches and count == len(before) > 1, (count, before)
 assert heard == [(k, count) for k in range(count + 1)], heard
-calls = []  # the first as Triton makes it, the second recorded, the third from a plan
-for _ in range(3):
+calls, tensors, heard = [], [], []  # the first as Triton makes it, the second recorded, from the third on of a plan
+for k in range(5):
     counter.launches.clear()
+    counter.get_current_stream = lambda _, k=k: k
+    if k == 4:  # somebody listens, so that a plan calls Triton's Python
+        knobs.runtime.launch_enter_hook.add(heard.append)
     step()
-    calls.append([(grid, function, [(x.dtype, x.shape) if isinstance(x, torch.Tensor) else x for x in given])
-                  for grid, function, given in counter.launches])
-assert len(calls[0]) > 1 and calls[0] == calls[1] == calls[2], calls
+    shown = [(grid, function, [x for x in given if not isinstance(x, torch.Tensor) and x not in range(2**32, 2**64)])
+             for grid, _, function, given in counter.launches]
+    calls.append(shown)
+    tensors.append(sum(isinstance(x, torch.Tensor) for *_, given in counter.launches for x in given) > 0)
+    assert all(stream == k for _, stream, _, _ in counter.launches)
+assert len(calls[0]) > 1 and all(shown == calls[0] for shown in calls), calls
+assert tensors == [True, True, False, False, False], tensors
+assert len(heard) == len(calls[0])
 assert compiled() == before, "the step compiled again"
 assert compile_kernels(step) == 0, "nothing was left to do"
 """

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import ast
 import gc
+import itertools
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 import flashcaps.kernels
 from flashcaps.kernels.common import replay
+from flashcaps.kernels.common.recorder import Buffer, place
 from flashcaps.kernels.common.replay import launch, replayed
 
 from ...layer_cases import LayerCase, assert_same, cases, ids, run_layer
+from ..poison import poison_memory
 
 
 @replayed
@@ -123,13 +129,81 @@ def test_what_cannot_be_replayed_is_an_error() -> None:
 
 @pytest.mark.parametrize("case", cases("dynamic", "heinsen", forms=("dense",), options=False) +
                          cases("em", "attention", forms=("conv",), options=False), ids=ids)  # fmt: skip
-def test_layers_replayed(case: LayerCase) -> None:
-    """Three batches, the last from plans: outputs and every gradient as the reference has them."""
+def test_layers_replayed(case: LayerCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three batches, the last from plans, whose memory is poisoned: outputs and every gradient as the reference has
+    them."""
+    poison_memory(monkeypatch, "empty", "empty_strided")
     fused, reference = case.build("triton", torch.float32), case.build("reference", torch.float64)
     for seed in (0, 2, 4):
         u, a = case.draw(seed=seed)
         actual = run_layer(fused, u.float(), None if a is None else a.float())
         assert_same(actual, run_layer(reference, u, a), torch.float32)
+
+
+@triton.jit
+def add_one(x, y, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=i < n) + 1, mask=i < n)
+
+
+def chain(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """x + count, by way of rows of temporaries that kernels alone see; and a view of a result that they write to."""
+    run, out = launch(add_one, (1,)), torch.empty(2, *x.shape)
+    y = x[0]
+    for _ in range(count - 1):
+        z = torch.empty(3, 400)[1:]
+        run(y, z[1], x.shape[1], BLOCK=512)
+        y = z[1]
+    run(y, out.select(0, 1)[0], x.shape[1], BLOCK=512)
+    return out[1, :1] + 0, out
+
+
+def test_what_kernels_alone_see_is_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight temporaries, of which two are in use at a time, share memory for two."""
+    run, made = replayed(chain), []
+    make = torch.empty
+    for k in range(4):
+        x = torch.randn(1, 400)
+        if k == 3:
+            monkeypatch.setattr(torch, "empty", lambda *a, **o: made.append(y := make(*a, **o)) or y)
+        first, out = run(x, 9)
+        torch.testing.assert_close(first, x + 9)
+        torch.testing.assert_close(out[1], x + 9)
+    assert [x.nbytes for x in made] == [2 * 400 * 4, 2 * 5120]
+
+
+def test_a_workspace_takes_no_more_than_memory_that_is_freed() -> None:
+    """A temporary much larger than others is freed before torch needs memory of its own."""
+
+    @replayed
+    def two(x: Tensor) -> Tensor:
+        run, y, z = launch(add_one, (1,)), torch.empty(1 << 20), torch.empty(8)
+        run(x, y, 8, BLOCK=8)
+        run(y, z, 8, BLOCK=8)
+        del y
+        more = torch.zeros(1 << 20)
+        run(z, more, 8, BLOCK=8)
+        return more[:8].clone()
+
+    for _ in range(3):
+        assert torch.equal(two(torch.zeros(8)), torch.full((8,), 3.0))
+    plan = list(two.plans.values())[0]  # type: ignore[attr-defined]
+    assert "t0" in plan.__code__.co_varnames
+    assert "workspace" in plan.__code__.co_varnames
+
+
+def test_places_in_a_workspace() -> None:
+    """No two that are in use at a time overlap, and the most in use at a time is nearly all there is."""
+    draw = random.Random(0)
+    for _ in range(50):
+        lives = [sorted(draw.choices(range(20), k=2)) for _ in range(12)]
+        buffers = [Buffer(str(k), "", 0, 512 * draw.randint(1, 9), torch.device("cpu"), *x) for k, x in enumerate(lives)]
+        offsets = place(buffers)
+        for x, y in itertools.combinations(buffers, 2):
+            apart = offsets[x] + x.size <= offsets[y] or offsets[y] + y.size <= offsets[x]
+            assert apart or x.last < y.first or y.last < x.first
+        most = max(sum(x.size for x in buffers if x.first <= k <= x.last) for k in range(20))
+        assert most <= max(offsets[x] + x.size for x in buffers) <= 1.3 * most
 
 
 def test_every_kernel_is_launched_where_plans_see_it() -> None:

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .recorder import Recorder
 
@@ -40,8 +41,10 @@ def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
         if _dry is not None:
             _dry.append((kernel, given, constants))
             return
-        compiled = kernel[grid](*given, **constants)
-        if (recorder := getattr(_thread, "recorder", None)) is not None and recorder.listens:
+        recorder = getattr(_thread, "recorder", None)
+        with nullcontext() if recorder is None else _disable_current_modes():  # Triton's interpreter calls torch, too
+            compiled = kernel[grid](*given, **constants)
+        if recorder is not None and recorder.listens:
             recorder.add_launch(kernel, compiled, grid, given, constants)
 
     return run
