@@ -187,7 +187,7 @@ def test_a_workspace_takes_no_more_than_memory_that_is_freed() -> None:
 
     for _ in range(3):
         assert torch.equal(two(torch.zeros(8)), torch.full((8,), 3.0))
-    plan = list(two.plans.values())[0]  # type: ignore[attr-defined]
+    plan = next(iter(two.plans.values()))  # type: ignore[attr-defined]
     assert "t0" in plan.__code__.co_varnames
     assert "workspace" in plan.__code__.co_varnames
 
@@ -197,7 +197,7 @@ def test_places_in_a_workspace() -> None:
     draw = random.Random(0)
     for _ in range(50):
         lives = [sorted(draw.choices(range(20), k=2)) for _ in range(12)]
-        buffers = [Buffer(str(k), "", 0, 512 * draw.randint(1, 9), torch.device("cpu"), *x) for k, x in enumerate(lives)]
+        buffers = [Buffer("", "", 0, 512 * draw.randint(1, 9), torch.device("cpu"), *x) for x in lives]
         offsets = place(buffers)
         for x, y in itertools.combinations(buffers, 2):
             apart = offsets[x] + x.size <= offsets[y] or offsets[y] + y.size <= offsets[x]

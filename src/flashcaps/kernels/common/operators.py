@@ -24,7 +24,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from ...routing.checks import is_transformed
 from .replay import replayed
 
-
 PLAIN = Tensor, torch.nn.Parameter
 
 

@@ -172,8 +172,7 @@ class Recorder(TorchDispatchMode):
         return lines, offsets, max(sum(size for i, j, size in alive if i <= k <= j) for k in range(len(lines)))
 
     def _function(self, name: str, begin: list[str], lines: list[Line], offsets: dict[Buffer, int]) -> Any:
-        """The lines as a function, with numbers for addresses; a tensor is freed after its last use, the workspace too.
-        """
+        """The lines as a function, with numbers for addresses. What a tensor holds is freed after its last use."""
         addressed = {self.places[x][0].name for line in lines for at, x in NAME.findall(line.text) if at}
         shared = {x.name for x in offsets}
 
@@ -231,9 +230,8 @@ class Recorder(TorchDispatchMode):
             self.places[name] = buffer, x.data_ptr() - buffer.address if x.numel() else 0
 
     def _memory(self, x: Tensor) -> str:
-        made = f"dtype={self._value(x.dtype)}, device={self._value(x.device)})"
-        shape = tuple(x.shape)
-        return f"torch.empty({shape}, {made}" if x.is_contiguous() else f"torch.empty_strided({shape}, {x.stride()}, {made}"
+        how = f"empty({tuple(x.shape)}" if x.is_contiguous() else f"empty_strided({tuple(x.shape)}, {x.stride()}"
+        return f"torch.{how}, dtype={self._value(x.dtype)}, device={self._value(x.device)})"
 
     def _word(self, x: Any) -> str:
         if isinstance(x, Tensor):
