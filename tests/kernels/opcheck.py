@@ -17,5 +17,6 @@ def opcheck(operator: Any, *arguments: Any) -> None:
     def zeros_for(like: Tensor, parts: Parts) -> Tensor:
         return memory_for(like, parts).zero_()
 
-    with mock.patch("flashcaps.kernels.attend.triton.memory_for", zeros_for):
+    modules = "flashcaps.kernels.attend.triton", "flashcaps.kernels.fit.op"
+    with mock.patch(f"{modules[0]}.memory_for", zeros_for), mock.patch(f"{modules[1]}.memory_for", zeros_for):
         torch.library.opcheck(getattr(operator, "overload", operator), arguments, test_utils=STATIC)

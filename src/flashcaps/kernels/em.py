@@ -40,7 +40,7 @@ def em_routing(
     scales = check_per_iteration("inverse_temperature", inverse_temperature, iterations)
     taus = check_per_iteration("sharpness", sharpness, iterations)
     rule = Rule(scales, beta_a, cost, spread=True, sharpness=taus)
-    steps = fit.route(rule, eps)
+    steps = fit.route(rule, eps, record or coupling)
     c, history = couplings(fit, steps, rule, record, coupling)
     a = steps[-1].logit if logits else steps[-1].logit.sigmoid()
     if history is not None and not logits:

@@ -39,6 +39,6 @@ def heinsen_routing(
         given["bias"] = vote_bias
     fit = kind(votes, score.sigmoid(), **given)
     rule = Rule((1.0,) * iterations)
-    steps = fit.route(rule, eps)
+    steps = fit.route(rule, eps, record or coupling)
     c, history = couplings(fit, steps, rule, record, coupling)
     return Routed(steps[-1].mean, steps[-1].logit, c, steps[-1].variance, history)

@@ -165,7 +165,8 @@ def operator_inputs(case: Case) -> tuple[Any, ...]:
     offset = torch.randn(b, case.j, requires_grad=True)
     first = x["start"].detach().softmax(-1).requires_grad_() if case.start else None
     given = (x["u"], x["weight"], x.get("bias"), x["gate"], first_z, first, x.get("use"), offset, x.get("cost"))
-    return *given, [0.5] * case.steps, not case.betas, grid, [], EPS, [] if case.betas else [0.6] * case.steps
+    taus = [] if case.betas else [0.6] * case.steps
+    return *given, [0.5] * case.steps, not case.betas, grid, [], EPS, taus, case.steps
 
 
 def assert_image_twin(image: Tensor, j: int, window: tuple[int, int], over: str) -> None:

@@ -90,12 +90,14 @@ def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
                 del plans[next(iter(plans))]
             return function(*given)
         given = tuple(_renamed(x) for x in given)
+        around, recorder = getattr(_thread, "recorder", None), Recorder(given)
+        _thread.recorder = recorder
         try:
-            with Recorder(given) as _thread.recorder:
+            with recorder:
                 result = function(*given)
-            plans[kinds] = _thread.recorder.plan(result)
         finally:
-            _thread.recorder = None
+            _thread.recorder = around  # of an operator that calls this one
+        plans[kinds] = recorder.plan(result)
         return result
 
     operator.plans = plans  # type: ignore[attr-defined]

@@ -63,11 +63,6 @@ class Outputs(NamedTuple):
     parents: list[Parents]
     normalisers: Tensor
 
-    @classmethod
-    def of(cls, flat: list[Tensor]) -> Outputs:
-        steps = len(flat) // 4
-        return cls([Parents(*flat[t : 4 * steps : steps]) for t in range(steps)], flat[-1])
-
     def rows(self, rows: slice) -> Outputs:
         return Outputs([Parents(*(y[rows] for y in x)) for x in self.parents], self.normalisers[:, rows])
 

@@ -143,8 +143,8 @@ class Fit:
         score = torch.stack([p[3] for p in parts]).sum(0) if self.betas else torch.zeros_like(parts[0][0])
         return *merge(parts, eps), score
 
-    def route(self, rule: Rule, eps: float) -> list[Fitted]:
-        """The parents after each iteration."""
+    def route(self, rule: Rule, eps: float, every: bool = True) -> list[Fitted]:
+        """The parents after each iteration, all of which this form has at hand."""
         steps: list[Fitted] = []
         for t, scale in enumerate(rule.scales):
             total, mean, variance, score = self(eps, *(steps[-1].parents(rule.tau(t - 1)) if steps else ()))

@@ -14,35 +14,57 @@ import torch
 from torch import Tensor
 
 from ..common.operators import operator
+from ..common.rows import Parts, carve, memory_for
 from .backward import Given, ParentGradients, gradients_of
-from .forward import Outputs, route
+from .forward import Outputs, Parents, route
 from .plan import Inputs, Options, by_group, in_parts, source_of, wide_parts
 
 INPUTS = len(Inputs._fields)
 
 
-def _shapes(u: Tensor, weight: Tensor, steps: int, window: list[int]) -> list[tuple[int, ...]]:
-    """Shapes of the operator's outputs."""
+def _sizes(u: Tensor, weight: Tensor, window: list[int]) -> tuple[int, int, int, int]:
+    """B, I, J and D."""
     (j, k, i, h), c, b = weight.shape, u.shape[3], u.shape[0]
     if window:
         c, b = u.shape[4] // k, b * math.prod((size - window[0]) // window[1] + 1 for size in u.shape[2:4])
     else:
         i *= u.shape[2]
-    d = c * h
-    return [*[(b, d, j)] * (2 * steps), *[(b, j)] * (2 * steps), (steps - 1, b, i)]
+    return b, i, j, c * h
+
+
+def _kept(u: Tensor, weight: Tensor, steps: int, shown: int, window: list[int]) -> Parts:
+    """What backward needs beside the parents that are shown: mean, variance (B, D, J) and logit (B, J) of those before,
+    the weight (B, J) of all, and Z (T - 1, B, I)."""
+    (b, i, j, d), early = _sizes(u, weight, window), steps - shown
+    shapes = [(early, b, d, j), (early, b, d, j), (early, b, j), (steps, b, j), (steps - 1, b, i)]
+    return [(shape, torch.float32) for shape in shapes]
+
+
+def _memory(u: Tensor, weight: Tensor, steps: int, shown: int, window: list[int]) -> list[Tensor]:
+    """Of the operator's outputs."""
+    b, _, j, d = _sizes(u, weight, window)
+    shapes = [*[(b, d, j)] * (2 * shown), *[(b, j)] * shown]
+    flat = [torch.empty(shape, device=u.device) for shape in shapes]
+    return [*flat, memory_for(u, _kept(u, weight, steps, shown, window))]
+
+
+def _outputs(flat: list[Tensor], u: Tensor, weight: Tensor, steps: int, shown: int, window: list[int]) -> Outputs:
+    *early, weights, z = carve(flat[-1], _kept(u, weight, steps, shown, window))
+    found = [[*x.unbind(), *flat[k * shown : (k + 1) * shown]] for k, x in enumerate(early)]
+    return Outputs([Parents(*x) for x in zip(*found, weights.unbind(), strict=True)], z)
 
 
 @operator("fit")
 def fit_routing(
     u: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, first_z: Tensor | None, first: Tensor | None,
     beta: Tensor | None, offset: Tensor | None, slope: Tensor | None,
-    scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, taus: list[float],
+    scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, taus: list[float], shown: int,
 ) -> list[Tensor]:  # fmt: skip
-    """Arguments as in `Inputs` and `Options`. Mean and variance (B, D, J) and logit (B, J) of the parents after each
-    iteration, T of each in turn; then what backward needs: their weight (B, J), T of them, and Z (T - 1, B, I)."""
-    flat = [torch.empty(shape, device=gate.device) for shape in _shapes(u, weight, len(scales), window)]
+    """Arguments as in `Inputs` and `Options`. Mean and variance (B, D, J) and logit (B, J) of the parents after the last
+    iterations, of which so many are shown, those of each in turn; then what else backward needs."""
+    flat = _memory(u, weight, len(scales), shown, window)
     x = Inputs(u, weight, bias, gate, first_z, first, beta, offset, slope)
-    o, out = Options(scales, spread, grid, window, eps, taus), Outputs.of(flat)
+    o, out = Options(scales, spread, grid, window, eps, taus), _outputs(flat, u, weight, len(scales), shown, window)
     if not in_parts(x, o):
         route(source_of(u, weight, bias, o.window_of(u)), x, o, out)
         return flat
@@ -54,29 +76,32 @@ def fit_routing(
 
 @fit_routing.register_fake
 def _(*given: Any) -> list[Tensor]:
-    u, weight, gate, o = given[0], given[1], given[3], Options(*given[INPUTS:])
-    return [gate.new_empty(shape) for shape in _shapes(u, weight, len(o.scales), o.window)]
+    o = Options(*given[INPUTS:-1])
+    return _memory(given[0], given[1], len(o.scales), given[-1], o.window)
 
 
 @operator("fit_backward")
 def fit_routing_backward(
     tensors: list[Tensor | None], outputs: list[Tensor], gradients: list[Tensor | None],
-    scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, taus: list[float], gated: bool,
+    scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, taus: list[float], shown: int,
+    gated: bool,
 ) -> list[Tensor]:  # fmt: skip
-    """Gradients of the tensors of `Inputs` that there are, from those of mean, variance and logit of each iteration.
+    """Gradients of the tensors of `Inputs` that there are, from those of mean, variance and logit that are shown.
 
     gated: whether the gate's gradient is asked for; otherwise it is empty.
     """
-    steps = len(scales)
-    given = Given(Outputs.of(outputs), [ParentGradients(*gradients[t::steps]) for t in range(steps)])
-    options = Options(scales, spread, grid, window, eps, taus, gated)
-    found = gradients_of(Inputs(*tensors), options, given)  # type: ignore[arg-type]
+    x, steps = Inputs(*tensors), len(scales)  # type: ignore[arg-type]
+    wanted = [ParentGradients(None, None, None)] * (steps - shown)
+    wanted += [ParentGradients(*gradients[t::shown]) for t in range(shown)]
+    given = Given(_outputs(outputs, x.u, x.weight, steps, shown, window), wanted)
+    found = gradients_of(x, Options(scales, spread, grid, window, eps, taus, gated), given)
     return [y for y in found if y is not None]
 
 
 @fit_routing_backward.register_fake
 def _(tensors: list[Tensor | None], outputs: list[Tensor], gradients: list[Tensor | None], *given: Any) -> list[Tensor]:
-    x, o = Inputs(*tensors), Options(*given)  # type: ignore[arg-type]
+    *options, _, gated = given
+    x, o = Inputs(*tensors), Options(*options, gated=gated)  # type: ignore[arg-type]
     x = x._replace(gate=x.gate if o.gated else x.gate.new_empty(0))
     whole = torch.empty_like(x.u) if o.window else torch.empty_like(x.u, memory_format=torch.contiguous_format)
     return [whole, *(torch.empty_like(y, memory_format=torch.contiguous_format) for y in x[1:] if y is not None)]
@@ -91,15 +116,14 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 def _differentiate(ctx: Any, gradients: list[Tensor | None]) -> tuple[Any, ...]:
     inputs, outputs = ctx.saved_tensors[:INPUTS], ctx.saved_tensors[INPUTS:]
-    gated, steps = ctx.needs_input_grad[3], len(ctx.options[0])
-    wanted = list(gradients[: 3 * steps])
-    found = iter(fit_routing_backward(list(inputs), list(outputs), wanted, *ctx.options, gated))
+    gated = ctx.needs_input_grad[3]
+    found = iter(fit_routing_backward(list(inputs), list(outputs), list(gradients[:-1]), *ctx.options, gated))
     of_inputs = [next(found) if there else None for there in ctx.given]
     if not gated:
         of_inputs[3] = None
     # An empty list might be one of tensors.
     of_lists: list[list[Tensor] | None] = [None if ctx.options[k] else [] for k in (0, 2, 3, 5)]
-    return *of_inputs, of_lists[0], None, *of_lists[1:3], None, of_lists[3]
+    return *of_inputs, of_lists[0], None, *of_lists[1:3], None, of_lists[3], None
 
 
 fit_routing.register_autograd(_differentiate, setup_context=_keep)

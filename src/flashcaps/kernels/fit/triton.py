@@ -64,9 +64,9 @@ class TritonFit:
         self.votes, self.start, self.betas, self.softmax, self.bias = votes, start, betas, softmax, bias
         self.gate = gate.float().contiguous()
 
-    def route(self, rule: Rule, eps: float) -> list[Fitted]:
-        """The parents after each iteration."""
-        b, i, _, _ = self.votes.shape
+    def route(self, rule: Rule, eps: float, every: bool = True) -> list[Fitted]:
+        """The parents after every iteration, or after the last."""
+        (b, i, _, _), n = self.votes.shape, len(rule.scales) if every else 1
         first = first_z = None
         grid = list(self.softmax.grid or ()) if isinstance(self.softmax, OverPositions) else []
         if self.start is not None:
@@ -81,9 +81,8 @@ class TritonFit:
             u, window = self.votes.u.contiguous(), []
         out = fit_routing(
             u, self.votes.weight.contiguous(), bias, self.gate, first_z, first, beta, offset, slope, list(rule.scales),
-            rule.spread, grid, window, eps, list(rule.sharpness),
+            rule.spread, grid, window, eps, list(rule.sharpness), n,
         )  # fmt: skip
-        n = len(rule.scales)
         return [Fitted(out[t].transpose(1, 2), out[n + t].transpose(1, 2), out[2 * n + t]) for t in range(n)]
 
     def _logits(self, rule: Rule) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
