@@ -58,6 +58,7 @@ class CountingDriver:
     def __init__(self) -> None:
         self.launches: list[tuple[Any, ...]] = []  # (grid, stream, kernel, arguments)
         self.utils = self
+        self.stream = 0
 
     def load_binary(self, name: str, *_: Any) -> tuple[Any, ...]:
         return name, name, 32, 0, 1024
@@ -69,7 +70,7 @@ class CountingDriver:
         return 0
 
     def get_current_stream(self, device: int) -> int:
-        return 0
+        return self.stream
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cuda", 90, 32)
