@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.driver import CudaLauncher
+from triton.knobs import HookChain
 from triton.runtime import driver
 
 import flashcaps.kernels
@@ -85,6 +86,9 @@ class CountingDriver:
 
     def count(self, x: int, y: int, z: int, stream: int, function: Any, *given: Any) -> None:
         """The call of a kernel with its arguments, the last in one tuple as from Triton 3.7 on, or after six others."""
+        for hook in given:
+            if isinstance(hook, HookChain):
+                hook(None)
         self.launches.append(((x, y, z), stream, function, given[-1] if isinstance(given[-1], tuple) else given[8:]))
 
 
