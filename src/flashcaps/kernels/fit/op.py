@@ -60,8 +60,8 @@ def fit_routing(
     beta: Tensor | None, offset: Tensor | None, slope: Tensor | None,
     scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, taus: list[float], shown: int,
 ) -> list[Tensor]:  # fmt: skip
-    """Arguments as in `Inputs` and `Options`. Mean and variance (B, D, J) and logit (B, J) of the parents after the last
-    iterations, of which so many are shown, those of each in turn; then what else backward needs."""
+    """Arguments as in `Inputs` and `Options`. Mean and variance (B, D, J) and logit (B, J) of the parents after each of
+    the last iterations, of which so many are shown; then what else backward needs (`_kept`)."""
     flat = _memory(u, weight, len(scales), shown, window)
     x = Inputs(u, weight, bias, gate, first_z, first, beta, offset, slope)
     o, out = Options(scales, spread, grid, window, eps, taus), _outputs(flat, u, weight, len(scales), shown, window)
@@ -100,8 +100,7 @@ def fit_routing_backward(
 
 @fit_routing_backward.register_fake
 def _(tensors: list[Tensor | None], outputs: list[Tensor], gradients: list[Tensor | None], *given: Any) -> list[Tensor]:
-    *options, _, gated = given
-    x, o = Inputs(*tensors), Options(*options, gated=gated)  # type: ignore[arg-type]
+    x, o = Inputs(*tensors), Options(*given[:-2], given[-1])  # type: ignore[arg-type]
     x = x._replace(gate=x.gate if o.gated else x.gate.new_empty(0))
     whole = torch.empty_like(x.u) if o.window else torch.empty_like(x.u, memory_format=torch.contiguous_format)
     return [whole, *(torch.empty_like(y, memory_format=torch.contiguous_format) for y in x[1:] if y is not None)]
