@@ -153,10 +153,11 @@ class Train:
     ema: decay of the averaged weights, 0 for none. evaluate_every: epochs. select: which weights are tested at the
     end: the last, the best on validation data, or (as some papers do) the best on the test data, evaluated all along.
     stop_error: end as soon as the error on validation data, in percent, is at most this; patience: end after so many
-    epochs without a lower one, 0 for never (select = "validation" tests the best weights). mirror: evaluation sees
-    every image and its mirror image, nudge: and moved by so many pixels along each diagonal, and takes their mean
-    score. save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on one GPU.
-    channels_last: the memory order of convolutions on a GPU.
+    epochs without a lower one, 0 for never (select = "validation" tests the best weights). test_curve: evaluations
+    score the test data, too, and nothing goes by it: what a model that stopped there would have reached. mirror:
+    evaluation sees every image and its mirror image, nudge: and moved by so many pixels along each diagonal, and takes
+    their mean score. save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on one
+    GPU. channels_last: the memory order of convolutions on a GPU.
     """
 
     epochs: int = number(10, 1, 10**6)
@@ -174,6 +175,7 @@ class Train:
     select: Literal["last", "validation", "test"] = "last"
     stop_error: float = number(0.0, 0, 100)
     patience: int = number(0, 0, LARGEST)
+    test_curve: bool = False
     mirror: bool = False
     nudge: int = number(0, 0, 16)
     log_every: int = number(50, 1, LARGEST)
