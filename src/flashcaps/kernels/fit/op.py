@@ -100,7 +100,7 @@ def fit_routing_backward(
 
 @fit_routing_backward.register_fake
 def _(tensors: list[Tensor | None], outputs: list[Tensor], gradients: list[Tensor | None], *given: Any) -> list[Tensor]:
-    x, o = Inputs(*tensors), Options(*given[:-2], given[-1])  # type: ignore[arg-type]
+    x, o = Inputs(*tensors), Options(*given[:-2], given[-1])  # type: ignore[arg-type, call-arg]
     x = x._replace(gate=x.gate if o.gated else x.gate.new_empty(0))
     whole = torch.empty_like(x.u) if o.window else torch.empty_like(x.u, memory_format=torch.contiguous_format)
     return [whole, *(torch.empty_like(y, memory_format=torch.contiguous_format) for y in x[1:] if y is not None)]
