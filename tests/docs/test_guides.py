@@ -193,7 +193,7 @@ def test_every_page_is_on_the_site() -> None:
     listed = re.findall(r"([\w/]+\.(?:md|ipynb))$", text_of("mkdocs.yml"), re.M)
     books = [str(path.relative_to(ROOT)) for path in (DOCS / "notebooks").glob("*.ipynb")]
     pages = [*GUIDES, *books, "index.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "results/README.md",
-             "results/trials/README.md"]  # fmt: skip
+             "results/attempts.md", "results/trials/README.md"]  # fmt: skip
     assert sorted(listed) == sorted(pages)
 
 

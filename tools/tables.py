@@ -1,0 +1,306 @@
+"""The tables of results/README.md: results/tables.toml says which runs fill their cells and what those must keep to.
+
+    [[table]]
+    paper = "Dynamic Routing Between Capsules (2017)"   # the section
+    title = "Table 1, MNIST"
+    protocol = "What a reader must know besides the fields below."
+    columns = ["CIFAR-10", "CIFAR-100"]                 # where a row has several cells
+    epochs = 35                                         # the fewest; without it, the whole of a recipe's schedule
+    paper_epochs = 350                                  # that the paper names
+    paper_select = "test"                               # the paper's numbers are of its best test epoch
+    seeds = 3
+    select = "last"                                     # which weights are tested: "last", "validation"
+    views = 1                                           # of a test image
+    matched = ["familiar azimuths", "novel azimuths"]   # validation and test data: compared where the first are equal
+    gain = true                                         # the last column is compared with the first, seed by seed
+    also = ["capsnet_mnist_fast"]                       # recipes whose runs are attempts at this table
+    [[table.row]]
+    name = "capsules"
+    runs = ["attention_resnet_cifar10", "attention_resnet_cifar100"]
+    overrides = "epochs=35"                             # of each of them
+    against = "CNN"                                     # the row to compare this one with
+    note = "seven models"                               # beside the paper's number
+    readme = [0]                                        # columns that the project's README shows
+
+A run is a recipe with its overrides, or a list of them in order of preference: the first that keeps to the table fills
+the cell.
+"""
+
+import html
+import shlex
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from flashcaps.training.recipe import Claim, read_override, read_recipe
+
+from .runs import Group, Groups, as_metric, changed, gain, is_full, mean, training_time, value_in_words
+
+NOT_RUN = "not run at this protocol yet"
+FACTS = ("epochs", "parameters", "training time", "runs")
+CHOSEN = {"last": "the last weights tested", "validation": "the best weights on validation data tested"}
+MATCHED = (" Both errors are scored at every evaluation, and {1} choose nothing. A network and its rival are compared "
+           "where each first has the lowest error on {0} that both reach.")
+VIEWS = {1: "one view of a test image", 2: "each test image and its mirror image"}
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    runs: tuple[Any, ...]
+    overrides: str = ""
+    against: str = ""
+    seeds: int = 0
+    note: str = ""
+    readme: tuple[int, ...] = ()
+
+    def specs(self, column: int) -> list[str]:
+        """What may fill a cell, the first choice first: a recipe and its overrides each."""
+        given = self.runs[column]
+        return [f"{spec} {self.overrides}".strip() for spec in ([given] if isinstance(given, str) else given) if spec]
+
+    @property
+    def recipes(self) -> set[str]:
+        return {spec.split()[0] for k in range(len(self.runs)) for spec in self.specs(k)}
+
+
+@dataclass(frozen=True)
+class Table:
+    paper: str
+    title: str
+    protocol: str
+    row: tuple[Row, ...]
+    columns: tuple[str, ...] = ("",)
+    epochs: float = 0
+    paper_epochs: float = 0
+    paper_select: str = ""
+    seeds: int = 1
+    select: str = "last"
+    views: int = 1
+    matched: tuple[str, ...] = ()
+    gain: bool = False
+    also: tuple[str, ...] = ()
+
+    @property
+    def recipes(self) -> set[str]:
+        """Those whose runs belong to this table, shown or not."""
+        return {*self.also}.union(*(row.recipes for row in self.row))
+
+    @property
+    def metric(self) -> str:
+        first = self.row[0].specs(0)[0].split()[0]
+        return "test_error_percent" if self.matched else read_recipe(first).claim.metric
+
+    @property
+    def unit(self) -> str:
+        return "% right" if "accuracy" in self.metric else "% wrong"
+
+    def __str__(self) -> str:
+        """The protocol in words."""
+        seeds = " or ".join(str(n) for n in sorted({row.seeds or self.seeds for row in self.row}))
+        paper = f" (the paper: {self.paper_epochs:g})" * bool(self.paper_epochs)
+        epochs = f"at least {self.epochs:g} epochs" if self.epochs else "the whole of its recipe's schedule"
+        kept = [epochs + paper, f"{seeds} seed{'s' * (seeds != '1')}", CHOSEN[self.select],
+                VIEWS.get(self.views, f"{self.views} views of a test image")]  # fmt: skip
+        matched = MATCHED.format(*self.matched) if self.matched else ""
+        return f"{' '.join(self.protocol.split())} Every run: {', '.join(kept)}.{matched}"
+
+
+class Cell(NamedTuple):
+    """One number of a table. runs: its seeds, none where no run keeps to the protocol."""
+
+    row: Row
+    column: int
+    spec: str
+    runs: Group
+
+    @property
+    def claim(self) -> Claim:
+        return read_recipe(self.spec.split()[0]).claim
+
+
+def read_tables(results: Path) -> list[Table]:
+    """results/tables.toml; none where there is no such file."""
+
+    def frozen(entry: dict[str, Any]) -> dict[str, Any]:
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
+
+    path = results / "tables.toml"
+    entries: list[dict[str, Any]] = tomllib.loads(path.read_text())["table"] if path.is_file() else []
+    for entry in entries:
+        entry["row"] = [Row(**frozen(row)) for row in entry["row"]]
+    return [Table(**frozen(entry)) for entry in entries]
+
+
+def breaches(table: Table, row: Row, runs: Group) -> list[str]:
+    """What in these runs, seeds of one setting, is not as the table says; nothing where all of it is."""
+    first, seeds, epochs = runs[0], row.seeds or table.seeds, min(run["epochs"] for run in runs)
+    train = read_recipe(first["recipe"], first["overrides"]).train
+    views = (1 + train.mirror) * (5 if train.nudge else 1)
+    selects = "test" if any(run["split"] != "test" for run in runs) else train.select
+    short = epochs < table.epochs if table.epochs else not is_full(read_recipe(first["recipe"]), runs)
+    found = {
+        f"{epochs:.3g} epochs": short or epochs < table.paper_epochs / 10,
+        f"{len(runs)} of {seeds} seeds": len(runs) < seeds,
+        "the last weights" if selects == "last" else f"weights chosen on {selects} data": selects != table.select,
+        f"{views} view{'s' * (views > 1)} of a test image": views != table.views,
+        "no curve on test data": table.matched and not all("test_error" in x for run in runs for x in run["curve"]),
+    }
+    changed = {f"changed since: {run['earlier']}": True for run in runs if "earlier" in run}
+    return [said for said, wrong in (found | changed).items() if wrong]
+
+
+def find_runs(spec: str, groups: Groups) -> Group:
+    """The runs of a recipe with exactly these overrides, in any order; ensemble=7 is that of seven models."""
+    name, *overrides = shlex.split(spec)
+    wanted = sorted(map(read_override, overrides))
+    for (recipe, _), runs in groups.items():
+        if recipe == name and sorted(map(read_override, changed(runs[0]))) == wanted:
+            return runs
+    return []
+
+
+def fill(table: Table, groups: Groups) -> list[Cell]:
+    """All cells of a table that something is named for, row by row."""
+    cells = []
+    for row in table.row:
+        for column in range(len(table.columns)):
+            specs = row.specs(column)
+            tried = ((spec, find_runs(spec, groups)) for spec in specs)
+            kept = ((spec, runs) for spec, runs in tried if runs and not breaches(table, row, runs))
+            if specs:
+                spec, runs = next(kept, (specs[0], []))
+                cells.append(Cell(row, column, spec, as_metric(runs, table.metric)))
+    return cells
+
+
+def rivals(cells: list[Cell]) -> Iterator[tuple[Cell, Cell]]:
+    """Every cell with the one its row is to be compared with, where both were run."""
+    for cell in cells:
+        for other in cells:
+            if other.row.name == cell.row.against and other.column == cell.column and cell.runs and other.runs:
+                yield cell, other
+
+
+class Matched(NamedTuple):
+    """The lowest error on familiar data that two runs both reach, and what each then has on novel ones."""
+
+    level: float
+    own: float
+    other: float
+
+
+def match(run: dict[str, Any], other: dict[str, Any]) -> Matched:
+    """Each run is taken at its first evaluation with at most the error on familiar data that both reach."""
+    level = max(min(point["error"] for point in one["curve"]) for one in (run, other))
+    novel = [next(x["test_error"] for x in one["curve"] if x["error"] <= level) for one in (run, other)]
+    return Matched(level, *novel)
+
+
+def make_section(table: Table, groups: Groups) -> str:
+    """The protocol in words, the table, and its commands."""
+    cells = fill(table, groups)
+    make = _matched if table.matched else _grid if len(table.columns) > 1 else _list
+    return "\n\n".join([f"### {table.title}", str(table), make(table, cells), _commands(cells)])
+
+
+def lines(head: list[str], rows: Iterable[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def label(table: Table, cell: Cell) -> str:
+    return ", ".join(filter(None, (cell.row.name, table.columns[cell.column])))
+
+
+def paper_number(table: Table, cell: Cell) -> str:
+    """The paper's, with what a reader must know to compare with it."""
+    claim = cell.claim
+    if claim.value is None:
+        return ""
+    value = claim.value if claim.metric == table.metric else 100 - claim.value
+    beside = [f" on {claim.on}" if claim.on else "", f" ({cell.row.note})" if cell.row.note else ""]
+    return f"{value:.4g}" + "".join(beside) + " (best test epoch)" * (table.paper_select == "test")
+
+
+def our_number(cell: Cell) -> str:
+    """Ours, bold where the mean, as printed, is as good as the paper's; a stand-in for its data is not compared."""
+    if not cell.runs:
+        return NOT_RUN
+    claim, words, ours = cell.claim, value_in_words(cell.runs), round(mean(cell.runs), 2)
+    if claim.value is None or claim.on:
+        return words
+    return f"**{words}**" if (ours >= claim.value if "accuracy" in claim.metric else ours <= claim.value) else words
+
+
+def links(runs: Group, folder: str = "") -> str:
+    """The files of the runs: settings, command, commit, hardware, curve."""
+    paths = [f"{folder}runs/{run['recipe']}/{quote(run['variant'])}-{run['seed']}.json" for run in runs]
+    names = [f"`{runs[0]['recipe']}`", *(str(run["seed"]) for run in runs[1:])]
+    return ", ".join(f"[{name}]({path})" for name, path in zip(names, paths, strict=True))
+
+
+def _list(table: Table, cells: list[Cell]) -> str:
+    """A line each; the paper's numbers where it has any."""
+    claimed = any(cell.claim.value is not None for cell in cells)
+    rows = ([label(table, cell), *[paper_number(table, cell)] * claimed, our_number(cell), *_facts(cell)]
+            for cell in cells)  # fmt: skip
+    return lines(["", *["the paper's"] * claimed, f"ours, {table.unit}", *FACTS], rows)
+
+
+def _facts(cell: Cell) -> list[str]:
+    """What FACTS names."""
+    if not cell.runs:
+        return [""] * len(FACTS)
+    first = cell.runs[0]
+    return [f"{first['epochs']:.3g}", f"{first['parameters']:,}", training_time(cell.runs), links(cell.runs)]
+
+
+def _grid(table: Table, cells: list[Cell]) -> str:
+    """As in the paper, a line for each row; then a line for each cell that was run."""
+    claimed = any(cell.claim.value is not None for cell in cells)
+    head = [f"{table.unit}: ours (the paper's)" if claimed else table.unit, *table.columns]
+    rows = []
+    for row in table.row:
+        own = {cell.column: cell for cell in cells if cell.row is row}
+        texts = []
+        for k in range(len(table.columns)):
+            ours = f"{mean(own[k].runs):.2f}" if k in own and own[k].runs else "not run" * (k in own)
+            theirs = paper_number(table, own[k]).split(" ")[0] if k in own else ""
+            texts.append(f"{ours} ({theirs})" if theirs else ours)
+        if table.gain:
+            texts.append("" if not all(cell.runs for cell in own.values()) else "{:.2f} ({:.2f} to {:.2f})".format(
+                *gain(own[0].runs, own[len(own) - 1].runs)))  # fmt: skip
+        rows.append([row.name, *texts])
+    head += ["less, 95 % interval"] * table.gain
+    run = [cell for cell in cells if cell.runs]
+    return lines(head, rows) + (f"\n\n{_list(table, run)}" if run else "")
+
+
+def _matched(table: Table, cells: list[Cell]) -> str:
+    """Both errors of the last weights; those of a network and its rival where they have one error on familiar data."""
+    familiar, novel = table.matched
+    head = ["% wrong", "the paper's", f"last, {familiar}", novel, f"matched, {familiar}", novel, "rival", "its"]
+    others = {cell.row.name: other for cell, other in rivals(cells)}
+    rows = []
+    for cell in cells:
+        last, then, other = [NOT_RUN, ""], [""] * 4, others.get(cell.row.name)
+        if cell.runs:
+            last = [f"{cell.runs[0]['curve'][-1][part]:.2f}" for part in ("error", "test_error")]
+        if other is not None:
+            level, own, rival = match(cell.runs[0], other.runs[0])
+            then = [f"{level:.2f}", f"{own:.2f}", other.row.name, f"{rival:.2f}"]
+        rows.append([cell.row.name, paper_number(table, cell), *last, *then, *_facts(cell)])
+    return lines([*head, *FACTS], rows)
+
+
+def _commands(cells: list[Cell]) -> str:
+    """Folded: what to type for each cell, and with which seeds, where and at which commit it was run."""
+    texts = []
+    for cell in cells:
+        seeds = f"seed{'s' * (len(cell.runs) > 1)} {', '.join(str(run['seed']) for run in cell.runs)}"
+        places = sorted({f"{run['hardware']} at {run['commit'][:12]}" for run in cell.runs})
+        texts.append(f"flashcaps train {cell.spec}  # {'; '.join([seeds, *places]) if places else 'not run'}")
+    return f"<details><summary>Commands</summary><pre>\n{html.escape(chr(10).join(texts), False)}\n</pre></details>"
