@@ -13,7 +13,7 @@ from flashcaps.routing import ROUTING
 from flashcaps.training.recipe import list_recipes, read_recipe
 from flashcaps.training.results import read_results
 from tools.results import RESULTS, make_summary, paper_order
-from tools.runs import changes, gain, grouped, mean, value_in_words
+from tools.runs import chance, changes, gain, grouped, mean, value_in_words
 from tools.tables import Cell, Table, fill, lines, match, read_tables, rivals
 
 DOCS = Path(__file__).parent
@@ -89,8 +89,8 @@ def rivals_met() -> str:
             if table.matched:
                 _, own, its = match(cell.runs[0], other.runs[0])
             ahead = own - its if "accuracy" in table.metric else its - own
-            chance = math.hypot(*((high - low) / 2 for low, high in (c.runs[0]["interval"] for c in (cell, other))))
-            verdict = "level" if abs(ahead) <= chance else "ahead" if ahead > 0 else "behind"
+            even = abs(ahead) <= math.hypot(chance(cell.runs), chance(other.runs))
+            verdict = "level" if even else "ahead" if ahead > 0 else "behind"
             both = [[c.row.name, f"{c.runs[0]['parameters']:,}", f"{x:.2f}"] for c, x in ((cell, own), (other, its))]
             where = ", ".join(filter(None, (table.title, table.columns[cell.column], table.unit)))
             rows.append([where, *both[0], *both[1], f"{ahead:+.2f}", verdict])

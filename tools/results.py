@@ -13,12 +13,12 @@ from flashcaps.models.shipped import shipped_files
 from flashcaps.models.stored import read_weights
 from flashcaps.routing import ROUTING
 from flashcaps.training.checkpoint import write_atomic
-from flashcaps.training.recipe import Recipe, read_recipe
+from flashcaps.training.recipe import Recipe
 from flashcaps.training.results import read_results
 
 from .goals import make_goals
 from .runs import Group, Groups, add_result, changes, grouped, is_full, training_time, value_in_words
-from .tables import Table, breaches, fill, label, lines, links, make_section, our_number, paper_number, read_tables
+from .tables import Table, breaches, fill, label, lines, links, make_section, our_number, paper_number, read_tables, recipe_of
 
 RESULTS = Path(__file__).parents[1] / "results"
 HEADER = """# Results
@@ -122,7 +122,7 @@ def make_summary(results: Path) -> str:
     groups, rows = grouped(read_results(results)), []
     for table in read_tables(results):
         for cell in fill(table, groups):
-            if cell.column in cell.row.readme and cell.runs and is_full(read_recipe(cell.runs[0]["recipe"]), cell.runs):
+            if cell.column in cell.row.readme and cell.runs and is_full(recipe_of(cell.spec), cell.runs):
                 rows.append([f"{cell.claim.paper.split(',')[0]}, {table.title}", f"{label(table, cell)}, {table.unit}",
                              paper_number(table, cell), our_number(cell), f"{cell.runs[0]['epochs']:.3g}",
                              links(cell.runs, "results/")])  # fmt: skip

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import re
 import statistics
 from collections.abc import Iterable
@@ -91,6 +92,13 @@ def gain(one: Group, many: Group) -> tuple[float, float, float]:
     less = [errors[run["seed"]] - run["value"] for run in many if run["seed"] in errors]
     middle, half = statistics.fmean(less), T_975[len(less)] * statistics.stdev(less) / len(less) ** 0.5
     return middle, middle - half, middle + half
+
+
+def chance(runs: Group) -> float:
+    """Half of a 95 % interval: of the test images that were drawn, and of the seeds."""
+    values = [run["value"] for run in runs]
+    seeds = 1.96 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return math.hypot((runs[0]["interval"][1] - runs[0]["interval"][0]) / 2, seeds)
 
 
 def value_in_words(runs: Group) -> str:

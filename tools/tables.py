@@ -31,11 +31,12 @@ import shlex
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from flashcaps.training.recipe import Claim, read_override, read_recipe
+from flashcaps.training.recipe import Claim, Recipe, read_override, read_recipe
 
 from .runs import Group, Groups, as_metric, changed, gain, is_full, mean, training_time, value_in_words
 
@@ -45,6 +46,12 @@ CHOSEN = {"last": "the last weights tested", "validation": "the best weights on 
 MATCHED = (" Both errors are scored at every evaluation, and {1} choose nothing. A network and its rival are compared "
            "where each first has the lowest error on {0} that both reach.")
 VIEWS = {1: "one view of a test image", 2: "each test image and its mirror image"}
+
+
+@cache
+def recipe_of(spec: str, *overrides: str) -> Recipe:
+    """The recipe that a run names, without the overrides named there."""
+    return read_recipe(spec.split()[0], overrides)
 
 
 @dataclass(frozen=True)
@@ -91,8 +98,7 @@ class Table:
 
     @property
     def metric(self) -> str:
-        first = self.row[0].specs(0)[0].split()[0]
-        return "test_error_percent" if self.matched else read_recipe(first).claim.metric
+        return "test_error_percent" if self.matched else recipe_of(self.row[0].specs(0)[0]).claim.metric
 
     @property
     def unit(self) -> str:
@@ -119,7 +125,7 @@ class Cell(NamedTuple):
 
     @property
     def claim(self) -> Claim:
-        return read_recipe(self.spec.split()[0]).claim
+        return recipe_of(self.spec).claim
 
 
 def read_tables(results: Path) -> list[Table]:
@@ -138,10 +144,10 @@ def read_tables(results: Path) -> list[Table]:
 def breaches(table: Table, row: Row, runs: Group) -> list[str]:
     """What in these runs, seeds of one setting, is not as the table says; nothing where all of it is."""
     first, seeds, epochs = runs[0], row.seeds or table.seeds, min(run["epochs"] for run in runs)
-    train = read_recipe(first["recipe"], first["overrides"]).train
+    train = recipe_of(first["recipe"], *first["overrides"]).train
     views = (1 + train.mirror) * (5 if train.nudge else 1)
     selects = "test" if any(run["split"] != "test" for run in runs) else train.select
-    short = epochs < table.epochs if table.epochs else not is_full(read_recipe(first["recipe"]), runs)
+    short = epochs < table.epochs if table.epochs else not is_full(recipe_of(first["recipe"]), runs)
     found = {
         f"{epochs:.3g} epochs": short or epochs < table.paper_epochs / 10,
         f"{len(runs)} of {seeds} seeds": len(runs) < seeds,
@@ -185,19 +191,11 @@ def rivals(cells: list[Cell]) -> Iterator[tuple[Cell, Cell]]:
                 yield cell, other
 
 
-class Matched(NamedTuple):
-    """The lowest error on familiar data that two runs both reach, and what each then has on novel ones."""
-
-    level: float
-    own: float
-    other: float
-
-
-def match(run: dict[str, Any], other: dict[str, Any]) -> Matched:
-    """Each run is taken at its first evaluation with at most the error on familiar data that both reach."""
+def match(run: dict[str, Any], other: dict[str, Any]) -> tuple[float, float, float]:
+    """The lowest error on familiar data that both reach, and that of each on novel data when it first does."""
     level = max(min(point["error"] for point in one["curve"]) for one in (run, other))
     novel = [next(x["test_error"] for x in one["curve"] if x["error"] <= level) for one in (run, other)]
-    return Matched(level, *novel)
+    return level, novel[0], novel[1]
 
 
 def make_section(table: Table, groups: Groups) -> str:
@@ -237,7 +235,7 @@ def our_number(cell: Cell) -> str:
 
 def links(runs: Group, folder: str = "") -> str:
     """The files of the runs: settings, command, commit, hardware, curve."""
-    paths = [f"{folder}runs/{run['recipe']}/{quote(run['variant'])}-{run['seed']}.json" for run in runs]
+    paths = [f"{folder}runs/{run['recipe']}/{quote(run['variant'], '=,')}-{run['seed']}.json" for run in runs]
     names = [f"`{runs[0]['recipe']}`", *(str(run["seed"]) for run in runs[1:])]
     return ", ".join(f"[{name}]({path})" for name, path in zip(names, paths, strict=True))
 
