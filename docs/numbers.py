@@ -12,9 +12,9 @@ from typing import Any
 from flashcaps.routing import ROUTING
 from flashcaps.training.recipe import list_recipes, read_recipe
 from flashcaps.training.results import read_results
-from tools.results import RESULTS, make_summary, paper_order
+from tools.results import RESULTS, paper_order
 from tools.runs import chance, changes, gain, grouped, mean, value_in_words
-from tools.tables import Cell, Table, fill, lines, match, read_tables, rivals
+from tools.tables import Cell, Table, fill, lines, make_summary, match, read_tables, rivals
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent

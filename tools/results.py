@@ -17,8 +17,8 @@ from flashcaps.training.recipe import Recipe
 from flashcaps.training.results import read_results
 
 from .goals import make_goals
-from .runs import Group, Groups, add_result, changes, grouped, is_full, training_time, value_in_words
-from .tables import Table, breaches, fill, label, lines, links, make_section, our_number, paper_number, read_tables, recipe_of
+from .runs import Group, Groups, add_result, changes, grouped, training_time, value_in_words
+from .tables import Table, breaches, fill, lines, links, make_section, read_tables
 
 RESULTS = Path(__file__).parents[1] / "results"
 HEADER = """# Results
@@ -115,18 +115,6 @@ def make_trials(results: Path) -> str:
                   ([f"`{recipe}`", changed, held, f"{epochs:.4g}", f"{error:.2f}"]
                    for recipe, error, changed, held, epochs in sorted(rows)))  # fmt: skip
     return f"{TRIALS}\n{table}" if rows else ""
-
-
-def make_summary(results: Path) -> str:
-    """For the project's README: of the cells that the tables mark for it, those trained for the whole of a recipe."""
-    groups, rows = grouped(read_results(results)), []
-    for table in read_tables(results):
-        for cell in fill(table, groups):
-            if cell.column in cell.row.readme and cell.runs and is_full(recipe_of(cell.spec), cell.runs):
-                rows.append([f"{cell.claim.paper.split(',')[0]}, {table.title}", f"{label(table, cell)}, {table.unit}",
-                             paper_number(table, cell), our_number(cell), f"{cell.runs[0]['epochs']:.3g}",
-                             links(cell.runs, "results/")])  # fmt: skip
-    return lines(["paper", "network", "the paper's", "ours", "epochs", "runs"], rows)
 
 
 def paper_order(recipe: Recipe | None) -> tuple[int, str]:

@@ -36,9 +36,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from flashcaps.training.recipe import Claim, Recipe, read_override, read_recipe
+import torch
 
-from .runs import Group, Groups, as_metric, changed, gain, is_full, mean, training_time, value_in_words
+from flashcaps.models import create_model
+from flashcaps.training.recipe import Claim, Recipe, read_override, read_recipe
+from flashcaps.training.results import read_results
+
+from .runs import Group, Groups, as_metric, changed, gain, grouped, is_full, mean, training_time, value_in_words
 
 NOT_RUN = "not run at this protocol yet"
 FACTS = ("epochs", "parameters", "training time", "runs")
@@ -52,6 +56,16 @@ VIEWS = {1: "one view of a test image", 2: "each test image and its mirror image
 def recipe_of(spec: str, *overrides: str) -> Recipe:
     """The recipe that a run names, without the overrides named there."""
     return read_recipe(spec.split()[0], overrides)
+
+
+@cache
+def parameters_of(name: str, *overrides: str) -> int:
+    """Of the network that a recipe builds today; 0 where that depends on data, as with a transformer's states."""
+    recipe = recipe_of(name, *overrides)
+    if recipe.data.transformer:
+        return 0
+    with torch.device("meta"):  # no weight is allocated
+        return sum(p.numel() for p in create_model(recipe.model.name, **recipe.model.overrides).parameters())
 
 
 @dataclass(frozen=True)
@@ -155,8 +169,10 @@ def breaches(table: Table, row: Row, runs: Group) -> list[str]:
         f"{views} view{'s' * (views > 1)} of a test image": views != table.views,
         "no curve on test data": table.matched and not all("test_error" in x for run in runs for x in run["curve"]),
     }
-    changed = {f"changed since: {run['earlier']}": True for run in runs if "earlier" in run}
-    return [said for said, wrong in (found | changed).items() if wrong]
+    said = [breach for breach, wrong in found.items() if wrong]
+    said += sorted({f"changed since: {run['earlier']}" for run in runs if "earlier" in run})
+    today = 0 if said else parameters_of(first["recipe"], *first["overrides"]) * len(first.get("members", "1"))
+    return said or [f"today's network has {today:,} parameters"] * (today not in (0, first["parameters"]))
 
 
 def find_runs(spec: str, groups: Groups) -> Group:
@@ -291,7 +307,10 @@ def _matched(table: Table, cells: list[Cell]) -> str:
             level, own, rival = match(cell.runs[0], other.runs[0])
             then = [f"{level:.2f}", f"{own:.2f}", other.row.name, f"{rival:.2f}"]
         rows.append([cell.row.name, paper_number(table, cell), *last, *then, *_facts(cell)])
-    return lines([*head, *FACTS], rows)
+    points = [f"{cell.row.name}: " + ", ".join(f"{x['error']:.2f} {x['test_error']:.2f}" for x in cell.runs[0]["curve"])
+              for cell in cells if cell.runs]  # fmt: skip
+    told = [lines([*head, *FACTS], rows), *[_folded(f"All points: {familiar}, {novel}", points)] * bool(points)]
+    return "\n\n".join(told)
 
 
 def _commands(cells: list[Cell]) -> str:
@@ -301,4 +320,21 @@ def _commands(cells: list[Cell]) -> str:
         seeds = f"seed{'s' * (len(cell.runs) > 1)} {', '.join(str(run['seed']) for run in cell.runs)}"
         places = sorted({f"{run['hardware']} at {run['commit'][:12]}" for run in cell.runs})
         texts.append(f"flashcaps train {cell.spec}  # {'; '.join([seeds, *places]) if places else 'not run'}")
-    return f"<details><summary>Commands</summary><pre>\n{html.escape(chr(10).join(texts), False)}\n</pre></details>"
+    return _folded("Commands", texts)
+
+
+def _folded(title: str, texts: list[str]) -> str:
+    said = html.escape("\n".join(texts), quote=False)
+    return f"<details><summary>{title}</summary><pre>\n{said}\n</pre></details>"
+
+
+def make_summary(results: Path) -> str:
+    """For the project's README: of the cells that the tables mark for it, those trained for the whole of a recipe."""
+    groups, rows = grouped(read_results(results)), []
+    for table in read_tables(results):
+        for cell in fill(table, groups):
+            if cell.column in cell.row.readme and cell.runs and is_full(recipe_of(cell.spec), cell.runs):
+                rows.append([f"{cell.claim.paper.split(',')[0]}, {table.title}", f"{label(table, cell)}, {table.unit}",
+                             paper_number(table, cell), our_number(cell), f"{cell.runs[0]['epochs']:.3g}",
+                             links(cell.runs, "results/")])  # fmt: skip
+    return lines(["paper", "network", "the paper's", "ours", "epochs", "runs"], rows)

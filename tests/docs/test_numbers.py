@@ -34,3 +34,23 @@ def test_iterations_are_compared_seed_by_seed(tmp_path: Path, monkeypatch: pytes
     assert "| 2.03 (1.89 to 2.18) |" in three  # 4.303 x 0.0577 / sqrt(3)
     assert three.endswith("| 2.00 % | 0.50 % |")  # 0, 4 and 8 of 200; 1 of 200
     assert verdict == "By more than the interval: 2 iterations do not beat one; 3 iterations beat one."
+
+
+def test_capsules_are_ahead_level_or_behind_by_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves of 0.3 and 0.4 are 0.5 together."""
+    monkeypatch.setattr(numbers, "RESULTS", tmp_path)
+    rows = [f'[[table.row]]\nname = "{name}"\nruns = ["{recipe}"]\nagainst = "{rival}"'
+            for name, recipe, rival in (("CNN", "cnn_mnist", ""), ("capsules", "capsnet_mnist_norec", "CNN"))]
+    head = '[[table]]\npaper = "Dynamic"\ntitle = "MNIST"\nprotocol = ""'
+    (tmp_path / "tables.toml").write_text("\n".join([head, *rows]))
+    for value, said in ((1.4, "| +0.60 | ahead |"), (1.6, "| +0.40 | level |"), (2.6, "| -0.60 | behind |")):
+        for name, error, half, size in (("cnn_mnist", 2.0, 0.3, 35_445_522),
+                                        ("capsnet_mnist_norec", value, 0.4, 6_804_224)):  # fmt: skip
+            run = {"recipe": name, "variant": "default", "overrides": [], "seed": 0, "split": "test", "epochs": 100.0,
+                   "metric": "test_error_percent", "value": error, "interval": [error - half, error + half],
+                   "parameters": size}  # fmt: skip
+            path = tmp_path / "runs" / name / "default-0.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(run))
+        row = numbers.rivals_met().splitlines()[-1]
+        assert row == f"| MNIST, % wrong | capsules | 6,804,224 | {value:.2f} | CNN | 35,445,522 | 2.00 {said}"
