@@ -12,7 +12,7 @@ from typing import Any
 from flashcaps.routing import ROUTING
 from flashcaps.training.recipe import list_recipes, read_recipe
 from flashcaps.training.results import read_results
-from tools.results import RESULTS, paper_order
+from tools.results import RESULTS
 from tools.runs import chance, changes, gain, grouped, mean, value_in_words
 from tools.tables import Cell, Table, fill, lines, make_summary, match, read_tables, rivals
 
@@ -28,7 +28,8 @@ def claims() -> str:
     """One row per recipe that a paper's number belongs to, papers in order."""
     rows = ["| paper | recipe | what it is | the paper's |", "| --- | --- | --- | --- |"]
     recipes = [recipe for recipe in map(read_recipe, list_recipes()) if recipe.claim.value is not None]
-    for recipe in sorted(recipes, key=lambda r: (paper_order(r), r.name)):
+    names = list(ROUTING)
+    for recipe in sorted(recipes, key=lambda r: (names.index(r.claim.paper.split(",")[0]), r.claim.paper, r.name)):
         rows.append(f"| {recipe.claim.paper} | `{recipe.name}` | {recipe.about} | {recipe.claim} |")
     return "\n".join(rows)
 

@@ -11,9 +11,7 @@ from pathlib import Path
 
 from flashcaps.models.shipped import shipped_files
 from flashcaps.models.stored import read_weights
-from flashcaps.routing import ROUTING
 from flashcaps.training.checkpoint import write_atomic
-from flashcaps.training.recipe import Recipe
 from flashcaps.training.results import read_results
 
 from .goals import make_goals
@@ -115,14 +113,6 @@ def make_trials(results: Path) -> str:
                   ([f"`{recipe}`", changed, held, f"{epochs:.4g}", f"{error:.2f}"]
                    for recipe, error, changed, held, epochs in sorted(rows)))  # fmt: skip
     return f"{TRIALS}\n{table}" if rows else ""
-
-
-def paper_order(recipe: Recipe | None) -> tuple[int, str]:
-    """Papers as their algorithms come in ROUTING; others after them."""
-    paper = recipe.claim.paper if recipe else ""
-    names = list(ROUTING)
-    first = paper.split(",")[0]
-    return (names.index(first) if first in names else len(names), paper)
 
 
 def main() -> None:

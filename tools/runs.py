@@ -65,11 +65,6 @@ def is_accuracy(runs: Group) -> bool:
     return "accuracy" in runs[0]["metric"]
 
 
-def score(runs: Group) -> float:
-    """Lower is better, for errors and accuracies alike."""
-    return -mean(runs) if is_accuracy(runs) else mean(runs)
-
-
 def as_metric(runs: Group, metric: str) -> Group:
     """The same runs with their values as accuracy or as error."""
     return [run if run["metric"] == metric else run | {"metric": metric, "value": 100 - run["value"],

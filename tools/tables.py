@@ -22,8 +22,7 @@
     note = "seven models"                               # beside the paper's number
     readme = [0]                                        # columns that the project's README shows
 
-A run is a recipe with its overrides, or a list of them in order of preference: the first that keeps to the table fills
-the cell.
+A run is a recipe with its overrides, `ensemble=7` for seven models together. It is shown if it keeps to the table.
 """
 
 import html
@@ -71,21 +70,21 @@ def parameters_of(name: str, *overrides: str) -> int:
 @dataclass(frozen=True)
 class Row:
     name: str
-    runs: tuple[Any, ...]
+    runs: tuple[str, ...]
     overrides: str = ""
     against: str = ""
     seeds: int = 0
     note: str = ""
     readme: tuple[int, ...] = ()
 
-    def specs(self, column: int) -> list[str]:
-        """What may fill a cell, the first choice first: a recipe and its overrides each."""
-        given = self.runs[column]
-        return [f"{spec} {self.overrides}".strip() for spec in ([given] if isinstance(given, str) else given) if spec]
+    @property
+    def specs(self) -> list[str]:
+        """What fills each cell, a recipe and its overrides; "" where the paper has no number."""
+        return [f"{run} {self.overrides}".strip() if run else "" for run in self.runs]
 
     @property
     def recipes(self) -> set[str]:
-        return {spec.split()[0] for k in range(len(self.runs)) for spec in self.specs(k)}
+        return {run.split()[0] for run in self.runs if run}
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ class Table:
 
     @property
     def metric(self) -> str:
-        return "test_error_percent" if self.matched else recipe_of(self.row[0].specs(0)[0]).claim.metric
+        return "test_error_percent" if self.matched else recipe_of(self.row[0].runs[0]).claim.metric
 
     @property
     def unit(self) -> str:
@@ -189,13 +188,10 @@ def fill(table: Table, groups: Groups) -> list[Cell]:
     """All cells of a table that something is named for, row by row."""
     cells = []
     for row in table.row:
-        for column in range(len(table.columns)):
-            specs = row.specs(column)
-            tried = ((spec, find_runs(spec, groups)) for spec in specs)
-            kept = ((spec, runs) for spec, runs in tried if runs and not breaches(table, row, runs))
-            if specs:
-                spec, runs = next(kept, (specs[0], []))
-                cells.append(Cell(row, column, spec, as_metric(runs, table.metric)))
+        for column, spec in enumerate(row.specs):
+            runs = find_runs(spec, groups) if spec else []
+            kept = [] if not runs or breaches(table, row, runs) else as_metric(runs, table.metric)
+            cells += [Cell(row, column, spec, kept)] if spec else []
     return cells
 
 
@@ -229,24 +225,28 @@ def label(table: Table, cell: Cell) -> str:
     return ", ".join(filter(None, (cell.row.name, table.columns[cell.column])))
 
 
+def claimed(table: Table, cell: Cell) -> float | None:
+    """The paper's number, as accuracy or as error, whichever the table has."""
+    claim = cell.claim
+    return claim.value if claim.value is None or claim.metric == table.metric else 100 - claim.value
+
+
 def paper_number(table: Table, cell: Cell) -> str:
     """The paper's, with what a reader must know to compare with it."""
-    claim = cell.claim
-    if claim.value is None:
-        return ""
-    value = claim.value if claim.metric == table.metric else 100 - claim.value
-    beside = [f" on {claim.on}" if claim.on else "", f" ({cell.row.note})" if cell.row.note else ""]
-    return f"{value:.4g}" + "".join(beside) + " (best test epoch)" * (table.paper_select == "test")
+    value, on = claimed(table, cell), cell.claim.on
+    beside = [cell.row.note, "best test epoch" * (table.paper_select == "test")]
+    said = "".join(f" ({words})" for words in beside if words)
+    return "" if value is None else f"{value:.4g}" + f" on {on}" * bool(on) + said
 
 
-def our_number(cell: Cell) -> str:
+def our_number(table: Table, cell: Cell) -> str:
     """Ours, bold where the mean, as printed, is as good as the paper's; a stand-in for its data is not compared."""
     if not cell.runs:
         return NOT_RUN
-    claim, words, ours = cell.claim, value_in_words(cell.runs), round(mean(cell.runs), 2)
-    if claim.value is None or claim.on:
+    theirs, ours, words = claimed(table, cell), round(mean(cell.runs), 2), value_in_words(cell.runs)
+    if theirs is None or cell.claim.on:
         return words
-    return f"**{words}**" if (ours >= claim.value if "accuracy" in claim.metric else ours <= claim.value) else words
+    return f"**{words}**" if (ours >= theirs if "accuracy" in table.metric else ours <= theirs) else words
 
 
 def links(runs: Group, folder: str = "") -> str:
@@ -258,10 +258,10 @@ def links(runs: Group, folder: str = "") -> str:
 
 def _list(table: Table, cells: list[Cell]) -> str:
     """A line each; the paper's numbers where it has any."""
-    claimed = any(cell.claim.value is not None for cell in cells)
-    rows = ([label(table, cell), *[paper_number(table, cell)] * claimed, our_number(cell), *_facts(cell)]
+    known = any(cell.claim.value is not None for cell in cells)
+    rows = ([label(table, cell), *[paper_number(table, cell)] * known, our_number(table, cell), *_facts(cell)]
             for cell in cells)  # fmt: skip
-    return lines(["", *["the paper's"] * claimed, f"ours, {table.unit}", *FACTS], rows)
+    return lines(["", *["the paper's"] * known, f"ours, {table.unit}", *FACTS], rows)
 
 
 def _facts(cell: Cell) -> list[str]:
@@ -274,21 +274,18 @@ def _facts(cell: Cell) -> list[str]:
 
 def _grid(table: Table, cells: list[Cell]) -> str:
     """As in the paper, a line for each row; then a line for each cell that was run."""
-    claimed = any(cell.claim.value is not None for cell in cells)
-    head = [f"{table.unit}: ours (the paper's)" if claimed else table.unit, *table.columns]
     rows = []
     for row in table.row:
-        own = {cell.column: cell for cell in cells if cell.row is row}
-        texts = []
-        for k in range(len(table.columns)):
-            ours = f"{mean(own[k].runs):.2f}" if k in own and own[k].runs else "not run" * (k in own)
-            theirs = paper_number(table, own[k]).split(" ")[0] if k in own else ""
-            texts.append(f"{ours} ({theirs})" if theirs else ours)
+        texts, own = [""] * len(table.columns), [cell for cell in cells if cell.row is row]
+        for cell in own:
+            theirs = claimed(table, cell)
+            texts[cell.column] = f"{mean(cell.runs):.2f}" if cell.runs else "not run"
+            texts[cell.column] += "" if theirs is None else f" ({theirs:.4g})"
         if table.gain:
-            texts.append("" if not all(cell.runs for cell in own.values()) else "{:.2f} ({:.2f} to {:.2f})".format(
-                *gain(own[0].runs, own[len(own) - 1].runs)))  # fmt: skip
+            both = own[0].runs and own[-1].runs
+            texts.append("{:.2f} ({:.2f} to {:.2f})".format(*gain(own[0].runs, own[-1].runs)) if both else "")
         rows.append([row.name, *texts])
-    head += ["less, 95 % interval"] * table.gain
+    head = [f"{table.unit}, ours (and the paper's)", *table.columns, *["less, 95 % interval"] * table.gain]
     run = [cell for cell in cells if cell.runs]
     return lines(head, rows) + (f"\n\n{_list(table, run)}" if run else "")
 
@@ -319,7 +316,8 @@ def _commands(cells: list[Cell]) -> str:
     for cell in cells:
         seeds = f"seed{'s' * (len(cell.runs) > 1)} {', '.join(str(run['seed']) for run in cell.runs)}"
         places = sorted({f"{run['hardware']} at {run['commit'][:12]}" for run in cell.runs})
-        texts.append(f"flashcaps train {cell.spec}  # {'; '.join([seeds, *places]) if places else 'not run'}")
+        command = "evaluate RUNS --ensemble" if "ensemble=" in cell.spec else f"train {cell.spec}"
+        texts.append(f"flashcaps {command}  # {'; '.join([seeds, *places]) if places else 'not run'}")
     return _folded("Commands", texts)
 
 
@@ -335,6 +333,6 @@ def make_summary(results: Path) -> str:
         for cell in fill(table, groups):
             if cell.column in cell.row.readme and cell.runs and is_full(recipe_of(cell.spec), cell.runs):
                 rows.append([f"{cell.claim.paper.split(',')[0]}, {table.title}", f"{label(table, cell)}, {table.unit}",
-                             paper_number(table, cell), our_number(cell), f"{cell.runs[0]['epochs']:.3g}",
+                             paper_number(table, cell), our_number(table, cell), f"{cell.runs[0]['epochs']:.3g}",
                              links(cell.runs, "results/")])  # fmt: skip
     return lines(["paper", "network", "the paper's", "ours", "epochs", "runs"], rows)
