@@ -1,27 +1,5 @@
 """The tables of results/README.md: results/tables.toml says which runs fill their cells and what those must keep to.
 
-    [[table]]
-    paper = "Dynamic Routing Between Capsules (2017)"   # the section
-    title = "Table 1, MNIST"
-    protocol = "What a reader must know besides the fields below."
-    columns = ["CIFAR-10", "CIFAR-100"]                 # where a row has several cells
-    epochs = 35                                         # the fewest; without it, the whole of a recipe's schedule
-    paper_epochs = 350                                  # that the paper names
-    paper_select = "test"                               # the paper's numbers are of its best test epoch
-    seeds = 3
-    select = "last"                                     # which weights are tested: "last", "validation"
-    views = 1                                           # of a test image
-    matched = ["familiar azimuths", "novel azimuths"]   # validation and test data: compared where the first are equal
-    gain = true                                         # the last column is compared with the first, seed by seed
-    also = ["capsnet_mnist_fast"]                       # recipes whose runs are attempts at this table
-    [[table.row]]
-    name = "capsules"
-    runs = ["attention_resnet_cifar10", "attention_resnet_cifar100"]
-    overrides = "epochs=35"                             # of each of them
-    against = "CNN"                                     # the row to compare this one with
-    note = "seven models"                               # beside the paper's number
-    readme = [0]                                        # columns that the project's README shows
-
 A run is a recipe with its overrides, `ensemble=7` for seven models together. It is shown if it keeps to the table.
 """
 
