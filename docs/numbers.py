@@ -92,10 +92,10 @@ def rivals_met() -> str:
             ahead = own - its if "accuracy" in table.metric else its - own
             even = abs(ahead) <= math.hypot(chance(cell.runs), chance(other.runs))
             verdict = "level" if even else "ahead" if ahead > 0 else "behind"
-            both = [[c.row.name, f"{c.runs[0]['parameters']:,}", f"{x:.2f}"] for c, x in ((cell, own), (other, its))]
+            names = [f"{c.row.name} ({c.runs[0]['parameters']:,})" for c in (cell, other)]
             where = ", ".join(filter(None, (table.title, table.columns[cell.column], table.unit)))
-            rows.append([where, *both[0], *both[1], f"{ahead:+.2f}", verdict])
-    return lines(["", "capsules", "parameters", "", "beside", "parameters", "", "points", "capsules are"], rows)
+            rows.append([where, names[0], f"{own:.2f}", names[1], f"{its:.2f}", f"{ahead:+.2f}", verdict])
+    return lines(["table", "capsules (parameters)", "", "beside", "", "points", "capsules are"], rows)
 
 
 def attacks() -> str:

@@ -53,4 +53,4 @@ def test_capsules_are_ahead_level_or_behind_by_the_interval(tmp_path: Path, monk
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(run))
         row = numbers.rivals_met().splitlines()[-1]
-        assert row == f"| MNIST, % wrong | capsules | 6,804,224 | {value:.2f} | CNN | 35,445,522 | 2.00 {said}"
+        assert row == f"| MNIST, % wrong | capsules (6,804,224) | {value:.2f} | CNN (35,445,522) | 2.00 {said}"
