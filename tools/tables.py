@@ -24,8 +24,8 @@ from .runs import Group, Groups, as_metric, changed, gain, grouped, is_full, mea
 NOT_RUN = "not run at this protocol yet"
 FACTS = ("epochs", "parameters", "training time", "runs")
 CHOSEN = {"last": "the last weights tested", "validation": "the best weights on validation data tested"}
-MATCHED = (" Both errors are scored at every evaluation, and {1} choose nothing. A network and its rival are compared "
-           "where each first has the lowest error on {0} that both reach.")
+MATCHED = (" Both errors are scored at every evaluation, and {1} choose nothing. A network and its rival are compared at "
+           "the first evaluation of each with at most the error on {0} that both reach.")
 VIEWS = {1: "one view of a test image", 2: "each test image and its mirror image"}
 
 

@@ -13,7 +13,7 @@ from flashcaps.training.recipe import list_recipes, read_recipe
 from tools import results as module
 from tools.results import RESULTS, make_attempts, make_page
 from tools.runs import Group, add_result, as_metric, chance, gain, grouped, is_full, plain_command
-from tools.tables import Table, breaches, fill, make_section, make_summary, match, read_tables, rivals
+from tools.tables import Table, breaches, fill, find_runs, make_section, make_summary, match, read_tables, rivals
 
 TABLES = """
 [[table]]
@@ -162,6 +162,16 @@ def test_networks_are_compared_at_the_familiar_error_that_both_reach(folder: Pat
     [(cell, other)] = rivals(fill(table, groups))
     assert (cell.row.name, other.row.name) == ("em", "CNN")
     assert cell.runs[0]["value"] == 31.0  # as an error
+
+
+def test_models_together_have_a_cell_of_their_own(folder: Path) -> None:
+    table = read_tables(folder)[0]
+    one = result("attention_simple_cifar10", 85.0, overrides="select=last")
+    both = one | {"variant": "ensemble=2", "members": [{}, {}], "parameters": 2 * one["parameters"]}
+    groups = grouped([one, both])
+    assert find_runs("attention_simple_cifar10 select=last", groups) == [one]
+    assert find_runs("attention_simple_cifar10 ensemble=2 select=last", groups) == [both]
+    assert breaches(table, table.row[1], [both]) == []
 
 
 def test_pages_hold_every_run_once_and_come_out_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
