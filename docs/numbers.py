@@ -86,11 +86,12 @@ def rivals_met() -> str:
     rows, groups = [], grouped(read_results(RESULTS))
     for table in read_tables(RESULTS):
         for cell, other in rivals(fill(table, groups)):
-            own, its = mean(cell.runs), mean(other.runs)
+            own, its, halves = mean(cell.runs), mean(other.runs), [chance(cell.runs), chance(other.runs)]
             if table.matched:
-                _, own, its = match(cell.runs[0], other.runs[0])
+                _, *novels = match(cell.runs[0], other.runs[0])
+                own, its, halves = novels[0].error, novels[1].error, [*halves, *(x.half for x in novels)]
             ahead = own - its if "accuracy" in table.metric else its - own
-            even = abs(ahead) <= math.hypot(chance(cell.runs), chance(other.runs))
+            even = abs(ahead) <= math.hypot(*halves)
             verdict = "level" if even else "ahead" if ahead > 0 else "behind"
             names = [f"{c.row.name} ({c.runs[0]['parameters']:,})" for c in (cell, other)]
             where = ", ".join(filter(None, (table.title, table.columns[cell.column], table.unit)))

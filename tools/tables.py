@@ -4,7 +4,9 @@ A run is a recipe with its overrides, `ensemble=7` for seven models together. It
 """
 
 import html
+import math
 import shlex
+import statistics
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,8 +26,9 @@ from .runs import Group, Groups, as_metric, changed, gain, grouped, is_full, mea
 NOT_RUN = "not run at this protocol yet"
 FACTS = ("epochs", "parameters", "training time", "runs")
 CHOSEN = {"last": "the last weights tested", "validation": "the best weights on validation data tested"}
-MATCHED = (" Both errors are scored at every evaluation, and {1} choose nothing. A network and its rival are compared at "
-           "the first evaluation of each with at most the error on {0} that both reach.")
+NEAREST, T_NEAREST = 8, 2.447  # evaluations, and Student's 97.5 % point of a line through them
+MATCHED = (" Both errors are scored at every evaluation, and {1} choose nothing. A network and its rival are compared "
+           f"at one error on {{0}}, the larger of their last, by a line through the {NEAREST} nearest evaluations.")
 VIEWS = {1: "one view of a test image", 2: "each test image and its mirror image"}
 
 
@@ -144,7 +147,7 @@ def breaches(table: Table, row: Row, runs: Group) -> list[str]:
         f"{len(runs)} of {seeds} seeds": len(runs) < seeds,
         "the last weights" if selects == "last" else f"weights chosen on {selects} data": selects != table.select,
         f"{views} view{'s' * (views > 1)} of a test image": views != table.views,
-        "no curve on test data": table.matched and not all("test_error" in x for run in runs for x in run["curve"]),
+        "no curve on test data": table.matched and sum("test_error" in x for x in first["curve"]) < NEAREST,
     }
     said = [breach for breach, wrong in found.items() if wrong]
     said += sorted({f"changed since: {run['earlier']}" for run in runs if "earlier" in run})
@@ -181,11 +184,27 @@ def rivals(cells: list[Cell]) -> Iterator[tuple[Cell, Cell]]:
                 yield cell, other
 
 
-def match(run: dict[str, Any], other: dict[str, Any]) -> tuple[float, float, float]:
-    """The lowest error on familiar data that both reach, and that of each on novel data when it first does."""
-    level = max(min(point["error"] for point in one["curve"]) for one in (run, other))
-    novel = [next(x["test_error"] for x in one["curve"] if x["error"] <= level) for one in (run, other)]
-    return level, novel[0], novel[1]
+class Novel(NamedTuple):
+    """The error on novel data at one on familiar data, and half of its 95 % interval."""
+
+    error: float
+    half: float
+
+
+def match(run: dict[str, Any], other: dict[str, Any]) -> tuple[float, Novel, Novel]:
+    """The larger of two last errors on familiar data, and what each run has on novel data at it."""
+    level = max(one["curve"][-1]["error"] for one in (run, other))
+    return level, novel_at(level, run["curve"]), novel_at(level, other["curve"])
+
+
+def novel_at(level: float, curve: list[dict[str, Any]]) -> Novel:
+    """Of a line through the evaluations nearest to the level, over the logarithm of the error on familiar data."""
+    points = [(math.log(max(point["error"], 0.01) / level), point["test_error"]) for point in curve]
+    x, y = zip(*sorted(points, key=lambda point: abs(point[0]))[:NEAREST], strict=True)
+    slope, here = statistics.linear_regression(x, y)
+    variance = sum((b - here - slope * a) ** 2 for a, b in zip(x, y, strict=True)) / (NEAREST - 2)
+    share = 1 / NEAREST + statistics.fmean(x) ** 2 / (NEAREST * statistics.pvariance(x))
+    return Novel(here, T_NEAREST * math.sqrt(variance * share))
 
 
 def make_section(table: Table, groups: Groups) -> str:
@@ -279,8 +298,9 @@ def _matched(table: Table, cells: list[Cell]) -> str:
         if cell.runs:
             last = [f"{cell.runs[0]['curve'][-1][part]:.2f}" for part in ("error", "test_error")]
         if other is not None:
-            level, own, rival = match(cell.runs[0], other.runs[0])
-            then = [f"{level:.2f}", f"{own:.2f}", other.row.name, f"{rival:.2f}"]
+            level, *novels = match(cell.runs[0], other.runs[0])
+            own, its = (f"{x.error:.2f} ± {x.half:.2f}" for x in novels)
+            then = [f"{level:.2f}", own, other.row.name, its]
         rows.append([cell.row.name, paper_number(table, cell), *last, *then, *_facts(cell)])
     points = [f"{cell.row.name}: " + ", ".join(f"{x['error']:.2f} {x['test_error']:.2f}" for x in cell.runs[0]["curve"])
               for cell in cells if cell.runs]  # fmt: skip

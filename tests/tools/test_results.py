@@ -1,6 +1,7 @@
 """Stored results and the pages made from them: the first table byte for byte, and runs that break its protocol."""
 
 import json
+import math
 import re
 import shlex
 from pathlib import Path
@@ -138,29 +139,35 @@ def test_a_run_that_breaks_the_protocol_is_kept_out_and_says_why(folder: Path, s
 
 def test_without_a_number_of_epochs_the_whole_recipe_counts(folder: Path) -> None:
     _, table = read_tables(folder)
-    run = result("em_views_azimuth", 9.0, **curve((5, 30))) | {"epochs": 39.0}
+    run = result("em_views_azimuth", 9.0, **curve(*[(5, 30)] * 8)) | {"epochs": 39.0}
     assert breaches(table, table.row[0], [run]) == ["39 epochs"]
     assert breaches(table, table.row[0], [run | {"epochs": 40.0}]) == []
-    assert breaches(table, table.row[0], [run | {"epochs": 40.0, "curve": [{"error": 5}]}]) == ["no curve on test data"]
+    short = run | {"epochs": 40.0, "curve": run["curve"][1:]}
+    assert breaches(table, table.row[0], [short]) == ["no curve on test data"]
     affnist, pairs = read_recipe("capsnet_affnist_style"), read_recipe("pairs_em")
     assert is_full(affnist, [{"validation_error_percent": 0.77, "epochs": 3}])  # it stopped where the recipe says
     assert not is_full(affnist, [{"validation_error_percent": 0.78, "epochs": 3}])
     assert [is_full(pairs, [{"images": n}]) for n in (12_000 * 256, 12_000 * 256 - 1)] == [True, False]
 
 
-def test_networks_are_compared_at_the_familiar_error_that_both_reach(folder: Path) -> None:
-    em, cnn = curve((20, 40), (4, 35), (6, 30), (3.5, 31)), curve((9, 28), (5, 26), (4.5, 25))
-    assert match(em, cnn) == (4.5, 35, 25)  # em's second evaluation is its first below
-    assert match(cnn, em) == (4.5, 25, 35)
+def test_networks_are_compared_at_one_error_on_familiar_data(folder: Path) -> None:
+    """Eight evaluations, at e times the level and at a part of e of it: the line's value is their mean."""
+    far, near = 4.0 * math.e, 4.0 / math.e
+    noisy = curve((90, 99), *((far, y) for y in (19, 21, 19, 21)), *((near, y) for y in (9, 11, 9, 11)))
+    smooth = curve(*((4.0 * math.exp(x), 30 + 2 * x) for x in (1, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.0)))
+    level, own, other = match(noisy, smooth)
+    assert level == 4.0  # the larger of the last two
+    assert own == pytest.approx((15.0, 2.447 / 6**0.5))  # residuals of 1: a variance of 8 / 6, of the mean 1 / 6
+    assert other == pytest.approx((30.0, 0.0), abs=1e-6)
     assert "| em | 13.5 on smallNORB | not run at this protocol yet |" in section(folder, 1)
-    add(folder, result("em_views_azimuth", 69.0, **em), result("cnn_views_azimuth", 75.0, **cnn))
+    add(folder, result("em_views_azimuth", 69.0, **noisy), result("cnn_views_azimuth", 75.0, **smooth))
     text = section(folder, 1)
-    assert "| em | 13.5 on smallNORB | 3.50 | 31.00 | 4.50 | 35.00 | CNN | 25.00 | 40 |" in text
-    assert "| CNN | 20 on smallNORB | 4.50 | 25.00 |  |  |  |  | 40 |" in text
-    assert "\nCNN: 9.00 28.00, 5.00 26.00, 4.50 25.00\n" in text
+    assert "| em | 13.5 on smallNORB | 1.47 | 11.00 | 4.00 | 15.00 ± 1.00 | CNN | 30.00 ± 0.00 | 40 |" in text
+    assert "| CNN | 20 on smallNORB | 4.00 | 30.00 |  |  |  |  | 40 |" in text
+    assert "\nem: 90.00 99.00, 10.87 19.00, 10.87 21.00," in text
     table, groups = read_tables(folder)[1], grouped(module.read_results(folder))
-    [(cell, other)] = rivals(fill(table, groups))
-    assert (cell.row.name, other.row.name) == ("em", "CNN")
+    [(cell, rival)] = rivals(fill(table, groups))
+    assert (cell.row.name, rival.row.name) == ("em", "CNN")
     assert cell.runs[0]["value"] == 31.0  # as an error
 
 
