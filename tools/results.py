@@ -22,10 +22,11 @@ RESULTS = Path(__file__).parents[1] / "results"
 HEADER = """# Results
 
 The papers' tables, made by `make results` from the files under `runs/`; no number is typed by hand. Above each stands
-what all of its runs keep to (`tables.toml`); none is shorter than a tenth of what its paper names, and test data choose
-nothing. Percent of the test set: the mean of several seeds with their standard deviation, or one run with its 95 %
-interval; bold where it is as good as the paper's. "Beside": the device was shared with other work, so the time says
-little. Runs that keep to no table, goals and trials are on [a page of their own](attempts.md).
+what all of its runs keep to (`tables.toml`); but for one table, which says so, none is shorter than a tenth of what its
+paper names. Test data choose no weights. Percent of the test set: the mean of several seeds with their standard
+deviation, or one run with its 95 % interval; bold where it is as good as the paper's. "Beside": the device was shared
+with other work, so the time says little. Runs that keep to no table, goals and trials are on
+[a page of their own](attempts.md).
 """
 ATTEMPTS = """# Attempts
 
