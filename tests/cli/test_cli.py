@@ -109,7 +109,7 @@ def test_models_and_recipes_are_described(say: Any) -> None:
         (("train", "capsnet_mnist", "--data", "/nowhere"), "flashcaps data mnist"),
         (("train", "heinsen_sst5", "--data", "/nowhere"), "flashcaps data sst5"),
         (("evaluate", "nowhere"), "neither a run folder, a weights file nor a shipped name"),
-        (("data", "mnits"), "did you mean mnist"),
+        (("data", "mnits"), "did you mean 'mnist'"),
         (("models", "zzz"), "no model matches 'zzz'"),
         (("recipes", "zzz"), "no recipe matches 'zzz'"),
         (("trian", "tiny"), "did you mean 'train'"),

@@ -18,21 +18,7 @@ from ..training.routing_measure import PROBED_IMAGES, PROBED_ITERATIONS, logit_c
 from .figure import DoesNotApply, Drawn, Run, take
 from .inside import class_votes
 from .open_run import untrained
-from .style import (
-    BLUE,
-    COLOURS,
-    INK,
-    LINES,
-    MARKERS,
-    MUTED,
-    RED,
-    colour_of,
-    figure,
-    grid,
-    styled,
-    subplots,
-    whole_ticks,
-)
+from .style import BLUE, COLOURS, INK, LINES, MARKERS, MUTED, RED, colour_of, figure, grid, styled, subplots
 
 VOTE_BINS, LENGTH_BINS = 24, 40
 SAME = 0.02  # difference of entropies below which two lines coincide
@@ -142,7 +128,7 @@ def agreement(run: Run, iterations: int = 5, images: int = 16) -> Drawn:
     right.set(xlabel="iteration", ylabel="agreement of votes", title="mean cosine of vote and capsule")
     right.legend(fontsize=10)
     for axis in (left, right):
-        whole_ticks(axis, iterations)
+        axis.set_xticks(range(1, iterations + 1))
     grid(left, right)
     return Drawn(data, fig, _agreed(run, data, iterations, len(batch.inputs)))
 
@@ -229,7 +215,7 @@ def routing_logits(run: Run, iterations: int = PROBED_ITERATIONS) -> Drawn:
         right.plot(range(1, iterations + 1), measured[0], "s--", color=COLOURS[1], label="before training")
     right.set(xlabel="iteration", title=f"at step {at:,}")
     right.legend()
-    whole_ticks(right, iterations)
+    right.set_xticks(range(1, iterations + 1))
     grid(left, right)
     own = run.layer().routing.iterations
     text = (f"After training, iteration 1 changes a logit by {float(last[0]):.2g} on average and iteration "

@@ -335,12 +335,6 @@ class Survey(NamedTuple):
     train: int
 
 
-def _pillow() -> Any:
-    from PIL import Image  # a tenth of a second that data without pictures do not need
-
-    return Image
-
-
 def read_picture(source: Any, channels: int = 0) -> Tensor:
     """A file, bytes, array or opened picture as uint8 (C, H, W). channels: 1 grey, 3 colour, 4 with alpha; 0: its own.
 
@@ -366,13 +360,15 @@ def read_picture(source: Any, channels: int = 0) -> Tensor:
 
 def _eight_bits(image: Any, source: Any, channels: int) -> Any:
     """A picture that convert() keeps the look of: 16 bits and fractions become bytes, transparency becomes white."""
+    from PIL import Image  # a tenth of a second that data without pictures do not need
+
     if image.mode == "F" or image.mode.startswith("I"):
         x = np.asarray(image)
         most = 65535 if image.mode != "F" else 1 if x.max() <= 1 else 255
-        return _pillow().fromarray(_bytes(x, most, _where(source)))
+        return Image.fromarray(_bytes(x, most, _where(source)))
     if channels != 4 and (image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info):
         image = image.convert("RGBA")
-        return _pillow().alpha_composite(_pillow().new("RGBA", image.size, "white"), image)
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image
 
 
@@ -385,14 +381,13 @@ def _where(source: Any) -> str:
 def _open(source: Any) -> Any:
     if hasattr(source, "convert"):
         return source
-    from PIL import ImageOps
+    from PIL import Image, ImageOps
 
-    image = _pillow()
     try:
-        opened = image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+        opened = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
         opened.load()
         opened = ImageOps.exif_transpose(opened)  # as a camera was held
-    except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{_where(source)}: not a whole picture ({error}); remove or replace it") from None
     return opened
 
