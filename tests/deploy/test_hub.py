@@ -144,16 +144,13 @@ def test_the_real_package_takes_these_arguments() -> None:
     inspect.signature(huggingface_hub.snapshot_download).bind("someone/tiny", revision=None, allow_patterns=["*.json"])
 
 
-@pytest.mark.parametrize(
-    ("train", "told"),
-    [
-        ({}, ""),
-        ({"mirror": False, "nudge": 0}, ""),
-        ({"mirror": True}, "2 views of each image: itself, its mirror image."),
-        ({"nudge": 2}, "5 views of each image: itself, each moved by 2 along each diagonal."),
-        ({"mirror": True, "nudge": 1}, "10 views of each image: itself, its mirror image, each moved by 1 along each"),
-    ],
-)
+@pytest.mark.parametrize(("train", "told"), [
+    ({}, ""),
+    ({"mirror": False, "nudge": 0}, ""),
+    ({"mirror": True}, "2 views of each image: itself, its mirror image."),
+    ({"nudge": 2}, "5 views of each image: itself, each moved by 2 along each diagonal."),
+    ({"mirror": True, "nudge": 1}, "10 views of each image: itself, its mirror image, each moved by 1 along each"),
+])  # fmt: skip
 def test_a_card_tells_how_images_were_seen(train: dict[str, Any], told: str) -> None:
     text = _views(train)
     assert told in text
