@@ -6,7 +6,6 @@ from torch import Tensor
 
 from flashcaps.functional import discriminative_routing, discriminative_update, margin_loss, squash
 from flashcaps.nn.losses import ABSENT, PRESENT
-from flashcaps.routing import Sizes
 from flashcaps.routing.discriminative import Discriminative, label_signs
 
 from ..cases import CASES, assert_routed, lists
@@ -116,18 +115,8 @@ def test_update_checks_its_arguments(arguments: dict, message: str) -> None:
         discriminative_update(**(good | arguments))
 
 
-def test_declares_its_coefficients_as_state_that_starts_at_one_over_parents() -> None:
-    (learned,) = Discriminative().learned(Sizes(6, 4, 8)).values()
-    assert (learned.shape, learned.start, learned.state) == ((6, 4), 0.25, True)
-    with pytest.raises(ValueError, match="in_capsules"):
-        Discriminative().learned(Sizes(None, 4, 8))
-    with pytest.raises(ValueError, match="penalty"):
-        Discriminative(penalty="l0")
-
-
 def test_algorithm_hands_its_coefficients_on() -> None:
     tensors = draw()
     learned = {"coefficients": tensors["coefficients"]}
     routed = Discriminative().run(discriminative_routing, tensors["votes"], None, learned)
     assert_routed(routed, oracles.discriminative(**lists(tensors)))
-    assert (Discriminative.input_activation, Discriminative.output_activation) == (None, "length")
