@@ -16,7 +16,7 @@ from flashcaps import functional as F
 from . import run
 from .draw import Draw
 from .judge import CARRIED, FINITE, OVERFLOW, REFUSED, UNEXPLAINED, Case, judge
-from .targets import NAMES, TARGETS, make_case
+from .run import NAMES, TARGETS, make_case
 
 PLAIN = torch.ones(2, 3)
 
