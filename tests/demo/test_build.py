@@ -17,7 +17,7 @@ from flashcaps.demo.build import DEMO, MAGIC, network_file, pack
 from flashcaps.demo.facts import MEASURED, effects_on, facts_of, names_of
 from flashcaps.demo.network import OPTIONS, Description
 from flashcaps.training.checkpoint import save_weights
-from tests.demo.served import IMAGES
+from tests.demo.page_server import IMAGES
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *words: object) -> str:

@@ -1,8 +1,6 @@
 """Checkpoints of other repositories: made afresh with random numbers, and compared with a forward pass of their own,
 written from what their layers are said to do."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from collections.abc import Callable

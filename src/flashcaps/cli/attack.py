@@ -1,7 +1,5 @@
 """flashcaps attack."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """flashcaps checks."""
 
-from __future__ import annotations
-
 from rich.markup import escape
 
 from ..routing.checks import install_command

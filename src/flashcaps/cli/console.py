@@ -1,7 +1,5 @@
 """The console of all commands; wide where there is no terminal, so that tables are not wrapped."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 

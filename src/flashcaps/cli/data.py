@@ -1,7 +1,5 @@
 """flashcaps data: get a published data set."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """flashcaps train --images, --table, --dataset, --text: makes a recipe for your own data and prints what it chose."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ..training.autosize import own_recipe, own_text_recipe

@@ -1,7 +1,5 @@
 """flashcaps predict."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -7,8 +7,6 @@
     dataset = load_data("text", path="reviews.csv")         # text,label
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math
