@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -30,25 +30,6 @@ from ..own_pictures import write_pictures
 
 COMMANDS = ("models", "recipes", "train", "evaluate", "attack", "predict", "figures", "export", "demo", "bench",
             "data", "checks")  # fmt: skip
-
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run a command line: (exit code, what it wrote, what it complained of)."""
-
-    def run(*arguments: str) -> Said:
-        with pytest.raises(SystemExit) as left:
-            main(list(arguments))
-        written = capsys.readouterr()
-        return Said(int(left.value.code or 0), written.out, written.err)
-
-    return run
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from flashcaps.analysis import FIGURES
 from flashcaps.cli import main
 from flashcaps.cli.complete import run_names
+from tests.conftest import Say
 
 
 @pytest.fixture
@@ -53,8 +54,7 @@ def test_run_folders_that_are_here(
     assert offered("predict", "runs/tiny-1") == ["runs/tiny-1"]
 
 
-def test_it_can_be_installed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["--help"])
-    assert not left.value.code
-    assert "--install-completion" in capsys.readouterr().out
+def test_it_can_be_installed(say: Say) -> None:
+    code, out, _ = say("--help")
+    assert not code
+    assert "--install-completion" in out

@@ -39,8 +39,9 @@ def vote_distances(run: Run, classes: int = 3) -> Drawn:
         if votes.shape[1] < 2:
             raise DoesNotApply("votes of several children are needed; the class layer has a single one")
         weights = torch.stack([step.coupling[0] for step in top.steps]).abs()  # discriminative's may be negative
-        data[kind] = {"distance": weighted_distances(votes[0], weights), "weight": weights,
-                      "classes": ranked(run, row, classes), "label": labels(run, row)}
+        mine, order = labels(run, row), run.output.scores[row].argsort(descending=True).tolist()
+        data[kind] = {"distance": weighted_distances(votes[0], weights), "weight": weights, "label": mine,
+                      "classes": (mine + [k for k in order if k not in mine])[:classes]}
     fig = _draw(run, data, rows)
     said = " ".join(f"{kind.capitalize()} answer: {_shrink(run, data[kind])}" for kind in rows)
     text = f"Votes near the mean agree. {said} The label's classes come first, then those with the largest scores."
@@ -62,13 +63,6 @@ def spread_of(distance: Tensor, weight: Tensor) -> Tensor:
 def labels(run: Run, row: int) -> list[int]:
     target = run.examples().targets[row]
     return [int(target)] if target.ndim == 0 else (target > 0.5).nonzero()[:, 0].tolist()
-
-
-def ranked(run: Run, row: int, count: int) -> list[int]:
-    """The labels, then the classes with the largest scores."""
-    order = run.output.scores[row].argsort(descending=True).tolist()
-    mine = labels(run, row)
-    return (mine + [k for k in order if k not in mine])[:count]
 
 
 def _draw(run: Run, data: dict[str, Any], rows: dict[str, int]) -> Any:

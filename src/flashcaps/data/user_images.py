@@ -382,7 +382,7 @@ def _open(source: Any) -> Any:
     from PIL import Image, ImageOps
 
     try:
-        opened = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+        opened: Any = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
         opened.load()
         opened = ImageOps.exif_transpose(opened)  # as a camera was held
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
