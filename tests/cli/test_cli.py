@@ -1,7 +1,5 @@
 """The command line: examples, errors in one line, exit codes."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

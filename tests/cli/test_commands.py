@@ -1,7 +1,5 @@
 """The commands of README and quick start, run as printed where no network is needed: train, look, predict, export."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

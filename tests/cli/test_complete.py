@@ -1,7 +1,5 @@
 """The shell's Tab: names by what is typed so far."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

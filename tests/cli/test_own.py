@@ -1,7 +1,5 @@
 """One of --images, --table and --dataset makes a recipe, and says what was chosen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
