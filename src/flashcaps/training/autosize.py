@@ -28,7 +28,7 @@ from ..data.user_images import (
     survey,
 )
 from ..models.specs import Route
-from ..models.timm import PREFIX, timm_backbone
+from ..models.timm import PREFIX, Timm
 from ..nn.backbones import Image, output_shape
 from ..routing import ROUTING
 from ..routing.checks import check_choice
@@ -114,7 +114,7 @@ def _pretrained(image: Image, backbone: str) -> Sized:
     """A network of timm; primary capsules at every place of its last feature map, or every second where it is large."""
     if not backbone.startswith(PREFIX):
         raise ValueError(f"backbone: expected {PREFIX}NAME, as timm:resnet18, got {backbone!r}")
-    network = timm_backbone(backbone.removeprefix(PREFIX), channels=image[0], pretrained=False)
+    network = Timm(backbone.removeprefix(PREFIX), pretrained=False).build(image[0])
     channels, height, width = output_shape(network, image)
     kernel, stride = (1, 1) if max(height, width) <= LONGEST or min(height, width) < 3 else (3, 2)
     grid = _places(height, width, kernel, stride)
