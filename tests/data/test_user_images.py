@@ -74,15 +74,15 @@ def test_sizes_and_channels_are_found(tmp_path: Path) -> None:
         for name in ("a", "b"):
             (tmp_path / name).mkdir(exist_ok=True)
             Image.new(mode, size, 77).save(tmp_path / name / f"{k}.png")
-    assert survey(list_folder(tmp_path)).image == (1, 24, 34)
-    assert survey(list_folder(tmp_path), size=(16, 18)).image == (1, 16, 18)
+    assert survey(list_folder(tmp_path)) == (1, 24, 34)
+    assert survey(list_folder(tmp_path), size=(16, 18)) == (1, 16, 18)
     Image.new("RGB", (512, 256)).save(tmp_path / "a" / "colour.png")
-    assert survey(list_folder(tmp_path)).image[0] == 3
+    assert survey(list_folder(tmp_path))[0] == 3
     assert load_data("images", path=str(tmp_path), size=(16, 18), channels=1).shape == (1, 16, 18)
     for name in ("a", "b"):
         for k in range(3):
             Image.new("L", (512, 256)).save(tmp_path / name / f"{k}.png")
-    assert survey(list_folder(tmp_path), channels=1).image == (1, 64, 128)  # 128 is the longest side unasked
+    assert survey(list_folder(tmp_path), channels=1) == (1, 64, 128)  # 128 is the longest side unasked
 
 
 def test_pictures_of_all_kinds(tmp_path: Path) -> None:

@@ -326,13 +326,6 @@ def assign(listing: Listing, seed: int) -> list[str]:
 LISTS: dict[str, Callable[..., Listing]] = {"images": list_folder, "table": list_table, "hub": list_hub}
 
 
-class Survey(NamedTuple):
-    """What a model must know: channels, height, width, and how many pictures it can train on."""
-
-    image: tuple[int, int, int]
-    train: int
-
-
 def read_picture(source: Any, channels: int = 0) -> Tensor:
     """A file, bytes, array or opened picture as uint8 (C, H, W). channels: 1 grey, 3 colour, 4 with alpha; 0: its own.
 
@@ -411,8 +404,8 @@ def _bytes(x: np.ndarray, most: int, where: str) -> np.ndarray:
     return (x * (255 / most)).round().astype(np.uint8)
 
 
-def survey(listing: Listing, size: Sequence[int] = (), channels: int = 0) -> Survey:
-    """The shape pictures are brought to: `size`, or the median of a sample, its longer side at most 128 pixels."""
+def survey(listing: Listing, size: Sequence[int] = (), channels: int = 0) -> tuple[int, int, int]:
+    """(C, H, W) that pictures are brought to: `size`, or the median of a sample, its longer side at most 128 pixels."""
     n = len(listing.files)
     sample = [listing.files[k * n // min(n, SAMPLE)] for k in range(min(n, SAMPLE))]
     shapes = [tuple(read_picture(f).shape) for f in sample]
@@ -422,7 +415,7 @@ def survey(listing: Listing, size: Sequence[int] = (), channels: int = 0) -> Sur
         height, width = (int(np.median([shape[k] for shape in shapes])) for k in (1, 2))
         scale = min(1.0, MAX_SIDE / max(height, width))
         size = (max(1, round(height * scale)), max(1, round(width * scale)))
-    return Survey((channels, int(size[0]), int(size[1])), assign(listing, 0).count("train"))
+    return channels, int(size[0]), int(size[1])
 
 
 def count_classes(listing: Listing) -> dict[str, int]:
@@ -463,7 +456,7 @@ def read_pictures(
     those of a batch when it is asked for.
     """
     listing = same_labels(LISTS[kind](path, class_names), path, multilabel, examples)
-    shape = survey(listing, size, channels).image
+    shape = survey(listing, size, channels)
 
     def read(k: int) -> Tensor:
         return fit(read_picture(listing.files[k], shape[0]), shape)

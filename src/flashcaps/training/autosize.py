@@ -186,23 +186,23 @@ def own_recipe(
     classes = len(listing.class_names)
     if start:
         sized, image, loss, draws = _started(start, classes, listing.multilabel)
-        found = survey(listing, image[1:], image[0])
+        image = survey(listing, image[1:], image[0])
     else:
-        found, loss = survey(listing, size), ROUTING[routing].loss
-        sized = size_model(found.image, classes, routing, multilabel=listing.multilabel, backbone=backbone)
+        image, loss = survey(listing, size), ROUTING[routing].loss
+        sized = size_model(image, classes, routing, multilabel=listing.multilabel, backbone=backbone)
         draws = bool(sized.overrides["decoder"])
-    c, h, w = found.image
-    content = _content(kind, path, listing, "pictures", found.train, IMAGES, loss)
+    (c, h, w), train = image, assign(listing, 0).count("train")
+    content = _content(kind, path, listing, "pictures", train, IMAGES, loss)
     content["model"] = {"name": sized.name, "overrides": sized.overrides}
     content["data"]["options"] |= {"size": [h, w], "channels": c}
     content["augment"] = {"shift": 1 if min(h, w) < 40 else 2}
-    content["loss"]["reconstruction"] = round(4 / math.prod(found.image), 6) if draws else 0.0
+    content["loss"]["reconstruction"] = round(4 / math.prod(image), 6) if draws else 0.0
     content["train"]["ema"] = 0.98
     recipe = make_recipe(content, overrides)
     if recipe.data.options["size"] != [h, w]:
         raise ValueError(f"data.size: expected {[h, w]}, which the model is made for, got "
                          f"{recipe.data.options['size']}; --size HEIGHT WIDTH changes both")  # fmt: skip
-    data = f"data: {found.train:,} pictures to train on, brought to {c} x {h} x {w}; {_classes(listing)} pictures"
+    data = f"data: {train:,} pictures to train on, brought to {c} x {h} x {w}; {_classes(listing)} pictures"
     return recipe, (data, *sized.why, _plan(recipe))
 
 
