@@ -1,15 +1,13 @@
 """The commands of README and quick start, run as printed where no network is needed: train, look, predict, export."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from flashcaps.cli import main
 from flashcaps.data import load_data
+from tests.conftest import Say
 from tests.docs.test_guides import commands
 
 PAGES = ("README.md", "docs/quickstart.md")
@@ -26,19 +24,14 @@ def printed() -> list[str]:
 
 
 @pytest.mark.slow
-def test_they_run_as_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_they_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLASHCAPS_DATA", str(tmp_path / "nothing"))
     Image.fromarray(load_data("digits").test.images[0, 0].numpy()).save(tmp_path / "digit.png")
     done, without_data = [], []
     for line in sorted(printed(), key=lambda line: "train tiny" not in line):  # the others look at what it leaves
-        words = shlex.split(line, comments=True)[1:]
-        with pytest.raises(SystemExit) as left:
-            main(words)
-        said = capsys.readouterr()
-        if left.value.code:
+        said = say(*shlex.split(line, comments=True)[1:])
+        if said.code:
             assert said.err.startswith("error: "), line
             assert said.err.count("\n") == 1, line
             without_data.append(line)

@@ -1,7 +1,5 @@
 """flashcaps bench."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys
