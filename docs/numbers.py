@@ -17,7 +17,7 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 BENCH = RESULTS / "bench"
 ATTACKED = {"mnist": "MNIST", "cifar10": "CIFAR-10"}  # data sets whose networks were attacked
-NOTHING = "Not measured yet: `flashcaps bench` writes its file under `results/bench`, and `python -m docs` this table."
+NOTHING = "Not measured yet: `flashcaps bench --save results/bench` writes its file, and `python -m docs` this table."
 
 
 def claims() -> str:
