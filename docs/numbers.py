@@ -222,8 +222,24 @@ def _share(runs: list[dict[str, Any]], name: str) -> str:
     return f"{statistics.fmean(100 * x[name] / x['examples'] for x in found):.2f} %" if found else ""
 
 
+def tested() -> str:
+    """The versions with which every test passed, on CPUs and on GPUs."""
+    runs = {"CPUs": json.loads((RESULTS / "versions.json").read_text()),
+            "GPUs": [json.loads((RESULTS / "gpu_tests.json").read_text())]}
+    parts = []
+    for where, found in runs.items():
+        passed = [run["versions"] for run in found if not {"failed", "error"} & set(run["outcomes"])]
+        pairs = [f"Python {minor(v['python'])} and PyTorch {minor(v['torch'])}" for v in passed]
+        parts.append(f"on {where} with {', '.join(pairs)}")
+    return f"It runs on CPUs and on NVIDIA GPUs. Every test passes\n{'; '.join(parts)}."
+
+
+def minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
 SECTIONS: dict[str, dict[str, Callable[[], str]]] = {  # page -> marker -> what makes the text between
-    "README.md": {"headline": headline, "bench": short, "results": lambda: make_summary(RESULTS)},
+    "README.md": {"headline": headline, "tested": tested, "bench": short, "results": lambda: make_summary(RESULTS)},
     "docs/reproduce.md": {"claims": claims, "table 1": table_1, "attacks": attacks},
     "docs/capsules.md": {"routing": routing, "children": children},
     "docs/algorithms/dynamic.md": {"pairs": lambda: pairs("pairs_dynamic")},
