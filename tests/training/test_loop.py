@@ -245,6 +245,16 @@ def test_validation_is_held_out_of_training_and_test_is_touched_once(
     assert outcome.test.error == min(errors)
 
 
+def test_the_test_curve_is_scored_at_every_evaluation_and_changes_nothing(tmp_path: Path) -> None:
+    plain, followed = (train(small_recipe("select=validation", *more), options(tmp_path / str(len(more))))
+                       for more in ((), ("test_curve=true",)))  # fmt: skip
+    curve = followed.result["curve"]
+    assert [{k: v for k, v in point.items() if k != "test_error"} for point in curve] == plain.result["curve"]
+    assert followed.test.error == plain.test.error
+    best = min(curve, key=lambda point: point["error"])
+    assert best["test_error"] == followed.test.error
+
+
 def test_stop_error_ends_a_run_early(tmp_path: Path) -> None:
     outcome = train(small_recipe("epochs=50", "stop_error=60"), options(tmp_path))
     errors = [m["error"] for m in metrics(tmp_path, "evaluation")]

@@ -247,7 +247,10 @@ def validate(step: TrainStep, sources: Sources, run: RunFolder, at: int) -> dict
         plain = result.error
         if step.average is not None:
             plain = evaluate_as(step.recipe, step.model, held, spec.batch).error
-        run.log("evaluation", at, epoch=epoch, split=split, error=result.error, error_without_average=plain)
+        test = {}
+        if spec.test_curve:
+            test["test_error"] = evaluate_as(step.recipe, step.tested, sources.test, spec.batch).error
+        run.log("evaluation", at, epoch=epoch, split=split, error=result.error, error_without_average=plain, **test)
         if not run.best or result.error < run.best["error"]:
             run.best = {"error": result.error, "epoch": epoch}
             run.weights("best", step.tested, at)

@@ -25,7 +25,8 @@ def run_result(
 ) -> dict[str, Any]:
     """The content of a run's result.json."""
     metrics = read_metrics(run.path)
-    curve = [{k: m[k] for k in ("step", "epoch", "error", "split")} for m in metrics if m["kind"] == "evaluation"]
+    keys = ("step", "epoch", "error", "split", "test_error")
+    curve = [{k: m[k] for k in keys if k in m} for m in metrics if m["kind"] == "evaluation"]
     held = [c["error"] for c in curve if c["split"] == "validation"]
     chosen = min(held, default=None) if recipe.train.select == "validation" else (held or [None])[-1]
     return make_result(
