@@ -27,7 +27,7 @@ def key(run: dict[str, Any]) -> list[str]:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     outcomes = {name: len(found) for name in ("passed", "failed", "error", "skipped")
                 if (found := terminalreporter.stats.get(name))}  # fmt: skip
-    changed = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(("TORCH", "USE_"))]
+    changed = [f"{name}={value}" for name, value in os.environ.items() if name.startswith("USE_")]
     words = [*changed, "python", "-m", "pytest", *terminalreporter.config.invocation_params.args]
     run: dict[str, Any] = {"commit": commit(), "hardware": hardware(torch.device("cpu")), "versions": versions(),
                            "command": shlex.join(words), "outcomes": outcomes,
