@@ -223,7 +223,7 @@ def _share(runs: list[dict[str, Any]], name: str) -> str:
 
 
 def tested() -> str:
-    """The versions with which every test passed, on CPUs and on GPUs."""
+    """The versions of runs in which no test failed: all that need no GPU, and those that do."""
     runs = {"CPUs": json.loads((RESULTS / "versions.json").read_text()),
             "GPUs": [json.loads((RESULTS / "gpu_tests.json").read_text())]}
     parts = []
@@ -231,7 +231,7 @@ def tested() -> str:
         passed = [run["versions"] for run in found if not {"failed", "error"} & set(run["outcomes"])]
         pairs = [f"Python {minor(v['python'])} and PyTorch {minor(v['torch'])}" for v in passed]
         parts.append(f"on {where} with {', '.join(pairs)}")
-    return f"It runs on CPUs and on NVIDIA GPUs. Every test passes\n{'; '.join(parts)}."
+    return f"It runs on CPUs and on NVIDIA GPUs. Its tests pass\n{'; '.join(parts)}."
 
 
 def minor(version: str) -> str:

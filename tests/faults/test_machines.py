@@ -107,7 +107,7 @@ def test_two_ranks_average_to_the_gradients_of_one_process(tmp_path: Path) -> No
 
 def test_those_who_start_again_do_not_meet_the_dead(tmp_path: Path) -> None:
     # torchrun's, which outlives both starts
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=False)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     where = {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     assert on_ranks(ranks_sum, tmp_path / "first", **where) == [3.0, 3.0]
     # the second rank is there before the first has overwritten what it left in the store
