@@ -21,7 +21,7 @@ ROOT = DOCS.parent
 BENCH = RESULTS / "bench"
 ATTACKED = {"mnist": "MNIST", "cifar10": "CIFAR-10"}  # data sets whose networks were attacked
 ACCURATE = "attention_resnet_cifar10_fast"  # of the headline
-NOTHING = "Not measured yet: `flashcaps bench` writes its file under `results/bench`, and `python -m docs` this table."
+NOTHING = "Not measured yet: `flashcaps bench --save results/bench` writes its file, and `python -m docs` this table."
 
 
 def claims() -> str:
@@ -256,8 +256,24 @@ def _share(runs: list[dict[str, Any]], name: str) -> str:
     return f"{statistics.fmean(100 * x[name] / x['examples'] for x in found):.2f} %" if found else ""
 
 
+def tested() -> str:
+    """The versions of runs in which no test failed: all that need no GPU, and those that do."""
+    runs = {"CPUs": json.loads((RESULTS / "versions.json").read_text()),
+            "GPUs": [json.loads((RESULTS / "gpu_tests.json").read_text())]}
+    parts = []
+    for where, found in runs.items():
+        passed = [run["versions"] for run in found if not {"failed", "error"} & set(run["outcomes"])]
+        pairs = [f"Python {minor(v['python'])} and PyTorch {minor(v['torch'])}" for v in passed]
+        parts.append(f"on {where} with {', '.join(pairs)}")
+    return f"It runs on CPUs and on NVIDIA GPUs. Its tests pass\n{'; '.join(parts)}."
+
+
+def minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
 SECTIONS: dict[str, dict[str, Callable[[], str]]] = {  # page -> marker -> what makes the text between
-    "README.md": {"headline": headline, "bench": short, "results": lambda: make_summary(RESULTS)},
+    "README.md": {"headline": headline, "tested": tested, "bench": short, "results": lambda: make_summary(RESULTS)},
     "docs/reproduce.md": {"which": which, "iterations": iterations, "rivals": rivals_met, "claims": claims,
                           "attacks": attacks},
     "docs/capsules.md": {"routing": routing, "children": children},

@@ -1,12 +1,14 @@
-"""Tables of what iterations are worth: intervals by hand, and plain words where there is no gain."""
+"""Tables of what iterations are worth: intervals by hand, plain words where there is no gain; and what it runs on."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from docs import numbers
+from flashcaps.routing.checks import OLDEST_TORCH
 
 ONE = {0: 10.0, 1: 11.0, 2: 12.0}
 
@@ -54,3 +56,26 @@ def test_capsules_are_ahead_level_or_behind_by_the_interval(tmp_path: Path, monk
             path.write_text(json.dumps(run))
         row = numbers.rivals_met().splitlines()[-1]
         assert row == f"| MNIST, % wrong | capsules (6,804,224) | {value:.2f} | CNN (35,445,522) | 2.00 {said}"
+
+
+def test_what_is_installed_is_what_was_tested() -> None:
+    """pip takes the versions of Python, and the oldest PyTorch, with which all tests passed."""
+    project = tomllib.loads((numbers.ROOT / "pyproject.toml").read_text())["project"]
+    said = numbers.tested()
+    named = [x.rpartition(" ")[2] for x in project["classifiers"] if x.startswith("Programming Language :: Python ::")]
+    assert sorted(named) == sorted({word for k in range(11, 20) if f"Python {(word := f'3.{k}')} and" in said})
+    assert project["requires-python"] == ">=3.11,<3.13"
+    runs = json.loads((numbers.RESULTS / "versions.json").read_text())
+    assert not [run["command"] for run in runs if "tests/" in run["command"]]  # of the whole suite
+    oldest = ".".join(map(str, OLDEST_TORCH))
+    assert f"PyTorch {oldest}" in said
+    assert f"torch>={oldest},<3" in project["dependencies"]
+
+
+def test_a_run_that_failed_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [{"versions": {"python": f"3.{k}.1", "torch": "2.12.0+cpu"}, "outcomes": {"passed": 9, name: 1}}
+            for k, name in ((11, "skipped"), (12, "failed"), (13, "error"))]  # fmt: skip
+    (tmp_path / "versions.json").write_text(json.dumps(runs))
+    (tmp_path / "gpu_tests.json").write_text(json.dumps(runs[1]))
+    monkeypatch.setattr(numbers, "RESULTS", tmp_path)
+    assert numbers.tested().endswith("on CPUs with Python 3.11 and PyTorch 2.12; on GPUs with .")
