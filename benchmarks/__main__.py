@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="time for all, most important rows first")
     parser.add_argument("--kernels", default="first", help="first: compile them, only: no more, ready: they are")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--save", type=Path, default=Path("results/bench"), help="folder of the results")
+    parser.add_argument("--save", type=Path, help="write the results into this folder")
     parser.add_argument("--toy", action="store_true", help=argparse.SUPPRESS)
     a = parser.parse_args()
     plan = Plan(

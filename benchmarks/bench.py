@@ -27,7 +27,7 @@ class Plan:
     """workloads: names (none: all). Parts of it: the table unless another is asked for. seconds: for all of them.
 
     kernels: "first" compiles what is measured before it is, "only" does nothing else (while the device is busy, say),
-    "ready" relies on that.
+    "ready" relies on that. folder: what is measured is written there; None writes nothing.
     """
 
     workloads: Sequence[str] = ()
@@ -38,7 +38,7 @@ class Plan:
     profile: bool = False
     seconds: float = 600.0
     device: str = "auto"
-    folder: Path = Path("results/bench")
+    folder: Path | None = None
     kernels: str = "first"
     toy: bool = False
 
@@ -78,8 +78,8 @@ class Plan:
         return tasks
 
 
-def bench(plan: Plan, log: Log = print) -> Path:
-    """Measure, and write results/bench/HARDWARE.json and the tables and plots made from it."""
+def bench(plan: Plan, log: Log = print) -> Path | None:
+    """Measure; where the plan has a folder, write HARDWARE.json there and the tables and plots made from it."""
     device = plan.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -89,14 +89,15 @@ def bench(plan: Plan, log: Log = print) -> Path:
         raise ValueError("device: 'cuda' asked for, but there is no CUDA device here; use cpu")
     layers = device == "cpu" and all(name in cpu.WORKLOADS for name in plan.workloads)
     if layers and not (plan.sweep or plan.whole or plan.profile or plan.toy):
-        path = plan.folder / "cpu.json"
+        path = plan.folder and plan.folder / "cpu.json"
         cpu.bench(list(plan.workloads) or list(cpu.WORKLOADS), path, log)
-        write_tables(plan.folder, log)
+        if plan.folder:
+            write_tables(plan.folder, log)
         return path
     plan.check()
     origin = provenance(device)
-    path = file_for(plan.folder, origin["hardware"])
-    if device == "cpu":
+    path = plan.folder and file_for(plan.folder, origin["hardware"])
+    if path and device == "cpu":
         path = path.with_name("cpu-rows.json")  # cpu.json is the table of layers
     start = time.monotonic()
     if plan.kernels == "only":
@@ -108,11 +109,13 @@ def bench(plan: Plan, log: Log = print) -> Path:
         write_profiles(plan, device, log)
     left = max(plan.seconds - (time.monotonic() - start), 1.0)
     tasks = plan.tasks()
-    before, found = read(path), []
+    before, found = read(path) if path else {}, []
     for row in run(tasks, device, left, timed(log, start), plan.toy, plan.kernels == "ready"):
         found.append(row)
-        write(path, merge(before, found, origin, plan.toy))  # what there is survives whatever ends the process
-    write_tables(plan.folder, log)
+        if path:
+            write(path, merge(before, found, origin, plan.toy))  # what there is survives whatever ends the process
+    if plan.folder:
+        write_tables(plan.folder, log)
     log(f"{time.monotonic() - start:.0f} s in all")
     return path
 
@@ -123,7 +126,7 @@ def timed(log: Log, start: float) -> Log:
 
 
 def write_profiles(plan: Plan, device: str, log: Log) -> None:
-    """profile.txt: the kernels of the three whole steps."""
+    """The kernels of the three whole steps, in profile.txt; without a folder, on the screen."""
     texts = []
     backends = plan.backends or (("triton",) if device == "cuda" else ("matrix",))
     for workload in profiled(plan.toy):
@@ -133,6 +136,8 @@ def write_profiles(plan: Plan, device: str, log: Log) -> None:
                 texts.append(_profile(workload, backend, precision, device))
     o = provenance(device)
     head = f"{o['hardware']}, torch {o['versions']['torch']}, commit {o['commit']}, made by {o['command']}\n"
+    if plan.folder is None:
+        return log("\n".join([head, *texts]))
     plan.folder.mkdir(parents=True, exist_ok=True)
     (plan.folder / "profile.txt").write_text("\n".join([head, *texts]))
 

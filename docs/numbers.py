@@ -3,57 +3,100 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from flashcaps.routing import ROUTING
 from flashcaps.training.recipe import list_recipes, read_recipe
 from flashcaps.training.results import read_results
-from tools.results import RESULTS, make_summary, paper_order
-from tools.runs import changes, mean, value_in_words
+from tools.results import RESULTS
+from tools.runs import chance, changes, gain, grouped, mean, value_in_words
+from tools.tables import Cell, Table, fill, lines, make_summary, match, read_tables, rivals
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 BENCH = RESULTS / "bench"
 ATTACKED = {"mnist": "MNIST", "cifar10": "CIFAR-10"}  # data sets whose networks were attacked
-NOTHING = "Not measured yet: `flashcaps bench` writes its file under `results/bench`, and `python -m docs` this table."
+ACCURATE = "attention_resnet_cifar10_fast"  # of the headline
+NOTHING = "Not measured yet: `flashcaps bench --save results/bench` writes its file, and `python -m docs` this table."
 
 
 def claims() -> str:
     """One row per recipe that a paper's number belongs to, papers in order."""
     rows = ["| paper | recipe | what it is | the paper's |", "| --- | --- | --- | --- |"]
     recipes = [recipe for recipe in map(read_recipe, list_recipes()) if recipe.claim.value is not None]
-    for recipe in sorted(recipes, key=lambda r: (paper_order(r), r.name)):
+    names = list(ROUTING)
+    for recipe in sorted(recipes, key=lambda r: (names.index(r.claim.paper.split(",")[0]), r.claim.paper, r.name)):
         rows.append(f"| {recipe.claim.paper} | `{recipe.name}` | {recipe.about} | {recipe.claim} |")
     return "\n".join(rows)
 
 
-NETWORKS = ("attention_simple", "dynamic_simple", "em_simple", "cnn", "attention_resnet", "dynamic_resnet",
-            "em_resnet", "resnet18")  # rows of the attention paper's Table 1
-SHORT = "epochs=8"
+def _cells() -> list[tuple[Table, Cell]]:
+    """Every cell of the papers' tables that was run."""
+    groups = grouped(read_results(RESULTS))
+    return [(table, cell) for table in read_tables(RESULTS) for cell in fill(table, groups) if cell.runs]
 
 
-def table_1() -> str:
-    """Accuracy of its rows: the paper's, after 8 epochs, and the best after 35."""
-    columns = ["parameters", "{}: the paper's", "8 epochs", "35 epochs"]
-    names = [column.format(data) for data in ("CIFAR-10", "CIFAR-100") for column in columns]
-    rows = [f"| network | {' | '.join(names)} |", "|" + " --- |" * (1 + len(names))]
-    runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for run in read_results(RESULTS):
-        runs.setdefault(run["recipe"], {}).setdefault(run["variant"], []).append(run)
-    for network in NETWORKS:
-        cells = [cell for data in ("cifar10", "cifar100") for cell in _cells(f"{network}_{data}", runs)]
-        rows.append(f"| `{network}` | {' | '.join(cells)} |")
-    return "\n".join(rows)
+def _layer(routing: str, point: str) -> dict[str, Any]:
+    """What one layer was measured at on the first GPU, fused."""
+    wanted = f"{routing}/{point}", "triton", "tf32"
+    rows = _gpus()[0]["sweep"]
+    return next(row for row in rows if (row["workload"], row["backend"], row["dtype"]) == wanted)
 
 
-def _cells(recipe: str, runs: dict[str, dict[str, list[dict[str, Any]]]]) -> list[str]:
-    """Of one recipe and its quick twin of 35 epochs."""
-    short = [group for group in runs.get(recipe, {}).values() if SHORT in group[0]["overrides"]]
-    best = [f"{max(map(mean, x)):.2f}" if x else "" for x in (short, [*runs.get(f"{recipe}_fast", {}).values()])]
-    size = f"{short[0][0]['parameters']:,}" if short else ""
-    return [size, f"{read_recipe(recipe).claim.value:g}", *best]
+def which() -> str:
+    """The algorithms side by side: two small problems with one network each, and a layer on a GPU."""
+    from benchmarks.sweeps import BASE
+
+    runs = {cell.spec: cell.runs for _, cell in _cells()}
+    rows = []
+    for name in ROUTING:
+        cells = []
+        for spec in (f"demo_{name}", f"pairs_{name} model.iterations=3"):
+            found = runs.get(spec)
+            cells += [f"{mean(found):.2f}", f"{found[0]['parameters']:,}"] if found else ["", ""]
+        row, votes = _layer(name, "J/32"), 32 * BASE[name]["I"] * BASE[name]["batch"]
+        cost = [f"{1e6 * row['time_ms'] / votes:.2f}", f"{2**20 * row['peak_mib'] / votes:.1f}"]
+        rows.append([f"`{name}`", *cells, *cost])
+    return lines(["algorithm", "digits, % wrong", "parameters", "pairs of digits, % wrong", "parameters",
+                  "layer, ns a vote", "bytes a vote"], rows)  # fmt: skip
+
+
+def iterations() -> str:
+    """What three iterations take off the error of one, and what they cost a layer."""
+    cells = {cell.spec: cell.runs for table, cell in _cells() if table.gain}
+    rows, won = [], []
+    for name in ROUTING:
+        one, three = (cells.get(f"pairs_{name} model.iterations={n}") for n in (1, 3))
+        if one and three:
+            less = gain(one, three)
+            won += [f"`{name}`"] * (less[1] > 0)
+            times = [f"{_layer(name, f'iterations/{n}')['time_ms']:.2f} ms" for n in (1, 3)]
+            errors = [f"{mean(one):.2f}", f"{mean(three):.2f}", "{:.2f} ({:.2f} to {:.2f})".format(*less)]
+            rows.append([f"`{name}`", *errors, *times])
+    head = ["algorithm", "one, % wrong", "three", "less, 95 % interval", "a layer with one", "with three"]
+    return lines(head, rows) + f"\n\nBy more than the interval, three beat one with {', '.join(won) or 'none'}."
+
+
+def rivals_met() -> str:
+    """Every network of capsules beside the plain one that its table compares it with."""
+    rows, groups = [], grouped(read_results(RESULTS))
+    for table in read_tables(RESULTS):
+        for cell, other in rivals(fill(table, groups)):
+            own, its, halves = mean(cell.runs), mean(other.runs), [chance(cell.runs), chance(other.runs)]
+            if table.matched:
+                _, *novels = match(cell.runs[0], other.runs[0])
+                own, its, halves = novels[0].error, novels[1].error, [*halves, *(x.half for x in novels)]
+            ahead = own - its if "accuracy" in table.metric else its - own
+            even = abs(ahead) <= math.hypot(*halves)
+            verdict = "level" if even else "ahead" if ahead > 0 else "behind"
+            names = [f"{c.row.name} ({c.runs[0]['parameters']:,})" for c in (cell, other)]
+            where = ", ".join(filter(None, (table.title, table.columns[cell.column], table.unit)))
+            rows.append([where, names[0], f"{own:.2f}", names[1], f"{its:.2f}", f"{ahead:+.2f}", verdict])
+    return lines(["table", "capsules (parameters)", "", "beside", "", "points", "capsules are"], rows)
 
 
 def attacks() -> str:
@@ -110,24 +153,20 @@ def headline() -> str:
     from benchmarks.table import headlines
 
     record = _gpus()[0]
-    fast, slow = read_recipe("attention_resnet_cifar10_fast"), read_recipe("attention_resnet_cifar10")
     workloads = list(headlines(record).values())
     faster = [h.faster for h in workloads]
     largest = max(workloads, key=lambda h: h.public_gb or 0)
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for run in read_results(RESULTS):
-        if run["recipe"] == fast.name:
-            runs.setdefault(run["variant"], []).append(run)
-    lines = [
+    table, best = next((table, cell) for table, cell in _cells() if cell.row.readme and ACCURATE in cell.row.recipes)
+    said = [
         f"**Speed**: {min(faster):.0f} to {max(faster):.0f} times as fast as the fastest public code, on one "
         f"{record['hardware']} ([Performance](docs/performance.md)).",
         f"**Memory**: {largest.ours_mib:.0f} MiB where public code takes {largest.public_gb:g} GB, for "
         f"{largest.title.split()[0]} routing ([Scaling](docs/scaling.md)).",
-        f"**Accuracy**: {max(map(mean, runs.values())):.2f} % on CIFAR-10 by attention routing in "
-        f"{fast.train.epochs:g} epochs; the paper has {slow.claim.value:g} % in {slow.train.epochs:g} "
+        f"**Accuracy**: {mean(best.runs):.2f} % on CIFAR-10 by attention routing in {best.runs[0]['epochs']:g} epochs, "
+        f"{table.views} views of an image; the paper has {best.claim.value:g} % in {table.paper_epochs:g} "
         f"([Results](results/README.md)).",
     ]
-    return "\n".join(f"- {line}" for line in lines)
+    return "\n".join(f"- {line}" for line in said)
 
 
 def em_iterations() -> str:
@@ -187,9 +226,6 @@ def children() -> str:
     return "\n".join(rows)
 
 
-T_975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's 97.5 % point for the mean of so many seeds
-
-
 def pairs(recipe: str) -> str:
     """Error of a small network on pairs of digits by its iterations, and whether several beat one, seed by seed."""
     errors: dict[int, dict[int, dict[str, Any]]] = {}
@@ -204,15 +240,13 @@ def pairs(recipe: str) -> str:
     verdicts = []
     for n, by_seed in sorted(errors.items()):
         runs = [by_seed[seed] for seed in sorted(by_seed)]
-        shared = [errors[1][run["seed"]]["value"] - run["value"] for run in runs if run["seed"] in errors[1]]
-        gain = ""
-        if n > 1 and len(shared) in T_975:
-            middle = statistics.fmean(shared)
-            half = T_975[len(shared)] * statistics.stdev(shared) / len(shared) ** 0.5
-            gain = f"{middle:.2f} ({middle - half:.2f} to {middle + half:.2f})"
-            verdicts.append(f"{n} iterations {'beat' if middle > half else 'do not beat'} one")
+        less = ""
+        if n > 1 and len(errors[1].keys() & by_seed.keys()) > 1:
+            middle, low, high = gain([*errors[1].values()], runs)
+            less = f"{middle:.2f} ({low:.2f} to {high:.2f})"
+            verdicts.append(f"{n} iterations {'beat' if low > 0 else 'do not beat'} one")
         counts = [_share(runs, name) for name in ("righted", "spoiled")]
-        rows.append(f"| {n} | {len(runs)} | {value_in_words(runs)} | {gain} | {' | '.join(counts)} |")
+        rows.append(f"| {n} | {len(runs)} | {value_in_words(runs)} | {less} | {' | '.join(counts)} |")
     return "\n".join(rows) + f"\n\nBy more than the interval: {'; '.join(verdicts)}."
 
 
@@ -222,9 +256,26 @@ def _share(runs: list[dict[str, Any]], name: str) -> str:
     return f"{statistics.fmean(100 * x[name] / x['examples'] for x in found):.2f} %" if found else ""
 
 
+def tested() -> str:
+    """The versions of runs in which no test failed: all that need no GPU, and those that do."""
+    runs = {"CPUs": json.loads((RESULTS / "versions.json").read_text()),
+            "GPUs": [json.loads((RESULTS / "gpu_tests.json").read_text())]}
+    parts = []
+    for where, found in runs.items():
+        passed = [run["versions"] for run in found if not {"failed", "error"} & set(run["outcomes"])]
+        pairs = [f"Python {minor(v['python'])} and PyTorch {minor(v['torch'])}" for v in passed]
+        parts.append(f"on {where} with {', '.join(pairs)}")
+    return f"It runs on CPUs and on NVIDIA GPUs. Its tests pass\n{'; '.join(parts)}."
+
+
+def minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
 SECTIONS: dict[str, dict[str, Callable[[], str]]] = {  # page -> marker -> what makes the text between
-    "README.md": {"headline": headline, "bench": short, "results": lambda: make_summary(RESULTS)},
-    "docs/reproduce.md": {"claims": claims, "table 1": table_1, "attacks": attacks},
+    "README.md": {"headline": headline, "tested": tested, "bench": short, "results": lambda: make_summary(RESULTS)},
+    "docs/reproduce.md": {"which": which, "iterations": iterations, "rivals": rivals_met, "claims": claims,
+                          "attacks": attacks},
     "docs/capsules.md": {"routing": routing, "children": children},
     "docs/algorithms/dynamic.md": {"pairs": lambda: pairs("pairs_dynamic")},
     "docs/algorithms/em.md": {"em iterations": em_iterations, "pairs": lambda: pairs("pairs_em")},

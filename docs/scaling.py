@@ -98,7 +98,7 @@ def growth(found: Iterable[dict[str, Any]]) -> str:
     """A table per kind of machine: what doubling each size does to time and memory."""
     tables = [table for record in found if (table := growth_of(record))]
     if not tables:
-        return "Sweeps are not measured yet: `flashcaps bench --sweep`, then `python -m docs.scaling`."
+        return "Sweeps are not measured yet: `flashcaps bench --sweep --save results/bench`, `python -m docs.scaling`."
     return "\n\n".join(tables)
 
 
@@ -189,7 +189,7 @@ def fits() -> str:
 def imagenet(found: list[Rate]) -> str:
     gpus = [rate for rate in found if rate.gpu]
     if not gpus:
-        return ("No GPU has been measured yet: `flashcaps bench --sweep` on one writes `results/bench`, and "
+        return ("No GPU has been measured yet: `flashcaps bench --sweep --save results/bench` on one, and "
                 "`python -m docs.scaling` the table that belongs here.")
     return "\n\n".join(cluster_table(rate) for rate in gpus)
 
@@ -220,7 +220,7 @@ def cluster_table(rate: Rate) -> str:
 def costs(found: list[Rate]) -> str:
     lines = ["| machine | attention: one number of one vote, one iteration, forward and backward |", "| --- | --- |"]
     lines += [f"| {rate.hardware} | {rate.nanoseconds:.3g} ns |" for rate in found]
-    return "\n".join(lines) if found else "Not measured yet: `flashcaps bench`."
+    return "\n".join(lines) if found else "Not measured yet: `flashcaps bench --save results/bench`."
 
 
 # ---- the page

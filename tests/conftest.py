@@ -1,7 +1,7 @@
-"""What every test shares: one seed, one tolerance table, one deterministic hypothesis profile."""
+"""What every test shares: one seed, one tolerance table, one deterministic hypothesis profile, one command line."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
@@ -68,3 +68,25 @@ def seed() -> Iterator[None]:
     precision = torch.get_float32_matmul_precision()
     yield
     torch.set_float32_matmul_precision(precision)  # training sets it for the whole process
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Say = Callable[..., Said]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """Runs a command line: its exit code, what it wrote, what it complained of."""
+    from flashcaps.cli import main
+
+    def run(*words: object) -> Said:
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in words])
+        return Said(int(left.value.code or 0), *capsys.readouterr())
+
+    return run

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,13 +17,13 @@ from flashcaps.analysis.cost import cost
 from flashcaps.analysis.open_run import open_run
 from flashcaps.analysis.routing import agreement
 from flashcaps.analysis.style import COLOURS, colour_of
-from flashcaps.cli import main
 from flashcaps.cli.complete import algorithm_names
 from flashcaps.demo.network import Description
 from flashcaps.deploy.export import open_exported
 from flashcaps.routing import ROUTING, Learned, Routed, Routing, Sizes, Step
 from flashcaps.routing.checks import check_votes
 from flashcaps.routing.math import Softmax, compute_dtype, full_precision, length, over_parents, squash
+from tests.conftest import Say
 from tests.own_pictures import write_pictures
 from tests.routing import test_contract as contract
 
@@ -70,27 +69,19 @@ def registered() -> Iterator[None]:
     del ROUTING["toy"]
 
 
-def run(*words: Any) -> None:
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    assert not left.value.code, words
-
-
 def test_it_goes_from_a_folder_of_pictures_to_an_exported_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_pictures(tmp_path / "shapes", 40, 12, 12)
     out = tmp_path / "run"
     small = ("epochs=2", "model.backbone.channels=8", "model.primary.types=2")
-    run("train", "--images", "shapes", "--routing", "toy", *small, "--device", "cpu", "--out", out)
+    assert say("train", "--images", "shapes", "--routing", "toy", *small, "--device", "cpu", "--out", out).code == 0
     result = json.loads((out / "result.json").read_text())
     assert json.loads((out / "config.json").read_text())["loss"]["kind"] == "margin"
-    capsys.readouterr()
-    run("evaluate", out, "--device", "cpu", "--json")
-    assert round(json.loads(capsys.readouterr().out)["error"], 4) == result["value"]
+    assert round(json.loads(say("evaluate", out, "--device", "cpu", "--json").out)["error"], 4) == result["value"]
 
-    run("figures", out, "margin")
+    assert say("figures", out, "margin").code == 0
     assert (out / "figures" / "margin.png").is_file()
     opened = open_run(out)
     for name in ("architecture", "parse_tree", "vote_distances", "iterations"):
@@ -100,7 +91,7 @@ def test_it_goes_from_a_folder_of_pictures_to_an_exported_file(
     assert colour_of("toy") == COLOURS[len(ROUTING) - 1]
     assert algorithm_names("to") == ["toy"]
 
-    run("export", out, "--to", "torch-export", "--out", tmp_path / "toy.pt2")
+    assert say("export", out, "--to", "torch-export", "--out", tmp_path / "toy.pt2").code == 0
     scores, pose = open_exported(tmp_path / "toy.pt2")(torch.rand(3, 3, 12, 12))
     assert (scores.shape, pose.shape) == ((3, 3), (3, 3, 16))
 

@@ -11,11 +11,11 @@ import torch
 
 import flashcaps
 from flashcaps.analysis import FIGURES
-from flashcaps.cli import main
 from flashcaps.data import DATA, load_data
 from flashcaps.models.registry import MODELS, create_model, list_models
 from flashcaps.plugins import Registry
 from flashcaps.routing import ROUTING
+from tests.conftest import Say
 
 PACKAGE = '''
 from dataclasses import dataclass, replace
@@ -96,7 +96,7 @@ def test_what_a_package_declares_has_a_name_here() -> None:
 
 
 def test_a_module_is_imported_by_name_also_for_the_command_that_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != ""])
@@ -104,13 +104,10 @@ def test_a_module_is_imported_by_name_also_for_the_command_that_resumes(
     words = ["train", "tiny", "data.name=hers", "validation=0", "--import", "her_module", "--dev", "--device", "cpu",
              "--out", "run"]  # fmt: skip
     try:
-        with pytest.raises(SystemExit) as left:
-            main(words)
+        assert not say(*words).code
     finally:
         DATA.pop("hers", None)
-    assert not left.value.code
     assert json.loads((tmp_path / "run" / "result.json").read_text())["data"] == "hers"
     assert (tmp_path / "run" / "resume.txt").read_text().endswith(" --import her_module --resume\n")
-    with pytest.raises(SystemExit):
-        main(["models", "--import", "no_such_module"])
-    assert "error: --import: no_such_module: No module named 'no_such_module'" in capsys.readouterr().err
+    said = say("models", "--import", "no_such_module").err
+    assert "error: --import: no_such_module: No module named 'no_such_module'" in said

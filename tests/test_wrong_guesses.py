@@ -1,7 +1,5 @@
 """A first guess that is wrong is answered with the call that was meant."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable

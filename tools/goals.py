@@ -18,6 +18,11 @@ from typing import Any
 
 from .runs import Group, Groups, changes, is_accuracy, mean, training_time
 
+HEADER = """## Goals
+
+What `goals.toml` asks for, and the best attempt at it; all attempts are rows of the tables.
+"""
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -85,20 +90,20 @@ def _attempt(goal: Goal, runs: Group, rivals: list[Group]) -> Attempt:
 
 
 def make_goals(results: Path, groups: Groups) -> str:
-    """The section of results/README.md: a table for every goal, a row for every attempt at it."""
-    return "".join(_section(goal, attempts(goal, groups)) for goal in read_goals(results))
+    """The section of results/attempts.md: a line for every goal, with the best of the attempts at it."""
+    goals = [_line(goal, attempts(goal, groups)) for goal in read_goals(results)]
+    return "\n".join([HEADER, *goals]) if goals else ""
 
 
-def _section(goal: Goal, tried: list[Attempt]) -> str:
+def _line(goal: Goal, tried: list[Attempt]) -> str:
+    """The attempts themselves are rows of the tables."""
     reached = any(a.reached for a in tried)
     many = f"{len(tried)} attempt{'s' * (len(tried) > 1)}"
     verdict = "reached" if reached else f"missed in {many}" if tried else "not tried"
-    lines = ["", f"### {goal}: {verdict}", ""]
-    lines += [goal.note.strip(), ""] if goal.note else []
-    number = "points ahead" if goal.against else "percent"
-    lines += [f"| recipe | changed | seeds | images | {number} | training time |", "|" + " --- |" * 6]
-    for a in tried:
-        first, value = a.runs[0], f"**{a.value:.2f}**" if a.reached else f"{a.value:.2f}"
-        lines.append(f"| `{first['recipe']}` | {changes(first) or 'nothing'} | {len(a.runs)} | {first['images']:,} "
-                     f"| {value} | {training_time(a.runs)} |")  # fmt: skip
-    return "\n".join(lines) + "\n"
+    best = next((a for a in tried if a.reached or not reached), None)
+    if best is not None:
+        changed = changes(best.runs[0]) or "nothing"
+        verdict += (f". The best: {best.value:.2f} by `{best.runs[0]['recipe']}`, changed: {changed}; "
+                    f"{len(best.runs)} seed{'s' * (len(best.runs) > 1)}, {training_time(best.runs)}")  # fmt: skip
+    note = " ".join(goal.note.split())
+    return f"- **{goal}**: {verdict}." + (f" {note}" if note else "")

@@ -1,6 +1,7 @@
-"""Tables from the files under results/: make results, or python -m tools.results [RUN ...]
+"""The pages of results/ from the files in it: make results, or python -m tools.results [RUN ...]
 
-Finished run folders that are named are added to results/runs first.
+README.md has the papers' tables (tools/tables.py), attempts.md all other runs, goals and trials. Finished run folders
+that are named are added to results/runs first.
 """
 
 import json
@@ -8,55 +9,94 @@ import re
 import sys
 from pathlib import Path
 
-from flashcaps.analysis.records import routed_by
-from flashcaps.routing import ROUTING
+from flashcaps.models.shipped import shipped_files
+from flashcaps.models.stored import read_weights
 from flashcaps.training.checkpoint import write_atomic
-from flashcaps.training.recipe import Claim, Recipe, list_recipes, read_recipe
 from flashcaps.training.results import read_results
 
 from .goals import make_goals
-from .runs import Group, add_result, changes, grouped, is_accuracy, mean, score, training_time, value_in_words
+from .runs import Group, Groups, add_result, changes, grouped, training_time, value_in_words
+from .tables import Table, breaches, fill, lines, links, make_section, read_tables
 
 RESULTS = Path(__file__).parents[1] / "results"
-COLUMNS = ("| paper | recipe | the paper's | public code's | ours | reached | parameters | training time | on |",
-           "| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-SUMMARY = ("| paper | recipe | the paper's | ours | epochs | reached |", "| --- | --- | --- | --- | --- | --- |")
 HEADER = """# Results
 
-Made by `make results` from the files under `runs/`; no number is typed by hand. Percent on the test set;
-where several seeds were run, their mean, standard deviation and number, and otherwise the 95 % interval of the one.
-"Beside": the device was shared with other work meanwhile, so the time says little. †: the network or its recipe has
-changed since the commit in the run's file, where `earlier` says how it was.
+The papers' tables, made by `make results` from the files under `runs/`; no number is typed by hand. Above each stands
+what all of its runs keep to (`tables.toml`); but for one table, which says so, none is shorter than a tenth of what its
+paper names. Test data choose no weights. Percent of the test set: the mean of several seeds with their standard
+deviation, or one run with its 95 % interval; bold where it is as good as the paper's. "Beside": the device was shared
+with other work, so the time says little. Runs that keep to no table, goals and trials are on
+[a page of their own](attempts.md).
 """
-GOALS = """
-## Goals
+ATTEMPTS = """# Attempts
 
-What `goals.toml` asks for, and every attempt at it: what it changed in its recipe, and what it reached. Bold: the goal
-is met.
+Made by `make results`. Runs that are in no [table](README.md), under the one they belong to: what each changed in its
+recipe, what it reached, and what keeps it out; nothing there where only another setting was asked for.
 """
-TRIALS = """
-## Trials
+TRIALS = """## Trials
 
 Trials on the way, from the files under `trials/`: percent wrong of images held out from training, by which settings
 were chosen; where images are composed without end, of those of the last 1,000 steps, each seen for the first time.
+"""
+SHIPPED = """### Weights
 
-| recipe | changed | held out | epochs | error |
-| --- | --- | --- | --- | --- |
+All that come along. `flashcaps.load(NAME)` reads them, `flashcaps evaluate NAME` repeats the number in the last column.
 """
 
 
-def make_table(results: Path) -> str:
-    """results/README.md: one row per recipe and variant, papers in order; then goals and trials."""
-    groups = grouped(read_results(results))
-    recipes = {name: read_recipe(name) for name in list_recipes()}
-    rows = [*COLUMNS]
-    for name, kind in sorted(groups, key=lambda g: (paper_order(recipes.get(g[0])), g[0], g[1] != "default", g[1])):
-        rows.append(_row(name, kind, recipes.get(name), groups[name, kind]))
-    measured = {name for name, _ in groups}
-    missing = [n for n, r in recipes.items() if n not in measured and r.claim.value is not None]
-    tail = f"\nNot measured yet: {', '.join(f'`{n}`' for n in missing)}.\n" if missing else ""
-    goals = make_goals(results, groups)
-    return HEADER + "\n" + "\n".join(rows) + "\n" + tail + (GOALS + goals if goals else "") + make_trials(results)
+def make_page(results: Path) -> str:
+    """results/README.md: a section for every paper, in it the paper's tables; then the weights that come along."""
+    groups, tables, parts = grouped(read_results(results)), read_tables(results), [HEADER]
+    for before, table, others in zip([None, *tables], tables, left_over(tables, groups), strict=False):
+        parts += [f"## {table.paper}"] if before is None or before.paper != table.paper else []
+        parts.append(make_section(table, groups))
+        anchor = re.sub(r"[^\w -]", "", heading(table)).lower().replace(" ", "-")
+        parts += [f"In other settings: [{len(others)} more](attempts.md#{anchor})."] if others else []
+    return "\n\n".join(part.strip() for part in [*parts, SHIPPED, make_shipped()]) + "\n"
+
+
+def heading(table: Table) -> str:
+    return f"{table.paper}: {table.title}"
+
+
+def left_over(tables: list[Table], groups: Groups) -> list[list[Group]]:
+    """For every table the runs that belong to it and that none shows; last, those of no table."""
+    shown = {(run["recipe"], run["variant"]) for table in tables for cell in fill(table, groups) for run in cell.runs}
+    left = {key: groups[key] for key in sorted(groups) if key not in shown}
+    return [*([left.pop(key) for key in list(left) if key[0] in table.recipes] for table in tables), [*left.values()]]
+
+
+def make_shipped() -> str:
+    """What the headers of the weights say of them."""
+    rows = []
+    for name, path in shipped_files().items():
+        config = read_weights(path)[1]
+        result, stored, size = config["result"], config["result"]["stored"], path.stat().st_size / 2**20
+        what = "% right" if "accuracy" in result["metric"] else "% wrong"
+        rows.append([f"`{name}`", f"`{result['recipe']}`", result["data"], f"{result['parameters']:,}",
+                     f"{size:.1f} MiB", f"{result['value']:.2f} {what}", value_in_words([stored])])  # fmt: skip
+    return lines(["name", "recipe", "data", "parameters", "file", "as trained", "as stored"], rows)
+
+
+def make_attempts(results: Path) -> str:
+    """results/attempts.md: the runs that no table shows, by table; then goals and trials."""
+    groups, tables, parts = grouped(read_results(results)), read_tables(results), [ATTEMPTS]
+    for table, others in zip([*tables, None], left_over(tables, groups), strict=True):
+        rows = [_attempt(table, runs) for runs in others]
+        head = ["runs", "changed", "percent", "epochs", "parameters", "training time", "kept out by"]
+        parts += [f"## {heading(table) if table else 'Other runs'}", lines(head, rows)] if rows else []
+    parts += [make_goals(results, groups), make_trials(results)]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def _attempt(table: Table | None, runs: Group) -> list[str]:
+    first, why = runs[0], []
+    if table is not None:
+        row = next((row for row in table.row if first["recipe"] in row.recipes), table.row[0])
+        why = breaches(table, row, runs)
+    unit = "right" if "accuracy" in first["metric"] else "wrong"
+    return [links(runs), changes(first) or "nothing", f"{value_in_words(runs)} {unit}", f"{first['epochs']:.3g}",
+            f"{first['parameters']:,}", training_time(runs), "; ".join(why)]  # fmt: skip
 
 
 def make_trials(results: Path) -> str:
@@ -70,71 +110,17 @@ def make_trials(results: Path) -> str:
         changed = changes(run, "data.validation", "data.test", "evaluate_every", "epochs") or "nothing"
         shown = f"{int(held):,}" if held else run["curve"][-1]["split"]
         rows.append((run["recipe"], run["curve"][-1]["error"], changed, shown, run["epochs"]))
-    lines = [f"| `{recipe}` | {changed} | {held} | {epochs:.4g} | {error:.2f} |"
-             for recipe, error, changed, held, epochs in sorted(rows)]  # fmt: skip
-    return TRIALS + "\n".join(lines) + "\n" if rows else ""
-
-
-def make_summary(results: Path) -> str:
-    """For the project's README: of every paper and data set the best network with the paper's own algorithm.
-
-    Seeds count only if all of them were trained for the epochs, or steps, that their recipe names.
-    """
-    best: dict[tuple[str, str], tuple[Recipe, Group]] = {}
-    for (name, _), runs in grouped(read_results(results)).items():
-        recipe = read_recipe(name) if name in list_recipes() else None
-        if recipe is None or recipe.claim.value is None or not is_full(recipe, runs):
-            continue
-        paper = recipe.claim.paper.split(",")[0]
-        better = (paper, recipe.data.name) not in best or score(runs) < score(best[paper, recipe.data.name][1])
-        if better and routed_by(recipe.model.name, recipe.model.overrides)[0] == paper:
-            best[paper, recipe.data.name] = recipe, runs
-    rows = [f"| {recipe.claim.paper} | `{recipe.name}` | {recipe.claim} | {value_in_words(runs)} "
-            f"| {runs[0]['epochs']:.3g} | {_reached(recipe.claim, runs)} |"
-            for recipe, runs in sorted(best.values(), key=lambda b: (paper_order(b[0]), b[0].name))]  # fmt: skip
-    return "\n".join([*SUMMARY, *rows])
-
-
-def is_full(recipe: Recipe, runs: Group) -> bool:
-    """Whether all were trained for as long as the recipe says."""
-    train = recipe.train
-    if train.steps:
-        return all(run["images"] >= train.steps * train.batch for run in runs)
-    return all(run["epochs"] >= train.epochs for run in runs)
-
-
-def paper_order(recipe: Recipe | None) -> tuple[int, str]:
-    """Papers as their algorithms come in ROUTING; others after them."""
-    paper = recipe.claim.paper if recipe else ""
-    names = list(ROUTING)
-    first = paper.split(",")[0]
-    return (names.index(first) if first in names else len(names), paper)
-
-
-def _reached(claim: Claim | None, runs: Group) -> str:
-    """Whether the mean, as printed, is as good as the paper's number; of other data there is none to compare with."""
-    if claim is None or claim.value is None or claim.on.lower() not in ("", runs[0].get("data")):
-        return ""
-    ours = round(mean(runs), 2)
-    return "yes" if (ours >= claim.value if is_accuracy(runs) else ours <= claim.value) else "no"
-
-
-def _row(name: str, kind: str, recipe: Recipe | None, runs: Group) -> str:
-    claim = recipe.claim if recipe else None
-    theirs = "" if claim is None else str(claim)
-    public = "" if claim is None or claim.public is None else f"{claim.public:g}"
-    cut = re.search("-[0-9a-f]{8}$", kind)  # a name too long for a file, which ends in a hash
-    shown = changes(runs[0]) if cut else kind.replace(",", " ")
-    label = f"`{name}`" if kind == "default" else f"`{name}` {shown}"
-    hardware = ", ".join(sorted({r["hardware"] for r in runs}))
-    return (f"| {claim.paper if claim else ''} | {label} | {theirs} | {public} | {value_in_words(runs)} "
-            f"| {_reached(claim, runs)} | {runs[0]['parameters']:,} | {training_time(runs)} | {hardware} |")
+    table = lines(["recipe", "changed", "held out", "epochs", "error"],
+                  ([f"`{recipe}`", changed, held, f"{epochs:.4g}", f"{error:.2f}"]
+                   for recipe, error, changed, held, epochs in sorted(rows)))  # fmt: skip
+    return f"{TRIALS}\n{table}" if rows else ""
 
 
 def main() -> None:
     for run in sys.argv[1:]:
         print(add_result(Path(run), RESULTS))
-    write_atomic(RESULTS / "README.md", make_table(RESULTS))
+    write_atomic(RESULTS / "README.md", make_page(RESULTS))
+    write_atomic(RESULTS / "attempts.md", make_attempts(RESULTS))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import re
 import statistics
 from collections.abc import Iterable
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from flashcaps.training.checkpoint import write_atomic
+from flashcaps.training.recipe import Recipe
 from flashcaps.training.results import duration, keep
 
+T_975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's 97.5 % point for the mean of so many seeds
 Group = list[dict[str, Any]]  # the runs of one setting, a seed each
 Groups = dict[tuple[str, str], Group]  # (recipe, variant) -> its runs
 
@@ -43,9 +46,14 @@ def grouped(runs: Iterable[dict[str, Any]]) -> Groups:
     return groups
 
 
+def changed(run: dict[str, Any], *but: str) -> list[str]:
+    """What a run changed in its recipe, except the seed and the keys in `but`; ensemble=7: seven models together."""
+    kept = [o for o in run["overrides"] if o.split("=")[0] not in ("train.seed", "seed", *but)]
+    return [*kept, f"ensemble={len(run['members'])}"] if "members" in run else kept
+
+
 def changes(run: dict[str, Any], *but: str) -> str:
-    """What a run changed in its recipe, except the seed and the keys in `but`."""
-    return " ".join(o for o in run["overrides"] if o.split("=")[0] not in ("train.seed", "seed", *but))
+    return " ".join(changed(run, *but))
 
 
 def mean(runs: Group) -> float:
@@ -57,21 +65,44 @@ def is_accuracy(runs: Group) -> bool:
     return "accuracy" in runs[0]["metric"]
 
 
-def score(runs: Group) -> float:
-    """Lower is better, for errors and accuracies alike."""
-    return -mean(runs) if is_accuracy(runs) else mean(runs)
+def as_metric(runs: Group, metric: str) -> Group:
+    """The same runs with their values as accuracy or as error."""
+    return [run if run["metric"] == metric else run | {"metric": metric, "value": 100 - run["value"],
+            "interval": [100 - x for x in reversed(run["interval"])]} for run in runs]  # fmt: skip
+
+
+def is_full(recipe: Recipe, runs: Group) -> bool:
+    """Whether all were trained for as long as the recipe says, or ended where it says."""
+    train = recipe.train
+    if train.stop_error and all(run["validation_error_percent"] <= train.stop_error for run in runs):
+        return True
+    if train.steps:
+        return all(run["images"] >= train.steps * train.batch for run in runs)
+    return all(run["epochs"] >= train.epochs for run in runs)
+
+
+def gain(one: Group, many: Group) -> tuple[float, float, float]:
+    """How much lower the error of `many` is, seed by seed: the mean, and its 95 % interval by Student's t."""
+    errors = {run["seed"]: run["value"] for run in one}
+    less = [errors[run["seed"]] - run["value"] for run in many if run["seed"] in errors]
+    middle, half = statistics.fmean(less), T_975[len(less)] * statistics.stdev(less) / len(less) ** 0.5
+    return middle, middle - half, middle + half
+
+
+def chance(runs: Group) -> float:
+    """Half of a 95 % interval: of the test images that were drawn, and of the seeds."""
+    values = [run["value"] for run in runs]
+    seeds = 1.96 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return math.hypot((runs[0]["interval"][1] - runs[0]["interval"][0]) / 2, seeds)
 
 
 def value_in_words(runs: Group) -> str:
-    """The mean over seeds with its deviation, or one value with its interval; † if the recipe has changed since."""
+    """The mean over seeds with its deviation, or one value with its interval."""
     values = [r["value"] for r in runs]
     if len(values) > 1:
-        text = f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f} ({len(values)} seeds)"
-    else:
-        low, high = runs[0]["interval"]
-        text = f"{values[0]:.2f} ({low:.2f} to {high:.2f})"
-    text = text if runs[0]["split"] == "test" else f"{text}, best test epoch"
-    return f"{text} †" if any("earlier" in run for run in runs) else text
+        return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f} ({len(values)} seeds)"
+    low, high = runs[0]["interval"]
+    return f"{values[0]:.2f} ({low:.2f} to {high:.2f})"
 
 
 def training_time(runs: Group) -> str:

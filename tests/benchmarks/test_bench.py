@@ -199,6 +199,18 @@ def test_a_profile_lists_kernels_by_time() -> None:
     assert shares == sorted(shares, reverse=True)
 
 
+def test_nothing_is_written_unless_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench_module, "run", lambda *_: [row("em_stack", "matrix", 1.0)])
+    monkeypatch.setattr(bench_module, "profile", lambda *_: "")
+    monkeypatch.setattr(bench_module.cpu, "run", lambda *_: 3 * [{"seconds": 1.0, "peak_mib": 1.0, "variant": "em"}])
+    for words in ((), ("--toy", "--profile")):
+        with pytest.raises(SystemExit) as left:
+            main(["bench", "--device", "cpu", *words])
+        assert left.value.code == 0
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_whole_command(tmp_path: Path) -> None:
     """An axis of a sweep, from the command line to the page and its picture."""
     with pytest.raises(SystemExit) as left:

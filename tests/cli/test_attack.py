@@ -1,7 +1,5 @@
 """`flashcaps attack` as a command."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`flashcaps checks` says what is here, what runs, and why nothing else does."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

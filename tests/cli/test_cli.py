@@ -1,7 +1,5 @@
 """The command line: examples, errors in one line, exit codes."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -9,7 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -30,25 +28,6 @@ from ..own_pictures import write_pictures
 
 COMMANDS = ("models", "recipes", "train", "evaluate", "attack", "predict", "figures", "export", "demo", "bench",
             "data", "checks")  # fmt: skip
-
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run a command line: (exit code, what it wrote, what it complained of)."""
-
-    def run(*arguments: str) -> Said:
-        with pytest.raises(SystemExit) as left:
-            main(list(arguments))
-        written = capsys.readouterr()
-        return Said(int(left.value.code or 0), written.out, written.err)
-
-    return run
 
 
 @pytest.fixture
@@ -109,7 +88,7 @@ def test_models_and_recipes_are_described(say: Any) -> None:
         (("train", "capsnet_mnist", "--data", "/nowhere"), "flashcaps data mnist"),
         (("train", "heinsen_sst5", "--data", "/nowhere"), "flashcaps data sst5"),
         (("evaluate", "nowhere"), "neither a run folder, a weights file nor a shipped name"),
-        (("data", "mnits"), "did you mean mnist"),
+        (("data", "mnits"), "did you mean 'mnist'"),
         (("models", "zzz"), "no model matches 'zzz'"),
         (("recipes", "zzz"), "no recipe matches 'zzz'"),
         (("trian", "tiny"), "did you mean 'train'"),

@@ -1,7 +1,5 @@
 """The shell's Tab: names by what is typed so far."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 from flashcaps.analysis import FIGURES
 from flashcaps.cli import main
 from flashcaps.cli.complete import run_names
+from tests.conftest import Say
 
 
 @pytest.fixture
@@ -53,8 +52,7 @@ def test_run_folders_that_are_here(
     assert offered("predict", "runs/tiny-1") == ["runs/tiny-1"]
 
 
-def test_it_can_be_installed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["--help"])
-    assert not left.value.code
-    assert "--install-completion" in capsys.readouterr().out
+def test_it_can_be_installed(say: Say) -> None:
+    code, out, _ = say("--help")
+    assert not code
+    assert "--install-completion" in out

@@ -1,7 +1,5 @@
 """`flashcaps export` writes beside the weights, compares on real pictures, and says so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`flashcaps figures` as a command."""
 
-from __future__ import annotations
-
 import typer
 from typer.testing import CliRunner
 

@@ -1,18 +1,16 @@
 """One of --images, --table and --dataset makes a recipe, and says what was chosen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from flashcaps.cli import main
 from flashcaps.cli import own as _own
 from flashcaps.cli.own import own_fields
 from flashcaps.models import create_model
 from flashcaps.training.checkpoint import load, save_weights
+from tests.conftest import Say
 from tests.own_pictures import write_pictures
 from tests.small_transformer import write_texts
 
@@ -58,7 +56,9 @@ def test_texts_need_a_transformer_and_pictures_none(tmp_path: Path, capsys: pyte
         own_fields({"--images": "pets"}, [], routing=None, size=(), device="cpu", transformer="x")
 
 
-def test_fine_tuning_keeps_everything_but_the_class_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fine_tuning_keeps_everything_but_the_class_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
+) -> None:
     """A shipped network on three classes of pictures, then a run of those on two."""
     monkeypatch.chdir(tmp_path)
     write_pictures(tmp_path / "shapes", 24, 14, 14)
@@ -67,9 +67,7 @@ def test_fine_tuning_keeps_everything_but_the_class_layer(tmp_path: Path, monkey
         (tmp_path / "two" / name).symlink_to(tmp_path / "shapes" / name)
 
     def train(data: str, start: str, out: str) -> Any:
-        with pytest.raises(SystemExit) as left:
-            main(["train", "--images", data, "--from", start, "--out", out, "steps=1", "lr=0", "--device", "cpu"])
-        assert not left.value.code
+        assert not say("train", "--images", data, "--from", start, "--out", out, "steps=1", "lr=0", "--device=cpu").code
         return load(out, weights="last")
 
     first, shipped = train("shapes", "demo_attention", "first"), load("demo_attention")
@@ -100,7 +98,5 @@ def test_what_fine_tuning_cannot_begin_with(tmp_path: Path) -> None:
         begin(str(tmp_path / "text.safetensors"))
 
 
-def test_options_for_own_data_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["train", "tiny", "--routing", "em"])
-    assert "a recipe takes model.routing=" in " ".join(capsys.readouterr().err.split())
+def test_options_for_own_data_alone(say: Say) -> None:
+    assert "a recipe takes model.routing=" in " ".join(say("train", "tiny", "--routing", "em").err.split())

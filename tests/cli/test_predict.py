@@ -1,7 +1,5 @@
 """`flashcaps predict` prints what the library finds."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -33,15 +33,12 @@ def test_trains_on_translated_digits_and_tests_on_the_published(digit_root):
     assert torch.equal(data.train.images, load_data("translated_mnist", digit_root).train.images)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"labels": (1, 2, 10)}, "labels from 0 to 9, found 1 to 10"),
-        ({"labels": (1, 2)}, "3 labels, one per image, found 2"),
-        ({"pixels": 1599}, r"image uint8 \(1600, N\), found uint8 \(1599, 3\)"),
-        ({"label_int": None}, "a struct with 'label_int', found"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"labels": (1, 2, 10)}, "labels from 0 to 9, found 1 to 10"),
+    ({"labels": (1, 2)}, "3 labels, one per image, found 2"),
+    ({"pixels": 1599}, r"image uint8 \(1600, N\), found uint8 \(1599, 3\)"),
+    ({"label_int": None}, "a struct with 'label_int', found"),
+])  # fmt: skip
 def test_wrong_files_are_refused(tmp_path, options, message):
     write(tmp_path / "test.mat", **options)
     with pytest.raises(ValueError, match=f"test.mat: expected {message}"):

@@ -31,9 +31,6 @@ def test_shift_moves_down_and_right_with_zeros_moving_in(images):
 def test_random_crop_is_a_window_of_the_padded_image(images):
     fixed = augment.random_crop(images, (4, 4), 1, torch.tensor([[1, 1]] * 6))
     assert torch.equal(fixed, images[:, :, :4, :4])
-
-
-def test_random_crop_larger_than_the_image_is_refused(images):
     with pytest.raises(ValueError, match=r"size: expected at most 10 x 12 \(the image and padding 1\), got \(11, 11\)"):
         augment.random_crop(images, 11, 1, torch.zeros(6, 2, dtype=torch.int64))
 

@@ -45,14 +45,11 @@ def test_cifar100(tmp_path, pixels):
     assert (data.classes, data.class_names[99], len(data.class_names)) == (100, "worm", 100)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda raw: raw[:-1], "expected a whole number of records of 3,073 bytes, found"),
-        (lambda raw: raw[:-3073], "expected 4 images, found 3"),
-        (lambda raw: b"\x0a" + raw[1:], "expected labels from 0 to 9, found 1 to 10"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda raw: raw[:-1], "expected a whole number of records of 3,073 bytes, found"),
+    (lambda raw: raw[:-3073], "expected 4 images, found 3"),
+    (lambda raw: b"\x0a" + raw[1:], "expected labels from 0 to 9, found 1 to 10"),
+])  # fmt: skip
 def test_damaged_binary_is_refused(tmp_path, pixels, change, message):
     write10(tmp_path, pixels)
     path = tmp_path / "cifar10" / "data_batch_3.bin"

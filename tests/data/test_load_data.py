@@ -12,7 +12,7 @@ MADE = {"digits", "synthetic_norb"}  # come along, or are rendered
 
 
 def test_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match=r"no data set 'mnits'; did you mean mnist"):
+    with pytest.raises(ValueError, match=r"no data set 'mnits'; did you mean 'mnist'"):
         load_data("mnits")
     with pytest.raises(ValueError, match="there are mnist, fashion_mnist"):
         load_data("zzzzzzzz")

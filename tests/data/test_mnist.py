@@ -12,17 +12,14 @@ from tests.data.files import idx_bytes, write_digits
 ARRAY = np.arange(24).reshape(2, 3, 4)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        *((lambda raw, keep=keep: raw[:keep], ".*, found") for keep in (0, 3, 9, 16, 39)),
-        (lambda raw: gzip.compress(raw)[:-9], "a whole gzip file"),
-        (lambda raw: raw + b"\0", "24 bytes of 2 x 3 x 4, found 25"),
-        (lambda raw: b"\0\0\x09\x03" + raw[4:], "magic 00000803 .*, found 00000903"),
-        (lambda raw: b"\0\0\x08\x01" + raw[4:], "magic 00000803 .*, found 00000801"),
-        (lambda raw: b"\x01\0\x08\x03" + raw[4:], "magic 00000803 .*, found 01000803"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    *((lambda raw, keep=keep: raw[:keep], ".*, found") for keep in (0, 3, 9, 16, 39)),
+    (lambda raw: gzip.compress(raw)[:-9], "a whole gzip file"),
+    (lambda raw: raw + b"\0", "24 bytes of 2 x 3 x 4, found 25"),
+    (lambda raw: b"\0\0\x09\x03" + raw[4:], "magic 00000803 .*, found 00000903"),
+    (lambda raw: b"\0\0\x08\x01" + raw[4:], "magic 00000803 .*, found 00000801"),
+    (lambda raw: b"\x01\0\x08\x03" + raw[4:], "magic 00000803 .*, found 01000803"),
+])  # fmt: skip
 def test_damaged_file_is_refused(tmp_path, change, message):
     (tmp_path / "x").write_bytes(change(idx_bytes(ARRAY)))
     with pytest.raises(ValueError, match=f"x: expected {message}"):

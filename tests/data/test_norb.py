@@ -57,18 +57,15 @@ def test_wrong_magic_and_dimensions_are_refused(tmp_path):
             read_matrix(path, dtype, dims)
 
 
-@pytest.mark.parametrize(
-    ("kind", "change", "message"),
-    [
-        ("dat", lambda raw: raw[:6], "a header of 24 bytes, found 6 bytes"),
-        ("cat", lambda raw: raw[:-1], "24 bytes of 6, found 23"),
-        ("cat", lambda raw: raw[:20] + struct.pack("<i", 5) + raw[24:], "labels from 0 to 4, found"),
-        ("info", lambda raw: raw[:20] + struct.pack("<i", 99) + raw[24:], "instance from 0 to 9, found"),
-        ("cat", lambda raw: norb_bytes(np.zeros(5, np.int32)), "6 labels, one per image, found 5"),
-        ("info", lambda raw: norb_bytes(np.zeros((6, 3), np.int32)), "4 columns, found 3"),
-        ("dat", lambda raw: norb_bytes(np.zeros((6, 1, 9, 9), np.uint8)), "stereo pairs"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "change", "message"), [
+    ("dat", lambda raw: raw[:6], "a header of 24 bytes, found 6 bytes"),
+    ("cat", lambda raw: raw[:-1], "24 bytes of 6, found 23"),
+    ("cat", lambda raw: raw[:20] + struct.pack("<i", 5) + raw[24:], "labels from 0 to 4, found"),
+    ("info", lambda raw: raw[:20] + struct.pack("<i", 99) + raw[24:], "instance from 0 to 9, found"),
+    ("cat", lambda raw: norb_bytes(np.zeros(5, np.int32)), "6 labels, one per image, found 5"),
+    ("info", lambda raw: norb_bytes(np.zeros((6, 3), np.int32)), "4 columns, found 3"),
+    ("dat", lambda raw: norb_bytes(np.zeros((6, 1, 9, 9), np.uint8)), "stereo pairs"),
+])  # fmt: skip
 def test_values_that_do_not_fit_are_refused(root, kind, change, message):
     replace(root, kind, change)
     with pytest.raises(ValueError, match=rf"training-{kind}.mat.gz: expected {message}"):

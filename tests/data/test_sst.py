@@ -53,17 +53,14 @@ def test_binary_drops_the_neutral(root):
     assert (data.classes, data.class_names) == (2, ("negative", "positive"))
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("(3 (2 It) (4 (2 's", "a closed tree in line 2, found 3 open nodes"),
-        ("(5 good)", "labels 0 to 4 over words in line 2, found 5"),
-        ("(2)", "labels 0 to 4 over words in line 2, found 2"),
-        ("good", r"'\(LABEL' in line 2, found 'good'"),
-        ("(2 good) (2 bad)", "one tree .* in line 2"),
-        ("(good)", "in line 2"),
-    ],
-)
+@pytest.mark.parametrize(("line", "expected"), [
+    ("(3 (2 It) (4 (2 's", "a closed tree in line 2, found 3 open nodes"),
+    ("(5 good)", "labels 0 to 4 over words in line 2, found 5"),
+    ("(2)", "labels 0 to 4 over words in line 2, found 2"),
+    ("good", r"'\(LABEL' in line 2, found 'good'"),
+    ("(2 good) (2 bad)", "one tree .* in line 2"),
+    ("(good)", "in line 2"),
+])  # fmt: skip
 def test_damaged_tree_is_refused(root, line, expected):
     path = root / "sst" / "trees" / "dev.txt"
     path.write_text(f"{TREES[0]}\n{line}\n")

@@ -23,15 +23,12 @@ def test_reads_images_and_turns_ten_into_zero(tmp_path):
     assert torch.equal(data.test.images[1, 2], torch.from_numpy(x[:, :, 2, 1].copy()))
 
 
-@pytest.mark.parametrize(
-    ("labels", "shape", "message"),
-    [
-        ([0, 1, 2], (32, 32, 3), "labels from 1 to 10, found"),
-        ([11, 1, 2], (32, 32, 3), "labels from 1 to 10, found"),
-        ([1, 2], (32, 32, 3), "3 labels, one per image, found 2"),
-        ([1, 2, 3], (32, 16, 3), r"X uint8 \(32, 32, 3, N\), found uint8 \(32, 16, 3, 3\)"),
-    ],
-)
+@pytest.mark.parametrize(("labels", "shape", "message"), [
+    ([0, 1, 2], (32, 32, 3), "labels from 1 to 10, found"),
+    ([11, 1, 2], (32, 32, 3), "labels from 1 to 10, found"),
+    ([1, 2], (32, 32, 3), "3 labels, one per image, found 2"),
+    ([1, 2, 3], (32, 16, 3), r"X uint8 \(32, 32, 3, N\), found uint8 \(32, 16, 3, 3\)"),
+])  # fmt: skip
 def test_values_that_do_not_fit_are_refused(tmp_path, labels, shape, message):
     write(tmp_path, labels, shape=shape)
     with pytest.raises(ValueError, match=f"train_32x32.mat: expected {message}"):

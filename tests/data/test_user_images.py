@@ -74,15 +74,15 @@ def test_sizes_and_channels_are_found(tmp_path: Path) -> None:
         for name in ("a", "b"):
             (tmp_path / name).mkdir(exist_ok=True)
             Image.new(mode, size, 77).save(tmp_path / name / f"{k}.png")
-    assert survey(list_folder(tmp_path)).image == (1, 24, 34)
-    assert survey(list_folder(tmp_path), size=(16, 18)).image == (1, 16, 18)
+    assert survey(list_folder(tmp_path)) == (1, 24, 34)
+    assert survey(list_folder(tmp_path), size=(16, 18)) == (1, 16, 18)
     Image.new("RGB", (512, 256)).save(tmp_path / "a" / "colour.png")
-    assert survey(list_folder(tmp_path)).image[0] == 3
+    assert survey(list_folder(tmp_path))[0] == 3
     assert load_data("images", path=str(tmp_path), size=(16, 18), channels=1).shape == (1, 16, 18)
     for name in ("a", "b"):
         for k in range(3):
             Image.new("L", (512, 256)).save(tmp_path / name / f"{k}.png")
-    assert survey(list_folder(tmp_path), channels=1).image == (1, 64, 128)  # 128 is the longest side unasked
+    assert survey(list_folder(tmp_path), channels=1) == (1, 64, 128)  # 128 is the longest side unasked
 
 
 def test_pictures_of_all_kinds(tmp_path: Path) -> None:
@@ -110,19 +110,16 @@ def test_pictures_of_all_kinds(tmp_path: Path) -> None:
     assert read_picture(tmp_path / "p.jpg").shape == (1, 8, 6)
 
 
-@pytest.mark.parametrize(
-    ("array", "channels", "message"),
-    [
-        (np.zeros((2, 8, 8), np.uint8), 3, "expected 3 channels, got 2"),
-        (np.full((8, 8), 7.0), 1, "expected numbers from 0 to 1"),
-        (np.zeros(8, np.uint8), 1, r"expected \(H, W\)"),
-        (np.zeros((0, 8), np.uint8), 1, r"expected \(H, W\)"),
-        (np.full((8, 8), 1000, np.uint16), 1, "expected numbers from 0 to 255, got 1000 to 1000; scale them"),
-        (np.full((8, 8), -1), 1, "expected numbers from 0 to 255, got -1 to -1"),
-        (np.zeros((8, 8), complex), 1, "expected bytes, or numbers from 0 to 1, got complex128"),
-        (np.full((8, 8), "a"), 1, "expected bytes, or numbers from 0 to 1, got <U1"),
-    ],
-)
+@pytest.mark.parametrize(("array", "channels", "message"), [
+    (np.zeros((2, 8, 8), np.uint8), 3, "expected 3 channels, got 2"),
+    (np.full((8, 8), 7.0), 1, "expected numbers from 0 to 1"),
+    (np.zeros(8, np.uint8), 1, r"expected \(H, W\)"),
+    (np.zeros((0, 8), np.uint8), 1, r"expected \(H, W\)"),
+    (np.full((8, 8), 1000, np.uint16), 1, "expected numbers from 0 to 255, got 1000 to 1000; scale them"),
+    (np.full((8, 8), -1), 1, "expected numbers from 0 to 255, got -1 to -1"),
+    (np.zeros((8, 8), complex), 1, "expected bytes, or numbers from 0 to 1, got complex128"),
+    (np.full((8, 8), "a"), 1, "expected bytes, or numbers from 0 to 1, got <U1"),
+])  # fmt: skip
 def test_arrays_that_do_not_fit_are_named(array: Any, channels: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_picture(array, channels)
@@ -198,30 +195,24 @@ def test_a_table_of_labels(tmp_path: Path) -> None:
     assert list_table(tabs).labels.tolist() == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("header", "rows"),
-    [
-        ("file, label", [", cat", ",dog ", ", cat ", ",dog"]),
-        ("file ;label", [";cat", ";dog", ";cat", ";dog"]),
-        ("file\tlabel", ["\tcat", "\tdog", "\tcat", "\tdog"]),
-        ("file,label", [",cat,,", ",dog", ",cat", ",dog"]),
-        ("file,label,", [",cat,7", ",dog,8", ",cat,9", ",dog,10"]),
-    ],
-)
+@pytest.mark.parametrize(("header", "rows"), [
+    ("file, label", [", cat", ",dog ", ", cat ", ",dog"]),
+    ("file ;label", [";cat", ";dog", ";cat", ";dog"]),
+    ("file\tlabel", ["\tcat", "\tdog", "\tcat", "\tdog"]),
+    ("file,label", [",cat,,", ",dog", ",cat", ",dog"]),
+    ("file,label,", [",cat,7", ",dog,8", ",cat,9", ",dog,10"]),
+])  # fmt: skip
 def test_tables_as_programs_write_them(tmp_path: Path, header: str, rows: list[str]) -> None:
     listing = list_table(write_table(tmp_path, header, rows))
     assert listing.class_names == ("cat", "dog")
     assert listing.labels.tolist() == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("header", "rows"),
-    [
-        ("file,sea,sky", [",1,0", ",0,1", ",1,1", ",0,0"] * 3),
-        ("file,labels", [",sea", ",sky", ",sea|sky", ","] * 3),
-        ("file,labels", [",sea", ",sky", ",sky; sea", ","] * 3),
-    ],
-)
+@pytest.mark.parametrize(("header", "rows"), [
+    ("file,sea,sky", [",1,0", ",0,1", ",1,1", ",0,0"] * 3),
+    ("file,labels", [",sea", ",sky", ",sea|sky", ","] * 3),
+    ("file,labels", [",sea", ",sky", ",sky; sea", ","] * 3),
+])  # fmt: skip
 def test_several_labels_at_once(tmp_path: Path, header: str, rows: list[str]) -> None:
     table = write_table(tmp_path, header, rows)
     data = load_data("table", path=str(table))
@@ -234,23 +225,20 @@ def test_several_labels_at_once(tmp_path: Path, header: str, rows: list[str]) ->
         load_data("table", path=str(table), multilabel=False)
 
 
-@pytest.mark.parametrize(
-    ("header", "rows", "message"),
-    [
-        ("file,label", [], "no rows"),
-        ("file,label", [",a", ",a"], "at least two classes, got a"),
-        ("file", ["", ""], "expected a column label"),
-        ("file,x,y", [",1,2", ",0,1"], "expected a column label, or 0 and 1"),
-        ("file,label,split", [",a,train", ",b,later"], "split: expected train, val or test"),
-        ("file,label", [",a", ",b", ",", ",b"], "row 3: expected a label in column 'label', got none"),
-        ("file,label", [",a", "", ",b"], "row 2: expected a label"),
-        ("file,label", [",a", ",b,c"], "row 2: more fields than the header has; put text with ',' in it betw"),
-        ("file,label,label", [",a,b", ",b,a"], "two columns 'label'"),
-        ("file,x,y", [",1,0", ",0,"], "row 2 has '' in y"),
-        ("0.png,a", [",a", ",b"], r"expected a header, got a file, 0\.png; add a first line file,label"),
-        ("gone.png,a", [",a", ",b"], "expected a header, got a first line with the label 'a'"),
-    ],
-)
+@pytest.mark.parametrize(("header", "rows", "message"), [
+    ("file,label", [], "no rows"),
+    ("file,label", [",a", ",a"], "at least two classes, got a"),
+    ("file", ["", ""], "expected a column label"),
+    ("file,x,y", [",1,2", ",0,1"], "expected a column label, or 0 and 1"),
+    ("file,label,split", [",a,train", ",b,later"], "split: expected train, val or test"),
+    ("file,label", [",a", ",b", ",", ",b"], "row 3: expected a label in column 'label', got none"),
+    ("file,label", [",a", "", ",b"], "row 2: expected a label"),
+    ("file,label", [",a", ",b,c"], "row 2: more fields than the header has; put text with ',' in it betw"),
+    ("file,label,label", [",a,b", ",b,a"], "two columns 'label'"),
+    ("file,x,y", [",1,0", ",0,"], "row 2 has '' in y"),
+    ("0.png,a", [",a", ",b"], r"expected a header, got a file, 0\.png; add a first line file,label"),
+    ("gone.png,a", [",a", ",b"], "expected a header, got a first line with the label 'a'"),
+])  # fmt: skip
 def test_tables_that_say_too_little(tmp_path: Path, header: str, rows: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         list_table(write_table(tmp_path, header, rows))

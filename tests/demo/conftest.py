@@ -1,6 +1,5 @@
 """Fixtures of the browser tests; nothing is started until one asks for them."""
 
-from .page_server import visit
-from .served import ask, page_url, site
+from .page_server import ask, page_url, site, visit
 
 __all__ = ["ask", "page_url", "site", "visit"]

@@ -17,7 +17,7 @@ from flashcaps.demo.facts import batch_of, place
 from flashcaps.nn.trace import presence
 from flashcaps.routing.math import length
 from tests.conftest import assert_near
-from tests.demo.served import ALGORITHMS, IMAGES, LABELS, Asked, image
+from tests.demo.page_server import ALGORITHMS, IMAGES, LABELS, Asked, image
 
 pytestmark = pytest.mark.browser
 

@@ -11,22 +11,18 @@ import torch
 from torch import nn
 
 import flashcaps
-from flashcaps.cli import main
 from flashcaps.demo import build as building
 from flashcaps.demo.build import DEMO, MAGIC, network_file, pack
 from flashcaps.demo.facts import MEASURED, effects_on, facts_of, names_of
 from flashcaps.demo.network import OPTIONS, Description
 from flashcaps.training.checkpoint import save_weights
-from tests.demo.served import IMAGES
+from tests.conftest import Say
+from tests.demo.page_server import IMAGES
 
 
-def error_of(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    with pytest.raises(SystemExit) as left:
-        main(["demo", "--no-browser", *map(str, words)])
-    assert left.value.code == 1
-    said = capsys.readouterr().err.strip()
-    assert said.startswith("error: ")
-    assert "\n" not in said
+def error_of(say: Say, *words: object) -> str:
+    code, _, said = say("demo", "--no-browser", *words)
+    assert (code, said[:7], said.count("\n")) == (1, "error: ", 1)
     return said
 
 
@@ -39,15 +35,15 @@ def tiny(**overrides: Any) -> Any:
     return flashcaps.create_model("capsnet_tiny", **overrides)
 
 
-def test_a_port_that_is_taken_and_a_checkpoint_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_and_a_checkpoint_that_is_not_there(say: Say) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        said = error_of(capsys, "--port", port)
+        said = error_of(say, "--port", port)
     assert f"port {port}" in said
     assert f"--port {port + 1}" in said
-    assert "runs/nothing is neither a run folder" in error_of(capsys, "runs/nothing", "--port", "0")
+    assert "runs/nothing is neither a run folder" in error_of(say, "runs/nothing", "--port", "0")
 
 
 def test_own_networks_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +64,9 @@ def test_own_networks_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {path.name for path in site.iterdir()} == {"index.html", "models", "page"}
 
 
-def test_other_folders_are_not_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_folders_are_not_written_to(tmp_path: Path, say: Say) -> None:
     (tmp_path / "thesis.tex").write_text("...")
-    assert "holds other files" in error_of(capsys, "--build", tmp_path)
+    assert "holds other files" in error_of(say, "--build", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -85,7 +81,7 @@ class Other(nn.Module):
         return x
 
 
-def test_what_the_page_does_not_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_page_does_not_run_is_named(tmp_path: Path, say: Say) -> None:
     class Stem(nn.Sequential):
         pass
 
@@ -103,7 +99,7 @@ def test_what_the_page_does_not_run_is_named(tmp_path: Path, capsys: pytest.Capt
         with pytest.raises(ValueError, match=f"^mine: .*{message}"):
             Description("mine", model)
     save_weights(tmp_path / "run" / "last.safetensors", flashcaps.create_model("cnn_mnist"), {})
-    assert "error: run: expected a capsule network" in error_of(capsys, tmp_path / "run", "--port", "0")
+    assert "error: run: expected a capsule network" in error_of(say, tmp_path / "run", "--port", "0")
 
 
 @pytest.mark.parametrize(("name", "option", "value"), [("dynamic", "leaky", True), ("em", "eps", 0.5)])

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from .page_server import Visits, expect
-from .served import Asked
+from .page_server import Asked, Visits, expect
 
 pytestmark = pytest.mark.browser
 TELL = """async (name) => {

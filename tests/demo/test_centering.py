@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from flashcaps.demo.facts import place
-from tests.demo.served import IMAGES, Asked, image
+from tests.demo.page_server import IMAGES, Asked, image
 from tests.demo.test_answers import drawn, pixels
 from tests.own_pictures import gigapixels
 

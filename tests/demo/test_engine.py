@@ -21,7 +21,7 @@ from flashcaps.models.specs import ConvCaps, Dense, Primary, Route
 from flashcaps.nn.backbones import Chain, Conv, CoordinateConvs, ResNet
 from flashcaps.nn.trace import iterated
 from tests.conftest import assert_near
-from tests.demo.served import IMAGES, Asked, image
+from tests.demo.page_server import IMAGES, Asked, image
 
 pytestmark = pytest.mark.browser
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from flashcaps import functional
 
-from .page_server import PHONE, Visits, expect
-from .served import ALGORITHMS, Asked
+from .page_server import ALGORITHMS, PHONE, Asked, Visits, expect
 
 pytestmark = pytest.mark.browser
 

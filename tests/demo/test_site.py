@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from flashcaps.demo.build import DEMO
-from tests.demo.page_server import VIEWS, Visit
-from tests.demo.served import serving
+from tests.demo.page_server import VIEWS, Visit, serving
 
 pytestmark = pytest.mark.browser
 

@@ -1,8 +1,6 @@
 """Checkpoints of other repositories: made afresh with random numbers, and compared with a forward pass of their own,
 written from what their layers are said to do."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from collections.abc import Callable
@@ -16,18 +14,11 @@ from PIL import Image
 from torch import Tensor
 
 import flashcaps
-from flashcaps.cli import main
 from flashcaps.deploy.convert import CIFAR, LAYOUTS
+from tests.conftest import Say
 
 State = dict[str, Tensor]
 GLASSROOM, GUO, GRAM, APPLE = LAYOUTS
-
-
-def run(*words: object) -> int:
-    """The exit code of a command."""
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    return int(left.value.code or 0)
 
 
 def batch_norm(name: str, n: int) -> dict[str, tuple[int, ...]]:
@@ -270,12 +261,11 @@ def small(tmp_path: Path) -> tuple[State, Path]:
     return state, path
 
 
-def test_the_command_writes_what_load_and_predict_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_what_load_and_predict_take(tmp_path: Path, say: Say) -> None:
     """Out of the wrapper of a training script and DataParallel's prefix, to a file with the recipe of its data."""
     state = drawn(guo())
     torch.save({"net": {f"module.{key}": x for key, x in state.items()}, "acc": 99.1, "epoch": 3}, tmp_path / "a.pkl")
-    assert run("convert", tmp_path / "a.pkl", "iterations=2", "--from", "XifengGuo") == 0
-    assert "8,215,568 weights" in capsys.readouterr().out
+    assert "8,215,568 weights" in say("convert", tmp_path / "a.pkl", "iterations=2", "--from", "XifengGuo").out
     model: Any = flashcaps.load(tmp_path / "a.safetensors")
     assert model.config["converted_from"] == GUO
     assert model.config["recipe"]["data"]["name"] == "mnist"
@@ -292,7 +282,7 @@ def test_the_command_writes_what_load_and_predict_take(tmp_path: Path, capsys: p
     torch.testing.assert_close(drawing.flatten(1), y)
     (tmp_path / "digit").mkdir()
     Image.new("L", (28, 28), 90).save(tmp_path / "digit" / "a.png")
-    assert run("predict", tmp_path / "a.safetensors", tmp_path / "digit") == 0
+    assert say("predict", tmp_path / "a.safetensors", tmp_path / "digit").code == 0
 
 
 def test_what_does_not_fit_is_named(small: tuple[State, Path]) -> None:
@@ -324,7 +314,7 @@ class Runs:
         return (exec, ("raise SystemExit('the pickle ran')",))
 
 
-def test_a_pickle_is_refused_and_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pickle_is_refused_and_does_not_run(tmp_path: Path, say: Say) -> None:
     torch.save({"model": Runs()}, tmp_path / "a.pt")
     (tmp_path / "b.pt").write_bytes(pickle.dumps(Runs()))
     (tmp_path / "c.pt").write_bytes(b"no checkpoint")
@@ -332,5 +322,5 @@ def test_a_pickle_is_refused_and_does_not_run(tmp_path: Path, capsys: pytest.Cap
     for file in "abcd":
         with pytest.raises(ValueError, match="refused: expected tensors alone"):
             flashcaps.convert(tmp_path / f"{file}.pt", GUO)
-    assert run("convert", tmp_path / "a.pt", "--from", "apple") == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    code, _, said = say("convert", tmp_path / "a.pt", "--from", "apple")
+    assert (code, said.count("\n")) == (1, 1)

@@ -1,8 +1,7 @@
 """What `predict` says is what the model says, of the pixels training would have seen."""
 
-from __future__ import annotations
-
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,19 +71,14 @@ def test_files_come_from_folders_patterns_and_stdin(pictures: Path) -> None:
     assert (picture.name, picture.source) == ("stdin", content)
 
 
-@pytest.mark.parametrize("word", ["none.png", "*.jpg"])
-def test_what_is_not_there_is_named(word: str, pictures: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no such file, folder or pattern"):
-        find_pictures([str(pictures / word)])
+def test_what_is_not_there_is_named(pictures: Path) -> None:
+    (pictures / "link.png").symlink_to("nowhere")
+    for word in ("none.png", "*.jpg", "link.png"):
+        with pytest.raises(FileNotFoundError, match=f"{re.escape(word)}: no such file, folder or pattern"):
+            find_pictures([str(pictures / word)])
     (pictures / "empty").mkdir()
     with pytest.raises(ValueError, match="no pictures in this folder"):
         find_pictures([str(pictures / "empty")])
-
-
-def test_links_and_names_that_lead_nowhere(pictures: Path) -> None:
-    (pictures / "link.png").symlink_to("nowhere")
-    with pytest.raises(FileNotFoundError, match=r"link\.png: no such file"):
-        find_pictures([str(pictures / "link.png")])
     with pytest.raises(ValueError, match="files: expected a file, folder or pattern, got an empty name"):
         find_pictures([""])
     (pictures / "link.png").unlink()
@@ -93,18 +87,13 @@ def test_links_and_names_that_lead_nowhere(pictures: Path) -> None:
     assert [Path(p.name).name for p in find_pictures([str(pictures)])] == ["a.png", "b.png", "c.bmp"]
 
 
-def test_one_word_and_no_batch(model: Any, pictures: Path) -> None:
-    found = find_pictures(str(pictures / "a.png"))
-    assert [Path(p.name).name for p in found] == ["a.png"]
+def test_no_batch_and_a_broken_picture_are_named(model: Any, pictures: Path) -> None:
+    (found,) = find_pictures(str(pictures / "a.png"))  # one word alone
     with pytest.raises(ValueError, match="batch: expected at least 1, got 0"):
-        predict(model, found, batch=0)
-
-
-def test_a_broken_picture_is_named(model: Any, pictures: Path) -> None:
-    broken = pictures / "a.png"
-    broken.write_bytes(broken.read_bytes()[:200])
+        predict(model, [found], batch=0)
+    found.source.write_bytes(found.source.read_bytes()[:200])
     with pytest.raises(ValueError, match=r"a\.png: not a whole picture"):
-        predict(model, find_pictures([str(broken)]))
+        predict(model, [found])
 
 
 def test_pictures_are_made_as_the_data_were(model: Any, pictures: Path) -> None:

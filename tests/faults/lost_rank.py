@@ -9,18 +9,7 @@ from pathlib import Path
 
 from torch.distributed import run as launcher
 
-from tests.faults.child import (
-    Child,
-    Row,
-    differences,
-    finished,
-    lines_of,
-    metrics,
-    prepare,
-    ranks,
-    start,
-    train_arguments,
-)
+from .child import Child, Row, differences, finished, lines_of, metrics, prepare, ranks, start, train_arguments
 
 ENDS_S = 60
 OPTIONS = ("epochs=6", "save_seconds=0")

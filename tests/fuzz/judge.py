@@ -1,5 +1,6 @@
 """The outcome of a case, and whether it is explained."""
 
+import math
 import re
 import signal
 import warnings
@@ -116,7 +117,8 @@ def judge(case: Case) -> Verdict:
     if all(finite(x) for x in tensors if x.device.type == "cpu" and x.layout == torch.strided):
         wrong = checked(case, result)
         return Verdict(UNEXPLAINED, wrong) if wrong else Verdict(FINITE)
-    if not all(finite(x) for x in flat(list(case.arguments.values())) if real(x)) or not_numbers(case.arguments):
+    infinite = any(isinstance(x, float) and not math.isfinite(x) for x in case.arguments.values())
+    if infinite or not all(finite(x) for x in flat(list(case.arguments.values())) if real(x)):
         return Verdict(CARRIED)
     return beyond(case, tensors)
 
@@ -126,11 +128,6 @@ def checked(case: Case, result: Any) -> str:
         return case.check(result)
     except Exception as error:
         return f"a result that cannot be checked, {type(error).__name__}: {str(error).splitlines()[0]}"
-
-
-def not_numbers(arguments: dict[str, Any]) -> bool:
-    """Whether a plain number among the arguments is NaN or Inf."""
-    return any(isinstance(x, float) and not abs(x) < float("inf") for x in arguments.values())
 
 
 def refusal(case: Case, error: Exception) -> Verdict:

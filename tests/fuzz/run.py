@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,19 @@ import torch
 from flashcaps.training.checkpoint import write_atomic
 from flashcaps.training.results import commit, hardware
 
-from .judge import KINDS, UNEXPLAINED, judge
-from .targets import NAMES, make_case
+from . import on_data, on_functions, on_layers
+from .draw import Draw
+from .judge import KINDS, UNEXPLAINED, Case, judge
 
+TARGETS: dict[str, Callable[[Draw], Case]] = on_functions.TARGETS | on_layers.TARGETS | on_data.TARGETS
+NAMES = sorted(TARGETS)
 SHOWN = 20  # unexplained cases written out for each target
+
+
+def make_case(seed: int, number: int) -> tuple[str, Case]:
+    """Targets take turns; what a case is depends on (seed, number) alone."""
+    name = NAMES[number % len(NAMES)]
+    return name, TARGETS[name](Draw(f"{seed}/{name}/{number}"))
 
 
 def work(pipe: Connection, seed: int, numbers: list[int]) -> None:

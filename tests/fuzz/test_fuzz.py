@@ -16,7 +16,7 @@ from flashcaps import functional as F
 from . import run
 from .draw import Draw
 from .judge import CARRIED, FINITE, OVERFLOW, REFUSED, UNEXPLAINED, Case, judge
-from .targets import NAMES, TARGETS, make_case
+from .run import NAMES, TARGETS, make_case
 
 PLAIN = torch.ones(2, 3)
 
@@ -43,31 +43,25 @@ def test_a_case_depends_on_seed_and_number_alone() -> None:
 HALF = torch.full((3,), 300.0, dtype=torch.float16)
 
 
-@pytest.mark.parametrize(
-    ("function", "x", "kind"),
-    [
-        (lambda x: x + 1, PLAIN, FINITE),
-        (lambda x: x - x + torch.nan, PLAIN, UNEXPLAINED),
-        (lambda x: (x - 1).sqrt(), PLAIN, UNEXPLAINED),  # finite, but not its gradient
-        (lambda x: x + 1, PLAIN * torch.nan, CARRIED),
-        (lambda x: x * x, HALF, OVERFLOW),
-        (lambda x: x * x / x, HALF, UNEXPLAINED),  # 300, had it been computed well
-    ],
-)
+@pytest.mark.parametrize(("function", "x", "kind"), [
+    (lambda x: x + 1, PLAIN, FINITE),
+    (lambda x: x - x + torch.nan, PLAIN, UNEXPLAINED),
+    (lambda x: (x - 1).sqrt(), PLAIN, UNEXPLAINED),  # finite, but not its gradient
+    (lambda x: x + 1, PLAIN * torch.nan, CARRIED),
+    (lambda x: x * x, HALF, OVERFLOW),
+    (lambda x: x * x / x, HALF, UNEXPLAINED),  # 300, had it been computed well
+])  # fmt: skip
 def test_inf_and_nan_need_an_explanation(function: Any, x: Tensor, kind: str) -> None:
     assert judge(Case(function, {"x": x}, gradient=x is PLAIN)).kind == kind
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (ValueError("x: expected two"), REFUSED),
-        (TypeError("x: expected a tensor"), REFUSED),
-        (ValueError("bad shape"), UNEXPLAINED),
-        (RuntimeError("x: expected two"), UNEXPLAINED),
-        (IndexError("x: 7"), UNEXPLAINED),
-    ],
-)
+@pytest.mark.parametrize(("error", "kind"), [
+    (ValueError("x: expected two"), REFUSED),
+    (TypeError("x: expected a tensor"), REFUSED),
+    (ValueError("bad shape"), UNEXPLAINED),
+    (RuntimeError("x: expected two"), UNEXPLAINED),
+    (IndexError("x: 7"), UNEXPLAINED),
+])  # fmt: skip
 def test_an_error_is_a_refusal_if_it_names_the_argument(error: Exception, kind: str) -> None:
     def function(x: Tensor) -> Tensor:
         raise error

@@ -144,21 +144,18 @@ def test_a_builder_of_another_package_is_registered_once(monkeypatch: pytest.Mon
         register(mine)
 
 
-@pytest.mark.parametrize(
-    ("name", "overrides"),
-    [
-        ("capsnet_tiny", {}),
-        ("capsnet_tiny", {"image": (1, 30, 34), "classes": 5, "routing": "em", "hidden": [(6, 16), 4]}),
-        ("capsnet_tiny", {"options": {"leaky": True, "bias": True}, "primary": {"types": 4}, "decoder": (8,)}),
-        ("capsnet_tiny", {"backbone": {"channels": 8}, "original": True}),
-        ("capsnet_mnist", {"backbone": {"name": "resnet", "stages": [[4, 1, 2]]}, "primary": {"kernel": 3}}),
-        ("attention_simple_cifar10", {"iterations": 1, "concurrent": False, "options": {"activation": True}}),
-        ("discriminative_fashion", {"image": (1, 24, 24), "decoder": False, "options": {"penalty": "l1"}}),
-        ("heinsen_sst5", {"layers": 3, "width": 8}),
-        ("mix_sst2", {"layers": 3, "width": 8, "classes": 4}),
-        ("cnn_smallnorb", {"classes": 3, "image": (1, 32, 32)}),
-    ],
-)
+@pytest.mark.parametrize(("name", "overrides"), [
+    ("capsnet_tiny", {}),
+    ("capsnet_tiny", {"image": (1, 30, 34), "classes": 5, "routing": "em", "hidden": [(6, 16), 4]}),
+    ("capsnet_tiny", {"options": {"leaky": True, "bias": True}, "primary": {"types": 4}, "decoder": (8,)}),
+    ("capsnet_tiny", {"backbone": {"channels": 8}, "original": True}),
+    ("capsnet_mnist", {"backbone": {"name": "resnet", "stages": [[4, 1, 2]]}, "primary": {"kernel": 3}}),
+    ("attention_simple_cifar10", {"iterations": 1, "concurrent": False, "options": {"activation": True}}),
+    ("discriminative_fashion", {"image": (1, 24, 24), "decoder": False, "options": {"penalty": "l1"}}),
+    ("heinsen_sst5", {"layers": 3, "width": 8}),
+    ("mix_sst2", {"layers": 3, "width": 8, "classes": 4}),
+    ("cnn_smallnorb", {"classes": 3, "image": (1, 32, 32)}),
+])  # fmt: skip
 def test_name_and_overrides_rebuild_a_model_that_takes_its_weights(name: str, overrides: dict) -> None:
     torch.manual_seed(3)
     model = create_model(name, **overrides).eval()

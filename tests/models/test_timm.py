@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import flashcaps
-from flashcaps.models.timm import timm_backbone
+from flashcaps.models.timm import Timm
 from flashcaps.training.checkpoint import save_weights
 from tests.fake_timm import MEAN, STD, FakeTimm
 
@@ -25,7 +25,7 @@ def timm(monkeypatch: pytest.MonkeyPatch) -> FakeTimm:
 
 @pytest.mark.parametrize("given", ["timm:resnet18", {"timm": "resnet18"}, "module"])
 def test_a_network_of_timm_is_built_again_by_name(given: Any, timm: FakeTimm, tmp_path: Path) -> None:
-    backbone = timm_backbone("resnet18") if given == "module" else given
+    backbone = Timm("resnet18").build(3) if given == "module" else given
     model = flashcaps.create_model("capsnet_tiny", backbone=backbone, original=True, **SIZES)
     assert timm.asked == [True]
     assert (model.backbone.network.first.weight == 0.125).all()  # type: ignore[union-attr]  # the published ones
@@ -39,11 +39,11 @@ def test_a_network_of_timm_is_built_again_by_name(given: Any, timm: FakeTimm, tm
 
 
 def test_images_are_normalised_as_it_was_trained(timm: FakeTimm) -> None:
-    backbone: Any = timm_backbone("resnet18")
+    backbone: Any = Timm("resnet18").build(3)
     x = torch.rand(2, 3, 96, 96)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (MEAN, STD))
     torch.testing.assert_close(backbone(x), backbone.network((x - mean) / std)[-1])
-    grey: Any = timm_backbone("resnet18", channels=1)
+    grey: Any = Timm("resnet18").build(1)
     torch.testing.assert_close(grey(x[:, :1]), grey.network(x[:, :1])[-1])
     assert not [name for name in backbone.state_dict() if "mean" in name]
 

@@ -4,16 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from flashcaps.nn.backbones import (
-    BACKBONES,
-    Chain,
-    Conv,
-    CoordinateConvs,
-    Coordinates,
-    ResidualBlock,
-    ResNet,
-    output_shape,
-)
+from flashcaps.nn.backbones import BACKBONES, Chain, Conv, Coordinates, ResidualBlock, ResNet, output_shape
 
 from ..conftest import assert_near
 
@@ -22,25 +13,18 @@ def parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize(
-    ("name", "channels", "shape", "size"),
-    [
-        ("conv", 3, (256, 16, 16), 3 * 9 * 256 + 256),
-        ("conv9", 3, (256, 24, 24), 3 * 81 * 256 + 256),
-        ("resnet", 3, (128, 16, 16), 1_340_224),
-        ("resnet_wide", 3, (256, 16, 16), 4_521_024),
-        ("coordinates", 2, (64, 1, 1), 2_376 + 5 * 37_056),
-    ],
-)
+@pytest.mark.parametrize(("name", "channels", "shape", "size"), [
+    ("conv", 3, (256, 16, 16), 3 * 9 * 256 + 256),
+    ("conv9", 3, (256, 24, 24), 3 * 81 * 256 + 256),
+    ("resnet", 3, (128, 16, 16), 1_340_224),
+    ("resnet_wide", 3, (256, 16, 16), 4_521_024),
+    ("coordinates", 2, (64, 1, 1), 2_376 + 5 * 37_056),
+])  # fmt: skip
 def test_named_backbones(name: str, channels: int, shape: tuple[int, int, int], size: int) -> None:
     backbone = BACKBONES[name].build(channels)
     assert parameters(backbone) == size
     assert output_shape(backbone, (channels, 32, 32)) == shape
     assert BACKBONES[name].channels == shape[0]
-
-
-def test_coordinate_convolutions_leave_nine_by_nine_of_96() -> None:
-    assert output_shape(CoordinateConvs().build(2), (2, 96, 96)) == (64, 9, 9)
 
 
 def test_coordinates_run_from_minus_one_to_one_across_then_down() -> None:
@@ -49,6 +33,7 @@ def test_coordinates_run_from_minus_one_to_one_across_then_down() -> None:
     assert x.shape == (2, 3, 3, 5)
     assert_near(x[1, 1, 2], [-1.0, -0.5, 0.0, 0.5, 1.0])
     assert_near(x[1, 2, :, 4], [-1.0, 0.0, 1.0])
+    assert output_shape(BACKBONES["coordinates"].build(2), (2, 96, 96)) == (64, 9, 9)
 
 
 def test_norm_comes_where_the_table_prints_it() -> None:

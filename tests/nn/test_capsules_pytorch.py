@@ -15,17 +15,7 @@ from flashcaps.kernels.dispatch import choose_backend
 from flashcaps.nn.capsules import CapsuleLayer
 
 from ..conftest import TOLERANCE, assert_near
-from ..layer_cases import (
-    LayerCase,
-    assert_same,
-    cases,
-    combination,
-    ids,
-    outputs,
-    quick,
-    run_layer,
-    takes_any_number,
-)
+from ..layer_cases import LayerCase, assert_same, cases, combination, ids, outputs, quick, run_layer, takes_any_number
 from .test_capsules import layer
 
 BOTH = cases(forms=("dense", "conv, positions"), options=False)
@@ -82,35 +72,25 @@ def test_gradients_are_finite_for_poses_of_zero(case: LayerCase, backend: str) -
 # ---- compile, export, autocast
 
 
+@pytest.mark.parametrize(("backend", "form"), [
+    ("aot_eager", "conv, positions"),  # all that a dense layer traces, and patches
+    pytest.param("inductor", "dense", marks=pytest.mark.slow),
+    pytest.param("inductor", "conv, positions", marks=pytest.mark.slow),
+])  # fmt: skip
 @pytest.mark.parametrize("routing", ROUTING)
-def test_compiles_whole_in_training(routing: str) -> None:
-    """A convolution over positions: all that a dense layer traces, and patches."""
+def test_compiles_whole_in_training(routing: str, backend: str, form: str) -> None:
     torch._dynamo.reset()
-    case = quick(routing, "conv, positions")
+    case = quick(routing, form)
     u, a = case.draw(dtype=torch.float32)
     plain = case.build("matrix", torch.float32)
     plain.hidden = False
     expected = run_layer(plain, u, a)
     u = u.requires_grad_()
-    routed = torch.compile(plain, fullgraph=True, backend="aot_eager")(u, a)
+    routed = torch.compile(plain, fullgraph=True, backend=backend)(u, a)
     gradients = torch.autograd.grad(combination(routed), [u, plain.weight])
     assert_near(routed.pose, expected[0].pose.double())
     for actual, name in zip(gradients, ("u", "weight"), strict=True):
         assert_near(actual, expected[1][name].double(), TOLERANCE[torch.float32].gradient, name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["dense", "conv, positions"])
-@pytest.mark.parametrize("routing", ROUTING)
-def test_compiles_to_the_same_numbers(routing: str, form: str) -> None:
-    torch._dynamo.reset()
-    case = quick(routing, form)
-    plain = case.build("matrix", torch.float32).eval()
-    u, a = case.draw(dtype=torch.float32)
-    actual = run_layer(torch.compile(plain, fullgraph=True), u, a)
-    expected = run_layer(plain, u, a)
-    assert_near(actual[0].pose, expected[0].pose.double())
-    assert_near(actual[1]["u"], expected[1]["u"].double(), TOLERANCE[torch.float32].gradient)
 
 
 def test_primary_capsules_compile_whole() -> None:

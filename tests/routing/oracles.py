@@ -64,14 +64,7 @@ def per_child(x: Matrix | Vector, i: int, j: int) -> float:
 
 def collect(examples: list[tuple]) -> Result:
     """One (pose, activation, coupling, variance, steps) per example -> Result."""
-    pose, activation, coupling, variance, steps = (list(column) for column in zip(*examples, strict=True))
-    return Result(
-        pose,
-        None if activation[0] is None else activation,
-        coupling,
-        None if variance[0] is None else variance,
-        steps,
-    )
+    return Result(*(None if column[0] is None else list(column) for column in zip(*examples, strict=True)))
 
 
 # ---- dynamic: Procedure 1

@@ -1,11 +1,10 @@
-"""Inverted dot-product attention routing: several steps, ablation C, what it learns. Values: test_contract.py."""
+"""Inverted dot-product attention routing: several steps, ablation C. Values: test_contract.py."""
 
 import pytest
 import torch
 from torch import Tensor
 
 from flashcaps.functional import attention_routing
-from flashcaps.routing import Sizes
 from flashcaps.routing.attention import Attention
 
 from ..cases import CASES, assert_oracle, lists
@@ -59,19 +58,3 @@ def test_algorithm_starts_from_the_initial_pose_and_leaves_its_tensors_alone() -
     for _ in range(2):
         routed = algorithm.run(attention_routing, tensors["votes"], None, learned)
         assert_near(routed.pose, expected.pose)
-
-
-def test_declares_what_it_learns() -> None:
-    sizes = Sizes(6, 3, 16)
-    norm = {k: (x.shape, x.start) for k, x in Attention().learned(sizes).items()}
-    assert norm == {"weight": ((16,), 1.0), "bias": ((16,), 0.0)}
-    assert Attention(norm=False).learned(sizes) == {}
-    betas = {k: (x.shape, x.start) for k, x in Attention(norm=False, activation=True).learned(sizes).items()}
-    assert betas == {"beta_u": ((3,), 0), "beta_a": ((3,), 0)}
-    initial = Attention(norm=False, initial="learned").learned(sizes)["initial"]
-    assert (initial.shape, initial.start, initial.state, initial.random) == ((3, 16), 0.0, False, False)
-    random = Attention(norm=False, initial="random").learned(sizes)["initial"]
-    assert (random.state, random.random) == (True, True)
-    assert Attention().input_activation is Attention().output_activation is None
-    assert Attention(activation=True).input_activation == Attention(activation=True).output_activation == "probability"
-    assert Attention.stepwise

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from flashcaps.functional import attention_routing
-from flashcaps.routing import ROUTING
+from flashcaps.nn.capsules import DenseCapsules
+from flashcaps.routing import ROUTING, checks
 
 from ..cases import CASES
 
@@ -94,3 +95,19 @@ def test_one_beta_without_the_other(missing: str) -> None:
     del tensors[missing]
     with pytest.raises(ValueError, match=f"^{missing}: "):
         attention_routing(**tensors)
+
+
+def test_a_device_that_nothing_was_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the CPU stands for Apple's, whose tensors this machine cannot make."""
+    assert "mps" not in checks.DEVICES
+    layer = DenseCapsules(in_capsules=3, in_dim=2, out_capsules=2, out_dim=4)
+    monkeypatch.setattr(checks, "DEVICES", ("cuda",))
+    for call in (lambda: layer(torch.rand(2, 3, 2)), lambda: attention_routing(torch.rand(2, 3, 4, 5))):
+        with pytest.raises(ValueError, match=r"expected on cpu or cuda, got cpu, on which nothing is tested; move it"):
+            call()
+
+
+def test_an_old_torch_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ImportError, match=r"needs PyTorch 2\.11 or later, got 2\.6\.0.*pip install 'torch>=2\.11'"):
+        checks.check_torch("2.6.0+cu124")
+    checks.check_torch("2.11.0a0+git")

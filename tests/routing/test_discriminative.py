@@ -6,7 +6,6 @@ from torch import Tensor
 
 from flashcaps.functional import discriminative_routing, discriminative_update, margin_loss, squash
 from flashcaps.nn.losses import ABSENT, PRESENT
-from flashcaps.routing import Sizes
 from flashcaps.routing.discriminative import Discriminative, label_signs
 
 from ..cases import CASES, assert_routed, lists
@@ -30,17 +29,14 @@ def present(labels: Tensor) -> list[set[int]]:
 
 
 @pytest.mark.parametrize("penalty", ["l2", "l1"])
-@pytest.mark.parametrize(
-    ("shape", "labels"),
-    [
-        ((B, I, J, D), LABELS),
-        ((B, I, J, D), SEVERAL),
-        ((B, I, J, D), SEVERAL.bool()),
-        ((B, I, J, D), SEVERAL.double()),
-        ((1, 1, 2, 1), LABELS[:1]),
-        ((2, 1, 3, 3), LABELS[:2]),
-    ],
-)
+@pytest.mark.parametrize(("shape", "labels"), [
+    ((B, I, J, D), LABELS),
+    ((B, I, J, D), SEVERAL),
+    ((B, I, J, D), SEVERAL.bool()),
+    ((B, I, J, D), SEVERAL.double()),
+    ((1, 1, 2, 1), LABELS[:1]),
+    ((2, 1, 3, 3), LABELS[:2]),
+])  # fmt: skip
 def test_update_agrees_with_oracle(shape: tuple[int, ...], labels: Tensor, penalty: str) -> None:
     """The subgradient of |x| at 0 is 0."""
     tensors, step = draw(*shape), {"rate": 0.3, "strength": 0.7, "penalty": penalty}
@@ -104,31 +100,19 @@ def test_update_on_an_empty_batch_moves_nothing_but_by_the_penalty() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"labels": LABELS[:3]}, r"labels: expected \(5,\).*\(5, 3\) multi-hot, got \(3,\)"),
-        ({"labels": SEVERAL[:, :2]}, r"labels: .*got \(5, 2\)"),
-        ({"labels": LABELS + 1}, r"labels: expected classes from 0 to 2, got 1 to 3"),
-        ({"labels": LABELS - 1}, r"labels: expected classes from 0 to 2, got -1 to 1"),
-        ({"labels": LABELS.cfloat()}, r"labels: expected whole numbers as class indices, got torch.complex64"),
-        ({"penalty": "l3"}, r"penalty: expected one of 'l2', 'l1', got 'l3'"),
-        ({"coefficients": torch.zeros(J, I)}, r"coefficients: expected \(4, 3\).*got \(3, 4\)"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"labels": LABELS[:3]}, r"labels: expected \(5,\).*\(5, 3\) multi-hot, got \(3,\)"),
+    ({"labels": SEVERAL[:, :2]}, r"labels: .*got \(5, 2\)"),
+    ({"labels": LABELS + 1}, r"labels: expected classes from 0 to 2, got 1 to 3"),
+    ({"labels": LABELS - 1}, r"labels: expected classes from 0 to 2, got -1 to 1"),
+    ({"labels": LABELS.cfloat()}, r"labels: expected whole numbers as class indices, got torch.complex64"),
+    ({"penalty": "l3"}, r"penalty: expected one of 'l2', 'l1', got 'l3'"),
+    ({"coefficients": torch.zeros(J, I)}, r"coefficients: expected \(4, 3\).*got \(3, 4\)"),
+])  # fmt: skip
 def test_update_checks_its_arguments(arguments: dict, message: str) -> None:
     good = draw() | {"labels": LABELS, "rate": 0.1, "strength": 0.1}
     with pytest.raises(ValueError, match=message):
         discriminative_update(**(good | arguments))
-
-
-def test_declares_its_coefficients_as_state_that_starts_at_one_over_parents() -> None:
-    (learned,) = Discriminative().learned(Sizes(6, 4, 8)).values()
-    assert (learned.shape, learned.start, learned.state) == ((6, 4), 0.25, True)
-    with pytest.raises(ValueError, match="in_capsules"):
-        Discriminative().learned(Sizes(None, 4, 8))
-    with pytest.raises(ValueError, match="penalty"):
-        Discriminative(penalty="l0")
 
 
 def test_algorithm_hands_its_coefficients_on() -> None:
@@ -136,4 +120,3 @@ def test_algorithm_hands_its_coefficients_on() -> None:
     learned = {"coefficients": tensors["coefficients"]}
     routed = Discriminative().run(discriminative_routing, tensors["votes"], None, learned)
     assert_routed(routed, oracles.discriminative(**lists(tensors)))
-    assert (Discriminative.input_activation, Discriminative.output_activation) == (None, "length")

@@ -1,4 +1,4 @@
-"""Dynamic routing: `detach`, what it learns and hands on. Values against the oracle: test_contract.py."""
+"""Dynamic routing: `detach`, and what it hands on. Values against the oracle: test_contract.py."""
 
 import itertools
 
@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from flashcaps.functional import dynamic_routing
-from flashcaps.routing import Sizes
 from flashcaps.routing.dynamic import Dynamic
 
 from ..cases import assert_routed, lists
@@ -44,15 +43,6 @@ def test_detach_stops_gradient_on_all_but_the_last_iteration(iterations: int) ->
         gradients.append(torch.autograd.grad((pose[0] * weight).sum(), (u, logits, bias)))
     for name, actual, expected in zip(("votes", "logits", "bias"), *gradients, strict=True):
         assert_near(actual, expected, TOLERANCE[torch.float64].gradient, f"gradient of {name}")
-
-
-def test_declares_what_it_learns() -> None:
-    assert Dynamic().learned(Sizes(6, 3, 8)) == {}
-    learned = Dynamic(prior=True, bias=True).learned(Sizes(6, 3, 8))
-    assert (learned["logits"].shape, learned["logits"].start, learned["logits"].per_child) == ((6, 3), 0, True)
-    assert (learned["bias"].shape, learned["bias"].start) == ((3, 8), 0.1)  # the start in the authors' code
-    assert Dynamic(prior=True).learned(Sizes(None, 3, 8))["logits"].shape == (3,)
-    assert (Dynamic.input_activation, Dynamic.output_activation) == (None, "length")
 
 
 def test_algorithm_hands_its_options_on() -> None:

@@ -1,4 +1,4 @@
-"""EM routing: masks, by-hand values, what it learns. Values against the oracle: test_contract.py."""
+"""EM routing: masks, by-hand values. Values against the oracle: test_contract.py."""
 
 import math
 
@@ -9,7 +9,6 @@ from torch import Tensor
 from flashcaps import DenseCapsules
 from flashcaps.functional import em_routing, inverse_temperature
 from flashcaps.kernels.votes import covered
-from flashcaps.routing import Sizes
 from flashcaps.routing.em import EM, even_share
 from flashcaps.routing.math import OverPositions, over_parents
 
@@ -125,9 +124,3 @@ def test_batch_normalisation_of_the_last_logit() -> None:
     half = layer.bfloat16()(u.bfloat16(), a.bfloat16())
     assert half.activation.dtype == torch.bfloat16
     assert half.activation.isfinite().all()
-
-
-def test_declares_what_it_learns() -> None:
-    learned = EM().learned(Sizes(6, 3, 16))
-    assert {name: (x.shape, x.start) for name, x in learned.items()} == {"beta_u": ((3,), 0), "beta_a": ((3,), 0)}
-    assert (EM.input_activation, EM.output_activation, EM.over) == ("probability", "probability", "positions")

@@ -1,4 +1,4 @@
-"""Heinsen routing: infinite scores, by-hand values, what it learns. Values against the oracle: test_contract.py."""
+"""Heinsen routing: infinite scores, by-hand values. Values against the oracle: test_contract.py."""
 
 import pytest
 import torch
@@ -80,16 +80,3 @@ def test_one_to_one_needs_as_many_parents_as_children() -> None:
     betas = {"beta_use": tensors["beta_use"]}
     with pytest.raises(ValueError, match=r"^one_to_one: expected as many parents as children, got 3 and 4"):
         Heinsen(one_to_one=1.0).run(heinsen_routing, tensors["votes"], tensors["score"], betas)
-
-
-def test_declares_what_it_learns() -> None:
-    def shapes(algorithm: Heinsen, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-        learned = algorithm.learned(sizes)
-        assert all(x.start == 0 for x in learned.values())
-        return {k: x.shape for k, x in learned.items()}
-
-    assert shapes(Heinsen(), Sizes(6, 3, 8)) == {"beta_use": (6, 3), "beta_ignore": (6, 3)}
-    assert shapes(Heinsen(), Sizes(None, 3, 8)) == {"beta_use": (3,), "beta_ignore": (3,)}
-    assert shapes(Heinsen(), Sizes(None, 1, 8)) == {"beta_use": (1,), "beta_ignore": (1,)}
-    assert shapes(Heinsen(tied=True), Sizes(6, 3, 8)) == {"beta_use": (6, 3)}
-    assert (Heinsen.input_activation, Heinsen.output_activation, Heinsen.vote_bias) == ("score", "score", True)

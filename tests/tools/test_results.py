@@ -1,117 +1,244 @@
-"""Stored results and the tables made from them, byte for byte."""
+"""Stored results and the pages made from them: the first table byte for byte, and runs that break its protocol."""
 
 import json
+import math
+import re
 import shlex
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
+from flashcaps.training.recipe import list_recipes, read_recipe
 from tools import results as module
-from tools.results import make_summary, make_table
-from tools.runs import add_result, plain_command
+from tools.results import RESULTS, make_attempts, make_page
+from tools.runs import Group, add_result, as_metric, chance, gain, grouped, is_full, plain_command
+from tools.tables import Table, breaches, fill, find_runs, make_section, make_summary, match, read_tables, rivals
+
+TABLES = """
+[[table]]
+paper = "Attention (2020)"
+title = "Table 1"
+protocol = "Two sets."
+columns = ["CIFAR-10", "CIFAR-100"]
+epochs = 35
+paper_epochs = 350
+paper_select = "test"
+seeds = 2
+[[table.row]]
+name = "capsules"
+runs = ["attention_simple_cifar10 lr=0.1 select=last", ""]
+against = "CNN"
+readme = [0]
+[[table.row]]
+name = "CNN"
+runs = ["cnn_cifar10", "cnn_cifar100"]
+overrides = "select=last"
+seeds = 1
+
+[[table]]
+paper = "Attention (2020)"
+title = "Views"
+protocol = "Toys."
+matched = ["familiar ones", "novel ones"]
+also = ["tiny"]
+[[table.row]]
+name = "em"
+runs = ["em_views_azimuth"]
+against = "CNN"
+[[table.row]]
+name = "CNN"
+runs = ["cnn_views_azimuth"]
+"""
 
 
-def result(recipe: str, value: float, seed: int = 0, **more: Any) -> dict[str, Any]:
-    return {"recipe": recipe, "variant": "default", "seed": seed, "split": "test", "metric": "test_error_percent",
-            "value": value, "interval": [value - 0.1, value + 0.1], "parameters": 8215568, "epochs": 100.0,
-            "wall_s": 100.4, "hardware": "NVIDIA H200", **more}  # fmt: skip
+PARAMETERS = {"attention_simple_cifar10": 561_297, "cnn_cifar10": 18_919_434, "em_views_azimuth": 317_524,
+              "cnn_views_azimuth": 278_949}  # fmt: skip
+
+
+def result(recipe: str, value: float, seed: int = 0, overrides: str = "", **more: Any) -> dict[str, Any]:
+    return {"recipe": recipe, "variant": overrides.replace(" ", ",") or "default", "seed": seed, "split": "test",
+            "overrides": overrides.split(), "metric": "test_accuracy_percent", "value": value, "commit": "abc123",
+            "interval": [value - 0.5, value + 0.5], "parameters": PARAMETERS.get(recipe, 9), "epochs": 350.0,
+            "images": 9, "wall_s": 100.4, "hardware": "H200", "curve": [], **more}  # fmt: skip
+
+
+def curve(*points: tuple[float, float]) -> dict[str, Any]:
+    return {"epochs": 40.0, "curve": [{"error": e, "test_error": t, "split": "validation"} for e, t in points]}
+
+
+def add(folder: Path, *runs: dict[str, Any]) -> None:
+    for run in runs:
+        path = folder.parent / "run.json"
+        path.write_text(json.dumps(run))
+        add_result(path, folder)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(module, "list_recipes", lambda: ["attention_simple_cifar10", "capsnet_mnist", "cnn_mnist"])
-    runs = [
-        result("capsnet_mnist", 0.31),
-        result("capsnet_mnist", 0.27, 1),
-        result("capsnet_mnist", 0.42, variant="epochs=3,ema=0"),
-        result("attention_simple_cifar10", 85.5, metric="test_accuracy_percent", split="test, best epoch chosen on it",
-               parameters=561297, epochs=8.0, wall_s=7325),
-    ]  # fmt: skip
-    for run in runs:
-        path = tmp_path / "run.json"
-        path.write_text(json.dumps(run))
-        add_result(path, tmp_path / "results")
-    return tmp_path / "results"
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / "tables.toml").write_text(TABLES)
+    add(folder, result("attention_simple_cifar10", 85.0, overrides="select=last lr=0.10"),
+        result("attention_simple_cifar10", 86.0, 1, "select=last lr=0.10"),
+        result("cnn_cifar10", 80.0, overrides="select=last", epochs=35.0, beside="others"))  # fmt: skip
+    return folder
 
 
-EXPECTED = """\
-| paper | recipe | the paper's | public code's | ours | reached | parameters | training time | on |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
-| dynamic, Table 1 | `capsnet_mnist` | 0.25 % error | 0.34 | 0.29 ± 0.03 (2 seeds) | no | 8,215,568 | 1 min 40 s | NVIDIA H200 |
-| dynamic, Table 1 | `capsnet_mnist` epochs=3 ema=0 | 0.25 % error | 0.34 | 0.42 (0.32 to 0.52) | no | 8,215,568 | 1 min 40 s | NVIDIA H200 |
-| attention, Table 1 | `attention_simple_cifar10` | 85.17 % accuracy |  | 85.50 (85.40 to 85.60), best test epoch | yes | 561,297 | 2 h 02 min | NVIDIA H200 |
-
-Not measured yet: `cnn_mnist`.
-"""  # noqa: E501
+def section(folder: Path, number: int = 0) -> str:
+    tables, groups = read_tables(folder), grouped(module.read_results(folder))
+    return make_section(tables[number], groups)
 
 
-SUMMARY = """\
-| paper | recipe | the paper's | ours | epochs | reached |
-| --- | --- | --- | --- | --- | --- |
-| dynamic, Table 1 | `capsnet_mnist` | 0.25 % error | 0.29 ± 0.03 (2 seeds) | 100 | no |"""
+def test_a_table_byte_for_byte(folder: Path) -> None:
+    assert section(folder) == """### Table 1
+
+Two sets. Every run: at least 35 epochs (the paper: 350), 1 or 2 seeds, the last weights tested, one view of a test image.
+
+| % right, ours (and the paper's) | CIFAR-10 | CIFAR-100 |
+| --- | --- | --- |
+| capsules | 85.50 (85.17) |  |
+| CNN | 80.00 (87.1) | not run (62.3) |
+
+|  | the paper's | ours, % right | epochs | parameters | training time | runs |
+| --- | --- | --- | --- | --- | --- | --- |
+| capsules, CIFAR-10 | 85.17 (best test epoch) | **85.50 ± 0.71 (2 seeds)** | 350 | 561,297 | 1 min 40 s | [`attention_simple_cifar10`](runs/attention_simple_cifar10/select=last,lr=0.10-0.json), [1](runs/attention_simple_cifar10/select=last,lr=0.10-1.json) |
+| CNN, CIFAR-10 | 87.1 (best test epoch) | 80.00 (79.50 to 80.50) | 35 | 18,919,434 | 1 min 40 s (beside) | [`cnn_cifar10`](runs/cnn_cifar10/select=last-0.json) |
+
+<details><summary>Commands</summary><pre>
+flashcaps train attention_simple_cifar10 lr=0.1 select=last  # seeds 0, 1; H200 at abc123
+flashcaps train cnn_cifar10 select=last  # seed 0; H200 at abc123
+flashcaps train cnn_cifar100 select=last  # not run
+</pre></details>"""  # noqa: E501
 
 
-def test_the_table_byte_for_byte(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    assert make_table(folder) == module.HEADER + "\n" + EXPECTED
+PLANTED = {
+    "8 epochs": {"epochs": 8.0},
+    "34.9 epochs": {"epochs": 34.9},
+    "1 of 2 seeds": {"seed": 0},
+    "weights chosen on test data": {"split": "test, best epoch chosen on it"},
+    "2 views of a test image": {"overrides": ["mirror=true", "select=last"]},
+    "10 views of a test image": {"overrides": ["select=last", "mirror=true", "nudge=1"]},
+    "weights chosen on validation data": {"overrides": ["select=validation"]},
+    "changed since: it had no bias": {"earlier": "it had no bias"},
+    "today's network has 561,297 parameters": {"parameters": 561_296},
+}
+
+
+@pytest.mark.parametrize("said", PLANTED)
+def test_a_run_that_breaks_the_protocol_is_kept_out_and_says_why(folder: Path, said: str) -> None:
+    first, second = sorted((folder / "runs" / "attention_simple_cifar10").glob("*.json"))
+    assert "| capsules | 85.50 (85.17) |" in section(folder)
+    first.write_text(json.dumps(json.loads(first.read_text()) | PLANTED[said]))
+    if "seeds" in said:
+        second.unlink()
+    assert "| capsules | not run (85.17) |" in section(folder)
+    assert f"| {said} |" in make_attempts(folder)
+
+
+def test_without_a_number_of_epochs_the_whole_recipe_counts(folder: Path) -> None:
+    _, table = read_tables(folder)
+    run = result("em_views_azimuth", 9.0, **curve(*[(5, 30)] * 8)) | {"epochs": 39.0}
+    assert breaches(table, table.row[0], [run]) == ["39 epochs"]
+    assert breaches(table, table.row[0], [run | {"epochs": 40.0}]) == []
+    short = run | {"epochs": 40.0, "curve": run["curve"][1:]}
+    assert breaches(table, table.row[0], [short]) == ["no curve on test data"]
+    affnist, pairs = read_recipe("capsnet_affnist_style"), read_recipe("pairs_em")
+    assert is_full(affnist, [{"validation_error_percent": 0.77, "epochs": 3}])  # it stopped where the recipe says
+    assert not is_full(affnist, [{"validation_error_percent": 0.78, "epochs": 3}])
+    assert [is_full(pairs, [{"images": n}]) for n in (12_000 * 256, 12_000 * 256 - 1)] == [True, False]
+
+
+def test_networks_are_compared_at_one_error_on_familiar_data(folder: Path) -> None:
+    """Eight evaluations, at e times the level and at a part of e of it: the line's value is their mean."""
+    far, near = 4.0 * math.e, 4.0 / math.e
+    noisy = curve((90, 99), *((far, y) for y in (19, 21, 19, 21)), *((near, y) for y in (9, 11, 9, 11)))
+    smooth = curve(*((4.0 * math.exp(x), 30 + 2 * x) for x in (1, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.0)))
+    level, own, other = match(noisy, smooth)
+    assert level == 4.0  # the larger of the last two
+    assert own == pytest.approx((15.0, 2.447 / 6**0.5))  # residuals of 1: a variance of 8 / 6, of the mean 1 / 6
+    assert other == pytest.approx((30.0, 0.0), abs=1e-6)
+    assert "| em | 13.5 on smallNORB | not run at this protocol yet |" in section(folder, 1)
+    add(folder, result("em_views_azimuth", 69.0, **noisy), result("cnn_views_azimuth", 75.0, **smooth))
+    text = section(folder, 1)
+    assert "| em | 13.5 on smallNORB | 1.47 | 11.00 | 4.00 | 15.00 ± 1.00 | CNN | 30.00 ± 0.00 | 40 |" in text
+    assert "| CNN | 20 on smallNORB | 4.00 | 30.00 |  |  |  |  | 40 |" in text
+    assert "\nem: 90.00 99.00, 10.87 19.00, 10.87 21.00," in text
+    table, groups = read_tables(folder)[1], grouped(module.read_results(folder))
+    [(cell, rival)] = rivals(fill(table, groups))
+    assert (cell.row.name, rival.row.name) == ("em", "CNN")
+    assert cell.runs[0]["value"] == 31.0  # as an error
+
+
+def test_models_together_have_a_cell_of_their_own(folder: Path) -> None:
+    table = read_tables(folder)[0]
+    one = result("attention_simple_cifar10", 85.0, overrides="select=last")
+    both = one | {"variant": "ensemble=2", "members": [{}, {}], "parameters": 2 * one["parameters"]}
+    groups = grouped([one, both])
+    assert find_runs("attention_simple_cifar10 select=last", groups) == [one]
+    assert find_runs("attention_simple_cifar10 ensemble=2 select=last", groups) == [both]
+    assert breaches(table, table.row[1], [both]) == []
+
+
+def test_pages_hold_every_run_once_and_come_out_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(folder, result("attention_simple_cifar10", 70.0, overrides="select=last epochs=8", epochs=8.0),
+        result("tiny", 2.0, metric="test_error_percent"), result("gone", 1.0))  # fmt: skip
     monkeypatch.setattr(module, "RESULTS", folder)
+    monkeypatch.setattr(module, "make_shipped", lambda: "")
     monkeypatch.setattr("sys.argv", ["tools.results", str(folder.parent / "run.json")])
     module.main()
-    assert (folder / "README.md").read_text() == make_table(folder)
-    assert "attention_simple_cifar10" in capsys.readouterr().out
+    pages = [(folder / name).read_text() for name in ("README.md", "attempts.md")]
+    assert pages == [make_page(folder), make_attempts(folder)]
+    assert "[1 more](attempts.md#attention-2020-table-1)" in pages[0]
+    assert "| select=last epochs=8 | 70.00 (69.50 to 70.50) right | 8 |" in pages[1]
+    parts = pages[1].split("\n## ")
+    titles = ["Attention (2020): Table 1", "Attention (2020): Views", "Other runs"]
+    assert [part.splitlines()[0] for part in parts[1:]] == titles
+    files = {str(path.relative_to(folder)) for path in folder.glob("runs/*/*.json")}
+    assert sorted(linked(pages[0]) + linked(pages[1])) == sorted(files)
 
 
-def test_the_summary_has_the_best_full_schedule_of_each_paper_and_data_set(folder: Path) -> None:
-    """Neither a better run that was cut short nor a network without capsules gets a row."""
-    for name, value, more in (("capsnet_mnist", 0.1, {"variant": "epochs=9", "epochs": 9.0}), ("cnn_mnist", 0.1, {})):
-        path = folder.parent / "run.json"
-        path.write_text(json.dumps(result(name, value, **more)))
-        add_result(path, folder)
-    assert make_summary(folder) == SUMMARY
+def linked(page: str) -> list[str]:
+    return [unquote(path) for path in re.findall(r"\]\((runs/[^)]+)\)", page)]
 
 
-def test_changes_too_many_for_a_file_name_are_told_whole(folder: Path) -> None:
-    path = folder / "runs" / "capsnet_mnist" / "epochs=3,ema=0-0.json"
-    run = json.loads(path.read_text())
-    run |= {"variant": "optimiser.kind=muon,lr=0.01,opt-0123abcd", "overrides": ["lr=0.01", "train.seed=0", "ema=0.9"]}
-    path.write_text(json.dumps(run))
-    assert "| `capsnet_mnist` lr=0.01 ema=0.9 |" in make_table(folder)
+def test_the_summary_has_full_schedules_only(folder: Path) -> None:
+    assert make_summary(folder).splitlines()[2:] == [
+        "| attention, Table 1 | capsules, CIFAR-10, % right | 85.17 (best test epoch) | **85.50 ± 0.71 (2 seeds)** "
+        "| 350 | [`attention_simple_cifar10`](results/runs/attention_simple_cifar10/select=last,lr=0.10-0.json), "
+        "[1](results/runs/attention_simple_cifar10/select=last,lr=0.10-1.json) |"
+    ]
+    for seed in (0, 1):
+        add(folder, result("attention_simple_cifar10", 85.0, seed, "select=last lr=0.10", epochs=349.0))
+    assert "85.00 (85.17)" in section(folder)
+    assert len(make_summary(folder).splitlines()) == 2
 
 
 def test_trials_are_listed_by_what_was_held_out(folder: Path) -> None:
-    assert "## Trials" not in make_table(folder)
+    assert "## Trials" not in make_attempts(folder)
     (folder / "trials").mkdir()
-    curve = [{"error": 9.0}, {"error": 8.151}]
+    held = [{"error": 9.0}, {"error": 8.151}]
     for name, more in {
-        "a": {"overrides": ["data.validation=5000", "lr=0.2", "seed=0", "epochs=3"], "curve": curve, "epochs": 3.0},
+        "a": {"overrides": ["data.validation=5000", "lr=0.2", "seed=0", "epochs=3"], "curve": held, "epochs": 3.0},
         "b": {"overrides": ["data.validation=5000"], "curve": [{"error": 7.0}], "epochs": 40.0},
         "unheld": {"overrides": ["lr=0.3"], "curve": [], "epochs": 3.0},
     }.items():
         (folder / "trials" / f"{name}.json").write_text(json.dumps(result("capsnet_mnist", 50.0) | more))
     (folder / "trials" / "other.json").write_text("{}")
-    assert make_table(folder).splitlines()[-2:] == [
+    assert make_attempts(folder).splitlines()[-2:] == [
         "| `capsnet_mnist` | nothing | 5,000 | 40 | 7.00 |",
         "| `capsnet_mnist` | lr=0.2 | 5,000 | 3 | 8.15 |",
     ]
 
 
-@pytest.mark.parametrize(("data", "reached"), [("synthetic_norb", ""), ("smallnorb", "yes")])
-def test_a_number_on_other_data_is_told_and_not_compared_with(tmp_path: Path, data: str, reached: str) -> None:
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(result("em_views_azimuth", 12.0, data=data)))
-    add_result(path, tmp_path / "results")
-    assert f"| 13.5 % error on smallNORB |  | 12.00 (11.90 to 12.10) | {reached} |" in make_table(tmp_path / "results")
-
-
-@pytest.mark.parametrize(("said", "mark"), [("beside", "(beside) |"), ("earlier", " † |")])
-def test_a_shared_device_and_a_recipe_that_has_changed_are_told(folder: Path, said: str, mark: str) -> None:
-    path = folder / "runs" / "attention_simple_cifar10" / "default-0.json"
-    before = make_table(folder)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {said: "3 trainings"}))
-    told = [line for line in make_table(folder).splitlines() if mark in line]
-    assert len(told) == 1
-    assert "attention_simple_cifar10" in told[0]
-    assert mark not in before
+def test_numbers_of_several_runs() -> None:
+    [error] = as_metric([result("tiny", 98.0)], "test_error_percent")
+    assert (error["value"], error["interval"]) == (2.0, [1.5, 2.5])
+    less = gain([result("a", 10.0), result("a", 11.0, 1)], [result("b", 8.0, 1), result("b", 9.0)])
+    assert less == pytest.approx((2.0, 2 - 12.706, 2 + 12.706))  # by 1 and 3: their deviation is the root of two
+    assert chance([result("a", 10.0)]) == 0.5
+    assert chance([result("a", 10.0), result("a", 12.0, 1)]) == pytest.approx((0.25 + 1.96**2) ** 0.5)
 
 
 def test_only_a_finished_run_is_added(folder: Path, tmp_path: Path) -> None:
@@ -126,10 +253,34 @@ def test_commands_lose_the_folders_of_their_machine() -> None:
     assert plain_command(f"{tiles} --out d") == tiles
 
 
-@pytest.mark.parametrize(("value", "reached"), [(85.17, "yes"), (85.166, "yes"), (85.16, "no")])
-def test_a_number_is_reached_that_is_printed_the_same(tmp_path: Path, value: float, reached: str) -> None:
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(result("attention_simple_cifar10", value, metric="test_accuracy_percent")))
-    add_result(path, tmp_path / "results")
-    row = next(line for line in make_table(tmp_path / "results").splitlines() if "| `attention_simple_cifar10`" in line)
-    assert [cell.strip() for cell in row.split("|")][6] == reached
+HERE = read_tables(RESULTS)
+
+
+@pytest.mark.parametrize("table", HERE, ids=lambda table: table.title)
+def test_the_tables_here_say_what_they_keep_to(table: Table) -> None:
+    """Recipes exist, rows fit the columns, and a paper that chose on test data is said to have."""
+    assert table.recipes <= {*list_recipes()}
+    assert table.epochs >= table.paper_epochs / 10 or not table.epochs
+    names = [row.name for row in table.row]
+    for row in table.row:
+        assert len(row.runs) == len(table.columns)
+        assert row.against in {*names, ""} - {row.name}
+        for name, *overrides in map(shlex.split, filter(None, row.specs)):
+            read_recipe(name, [o for o in overrides if not o.startswith("ensemble=")])
+            paper = read_recipe(name.removesuffix("_fast")).train.select
+            assert (paper == "test") == (table.paper_select == "test")
+
+
+def test_the_pages_here_are_of_the_files_and_no_row_breaks_its_protocol() -> None:
+    """What a page links is what was run, by today's network and by what the table above it says."""
+    page = (RESULTS / "README.md").read_text()
+    assert page == make_page(RESULTS), "run make results"
+    assert (RESULTS / "attempts.md").read_text() == make_attempts(RESULTS), "run make results"
+    sections = {part.partition("\n")[0]: part for part in re.split(r"\n##+ ", page)}
+    for table in HERE:
+        for row in table.row:
+            lines = [line for line in sections[table.title].splitlines() if line.startswith(f"| {row.name}")]
+            for group in filter(None, map(linked, lines)):
+                runs: Group = [json.loads((RESULTS / path).read_text()) for path in group]
+                assert breaches(table, row, runs) == []
+    assert len(make_summary(RESULTS).splitlines()) <= 12

@@ -32,7 +32,7 @@ from flashcaps.training.evaluate import (
 from flashcaps.training.loader import open_sources
 from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.results import read_results
-from tools.results import make_table
+from tools.results import make_attempts
 
 from ..fake_data import small_recipe, write_idx
 
@@ -268,7 +268,7 @@ def test_its_result_is_kept_and_gets_a_row_of_the_table(runs: list[str], root: P
     assert [m["seed"] for m in record["members"]] == [0, 1, 2]
     assert record["command"] == "flashcaps evaluate runs/small-0 runs/small-1 runs/small-2 --ensemble"
     assert {"epochs", "digit_accuracy", "interval", "split", "hardware", "versions", "commit"} <= set(record)
-    assert "ensemble=3" in make_table(tmp_path)
+    assert "ensemble=3" in make_attempts(tmp_path)
     assert facts(record) is None  # figures that compare runs leave it out
 
 

@@ -138,6 +138,18 @@ def test_another_recipe_is_not_resumed(tmp_path: Path) -> None:
         train(small_recipe(), options(tmp_path / "nothing", resume=True))
 
 
+def test_a_run_older_than_a_field_is_resumed_with_its_default(tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        train(small_recipe(), options(tmp_path), [StopAt(2, signal.SIGTERM)])
+    before = json.loads((tmp_path / "config.json").read_text())
+    del before["train"]["patience"], before["loss"]["class_weights"], before["data"]["held"]
+    (tmp_path / "config.json").write_text(json.dumps(before))
+    with pytest.raises(ValueError, match=r"other values of train\.patience;"):
+        train(small_recipe("patience=3"), options(tmp_path, resume=True))
+    train(small_recipe(), options(tmp_path, resume=True))
+    assert (tmp_path / "result.json").is_file()
+
+
 def test_a_run_writes_over_what_runs_wrote_and_nothing_else(tmp_path: Path) -> None:
     """In a folder of somebody's work, twice; and beside another program's config.json not even once."""
     (tmp_path / "src").mkdir()

@@ -153,7 +153,9 @@ def robustness(model: nn.Module, batch: Batch, plan: Plan = Plan(), trained: Los
             counts += torch.stack(_survivors(model, some, loss, replace(plan, seed=plan.seed + k)))
     flat, *right = counts.tolist()
     n, half = len(images), len(epsilons)
-    rows = [_row(kind, e, r, n) for kind, part in (("fgsm", right[:half]), ("pgd", right[half:]))
+    rows = [{"attack": kind, "epsilon": round(e, 6), "accuracy": round(100 * r / n, 4),
+             "interval": [round(100 * x, 4) for x in wilson(r, n)]}
+            for kind, part in (("fgsm", right[:half]), ("pgd", right[half:]))
             for e, r in zip(epsilons, part, strict=True)]
     return {"examples": n, "loss": plan.loss, "steps": plan.steps, "start": f"uniform in the ball, seed {plan.seed}",
             "step": "2.5 epsilon / steps", "flat": round(100 * flat / n, 4), "rows": rows}
@@ -175,12 +177,6 @@ def _survivors(model: nn.Module, batch: Batch, loss: Objective, plan: Plan) -> l
         attacked = pgd(model, x, targets, e, steps=plan.steps, seed=plan.seed, loss=loss) if e else x
         counts.append(survive(attacked) if e else clean.sum())
     return counts
-
-
-def _row(attack: str, epsilon: float, right: int, examples: int) -> dict[str, Any]:
-    low, high = wilson(right, examples)
-    return {"attack": attack, "epsilon": round(epsilon, 6), "accuracy": round(100 * right / examples, 4),
-            "interval": [round(100 * low, 4), round(100 * high, 4)]}
 
 
 def make_record(run: Run, plan: Plan, command: str = "") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ..routing import ROUTING
 from ..training.batches import Batch
 from ..training.evaluate import forward
 from .figure import DoesNotApply, Drawn, Run
-from .style import INK, MARKERS, colour_of, grid, styled, subplots, whole_ticks
+from .style import INK, MARKERS, colour_of, grid, styled, subplots
 
 IMAGES = 16
 LIMIT_S = 30.0  # seconds of measuring: a large model on a small machine gets fewer points
@@ -37,7 +37,7 @@ def cost(run: Run, iterations: tuple[int, ...] = (1, 2, 3, 5)) -> Drawn:
     axes[1].set(xlabel="routing iterations", ylabel="MiB kept for backward", ylim=(0, None))
     axes[0].legend(fontsize=10)
     for axis in axes:
-        whole_ticks(axis, max(iterations))
+        axis.set_xticks(range(1, max(iterations) + 1))
     grid(*axes)
     own = data[run.layer().name]
     first, last = own[min(own)], own[max(own)]

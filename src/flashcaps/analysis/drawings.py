@@ -70,12 +70,9 @@ def caption(run: Run, data: dict[str, Any]) -> str:
 
 
 @styled
-def perturbations(run: Run, label: int | None = None) -> Drawn:
-    """Dimension perturbations, one row per pose dimension, -0.25 to 0.25 by 0.05 (dynamic, Fig. 4).
-
-    label: the class whose example with the largest score is perturbed; None is the class with the largest of all.
-    """
-    row, k = clearest(run, label)
+def perturbations(run: Run) -> Drawn:
+    """Dimension perturbations, one row per pose dimension, -0.25 to 0.25 by 0.05 (dynamic, Fig. 4)."""
+    row, k = clearest(run)
     pictures = perturb(run, row[None], k)[0]  # (D, 11, C, H, W)
     change = effect(pictures)
     dims = shown(change)
@@ -94,13 +91,13 @@ def perturbations(run: Run, label: int | None = None) -> Drawn:
 
 
 @styled
-def dimensions(run: Run, label: int | None = None, examples: int = 32) -> Drawn:
+def dimensions(run: Run, examples: int = 32) -> Drawn:
     """What each dimension encodes: stroke thickness, skew, width, height or area of the drawing.
 
     Left: correlation of a dimension with a measure of the drawing, over test images of one class. Right: the effect of
     changing that dimension alone from -0.25 to 0.25, in standard deviations of the measure over these images.
     """
-    _, k = clearest(run, label)
+    _, k = clearest(run)
     rows = ((run.single().targets == k) & run.right).nonzero()[:, 0][:examples]
     if len(rows) < 3:
         raise DoesNotApply(f"at least 3 correctly answered images of a class are needed; there are {len(rows)}")
@@ -135,15 +132,14 @@ def _heat(axis: Any, values: Tensor, top: float) -> None:
                       color="#fefefe" if strong else "#111111", fontweight="bold" if strong else "normal")
 
 
-def clearest(run: Run, label: int | None = None) -> tuple[Tensor, int]:
-    """(row, class): the correctly answered example with the largest score, of class `label` or of any."""
+def clearest(run: Run) -> tuple[Tensor, int]:
+    """(row, class): the correctly answered example with the largest score."""
     run.need_decoder()
     targets = run.single().targets
-    among = run.right if label is None else run.right & (targets == label)
-    if not among.any():
+    if not run.right.any():
         raise DoesNotApply("a correctly answered example is needed; there is none among the test examples")
     scores = run.output.scores.gather(1, targets[:, None])[:, 0]
-    row = torch.where(among, scores, scores.new_tensor(-torch.inf)).argmax()
+    row = torch.where(run.right, scores, scores.new_tensor(-torch.inf)).argmax()
     return row, int(targets[row])
 
 

@@ -6,17 +6,11 @@ import torch
 from torch import Tensor
 
 from ..nn.capsules import DenseCapsules
-from ..nn.trace import LayerTrace, iterated
-from ..nn.trace import children as children_of
+from ..nn.trace import LayerTrace, children, iterated
 from ..training.batches import Batch
 from ..training.evaluate import forward
 from ..training.routing_measure import traced
 from .figure import DoesNotApply, Run
-
-
-def children(run: Run, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """The primary capsules of a batch: poses and activations, as the stack of capsule layers gets them."""
-    return children_of(run.stack(), lambda: forward(run.model, batch))
 
 
 def trace(run: Run, batch: Batch, iterations: int | None = None) -> list[LayerTrace]:
@@ -39,7 +33,7 @@ def receptive_fields(run: Run, batch: Batch) -> Tensor:
     Computed from the gradient of one place's poses with respect to the image, so it works for any backbone.
     """
     image = run.images()[:1]
-    u, _ = children(run, batch._replace(inputs=image))
+    u, _ = children(run.stack(), lambda: forward(run.model, batch._replace(inputs=image)))
     if u.ndim != 5:
         raise DoesNotApply("primary capsules on a grid are needed; these have none")
     h, w = u.shape[2:4]

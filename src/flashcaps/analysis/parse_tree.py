@@ -186,7 +186,8 @@ def draw_tree(axis: Any, run: Run, tree: Tree, row: int) -> tuple[list[Any], lis
     axis.set(xlim=(-0.02, STEP * (len(tree.levels) - 1) + 0.62), ylim=(-0.02, 1.02))
     axis.set_aspect(h / w)
     points = [_spot(level, k) for k, level in enumerate(tree.levels)]
-    points[-1][tree.roots] = _column(len(tree.roots), len(points) - 1)
+    y = 1 - (torch.arange(len(tree.roots)) + 0.5) / len(tree.roots)
+    points[-1][tree.roots] = torch.stack([torch.full_like(y, STEP * (len(points) - 1) + 0.1), y], 1)  # a column
     for k, xy in enumerate(points[:-1]):
         used = tree.edges[k][:, 1].unique() if k == 0 and len(xy) > 200 else torch.arange(len(xy))
         axis.scatter(xy[used, 0], xy[used, 1], s=12 if k else 7, color=FAINT, edgecolor=MUTED, linewidth=0.5, zorder=3)
@@ -218,12 +219,6 @@ def _spot(level: Tensor, k: int) -> Tensor:
     if k == 0:
         return torch.stack([x, y], 1)
     return torch.stack([STEP * k + 0.25 + 0.5 * (x - 0.5), y if bool((x == 0.5).all()) else 0.5 + 0.6 * (y - 0.5)], 1)
-
-
-def _column(count: int, k: int) -> Tensor:
-    """Positions of the roots, one above the other."""
-    y = 1 - (torch.arange(count) + 0.5) / count
-    return torch.stack([torch.full((count,), STEP * k + 0.1), y], 1)
 
 
 def _caption(run: Run, tree: Tree, row: int) -> str:

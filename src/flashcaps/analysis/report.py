@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from ..routing.checks import nearest
 from .figure import DoesNotApply, Drawn, Run
@@ -100,12 +99,11 @@ def save(drawn: Drawn, name: str, folder: Path) -> Written:
     moving = drawn.data.get("gif")
     if moving is not None:
         (folder / f"{name}.gif").write_bytes(moving)
-    plain: dict[str, Any] = {"metadata": {"Date": None}}
-    drawn.figure.savefig(folder / f"{name}.png", dpi=DPI)
-    drawn.figure.savefig(folder / f"{name}.svg", dpi=DPI, **plain)
-    darken(drawn.figure)
-    drawn.figure.savefig(folder / f"{name}-dark.png", dpi=DPI)
-    drawn.figure.savefig(folder / f"{name}-dark.svg", dpi=DPI, **plain)
+    for ending in ("", "-dark"):
+        if ending:
+            darken(drawn.figure)
+        drawn.figure.savefig(folder / f"{name}{ending}.png", dpi=DPI)
+        drawn.figure.savefig(folder / f"{name}{ending}.svg", dpi=DPI, metadata={"Date": None})
     (folder / f"{name}.txt").write_text(drawn.caption + "\n")
     if moving is not None:
         return Written(name, drawn.caption, moving, moving, "gif")

@@ -18,21 +18,7 @@ from ..training.routing_measure import PROBED_IMAGES, PROBED_ITERATIONS, logit_c
 from .figure import DoesNotApply, Drawn, Run, take
 from .inside import class_votes
 from .open_run import untrained
-from .style import (
-    BLUE,
-    COLOURS,
-    INK,
-    LINES,
-    MARKERS,
-    MUTED,
-    RED,
-    colour_of,
-    figure,
-    grid,
-    styled,
-    subplots,
-    whole_ticks,
-)
+from .style import BLUE, COLOURS, INK, LINES, MARKERS, MUTED, RED, colour_of, figure, grid, styled, subplots
 
 VOTE_BINS, LENGTH_BINS = 24, 40
 SAME = 0.02  # difference of entropies below which two lines coincide
@@ -53,8 +39,9 @@ def vote_distances(run: Run, classes: int = 3) -> Drawn:
         if votes.shape[1] < 2:
             raise DoesNotApply("votes of several children are needed; the class layer has a single one")
         weights = torch.stack([step.coupling[0] for step in top.steps]).abs()  # discriminative's may be negative
-        data[kind] = {"distance": weighted_distances(votes[0], weights), "weight": weights,
-                      "classes": ranked(run, row, classes), "label": labels(run, row)}
+        mine, order = labels(run, row), run.output.scores[row].argsort(descending=True).tolist()
+        data[kind] = {"distance": weighted_distances(votes[0], weights), "weight": weights, "label": mine,
+                      "classes": (mine + [k for k in order if k not in mine])[:classes]}
     fig = _draw(run, data, rows)
     said = " ".join(f"{kind.capitalize()} answer: {_shrink(run, data[kind])}" for kind in rows)
     text = f"Votes near the mean agree. {said} The label's classes come first, then those with the largest scores."
@@ -76,13 +63,6 @@ def spread_of(distance: Tensor, weight: Tensor) -> Tensor:
 def labels(run: Run, row: int) -> list[int]:
     target = run.examples().targets[row]
     return [int(target)] if target.ndim == 0 else (target > 0.5).nonzero()[:, 0].tolist()
-
-
-def ranked(run: Run, row: int, count: int) -> list[int]:
-    """The labels, then the classes with the largest scores."""
-    order = run.output.scores[row].argsort(descending=True).tolist()
-    mine = labels(run, row)
-    return (mine + [k for k in order if k not in mine])[:count]
 
 
 def _draw(run: Run, data: dict[str, Any], rows: dict[str, int]) -> Any:
@@ -142,7 +122,7 @@ def agreement(run: Run, iterations: int = 5, images: int = 16) -> Drawn:
     right.set(xlabel="iteration", ylabel="agreement of votes", title="mean cosine of vote and capsule")
     right.legend(fontsize=10)
     for axis in (left, right):
-        whole_ticks(axis, iterations)
+        axis.set_xticks(range(1, iterations + 1))
     grid(left, right)
     return Drawn(data, fig, _agreed(run, data, iterations, len(batch.inputs)))
 
@@ -229,7 +209,7 @@ def routing_logits(run: Run, iterations: int = PROBED_ITERATIONS) -> Drawn:
         right.plot(range(1, iterations + 1), measured[0], "s--", color=COLOURS[1], label="before training")
     right.set(xlabel="iteration", title=f"at step {at:,}")
     right.legend()
-    whole_ticks(right, iterations)
+    right.set_xticks(range(1, iterations + 1))
     grid(left, right)
     own = run.layer().routing.iterations
     text = (f"After training, iteration 1 changes a logit by {float(last[0]):.2g} on average and iteration "

@@ -135,8 +135,3 @@ def label_curves(axis: Any, x: str, y: str, log: bool = False) -> None:
         axis.yaxis.set_minor_formatter("")
     grid(axis)
     axis.legend()
-
-
-def whole_ticks(axis: Any, count: int) -> None:
-    """Label the x axis with 1, 2, ..., count."""
-    axis.set_xticks(range(1, count + 1))

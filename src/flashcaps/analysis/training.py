@@ -10,7 +10,7 @@ from ..routing import ROUTING
 from ..training.autosize import own_command
 from .figure import DoesNotApply, Drawn, Run
 from .records import accuracy, algorithm_name, comparable
-from .style import INK, MARKERS, MUTED, colour_of, grid, label_curves, look_of, styled, subplots, whole_ticks
+from .style import INK, MARKERS, MUTED, colour_of, grid, label_curves, look_of, styled, subplots
 
 NO_CURVES = "runs evaluated during training are needed; give finished ones with --beside"
 
@@ -58,7 +58,7 @@ def iterations(run: Run, most: int = 5) -> Drawn:
                   color=colour_of(name), label=f"trained: {name}")
     axis.axvline(own, color=MUTED, linewidth=1, linestyle=":")
     label_curves(axis, "routing iterations", "accuracy, %")
-    whole_ticks(axis, max([most, *rerouted, *(t for p in trained.values() for t in p)]))
+    axis.set_xticks(range(1, max([most, *rerouted, *(t for p in trained.values() for t in p)]) + 1))
     said = ", ".join(f"{v:.1f} % with {t}" for t, v in rerouted.items())
     text = (f"{run.model.name} was trained with {own} iterations (dotted). The same weights with other numbers of "
             f"iterations, on {len(run.examples().inputs)} test examples: {said}.")

@@ -28,9 +28,10 @@ def pose_trajectories(run: Run, toy: int = 0) -> Drawn:
         data[what] = {"angle": angles, "pose": poses[0], "points": points, "toy": toys[0]}
         _trajectory(axis, points.cpu(), angles)
         axis.set(title=f"{what} {angles[0]} to {angles[-1]} degrees", xlabel="first MDS axis", ylabel="second MDS axis")
-        kept = _stress(flat, points.view(v * p, 2))
-        said.append(f"in {what} pose vectors move {_path(poses[0]):.2f} times their norm, and the plane keeps "
-                    f"{100 * kept:.0f} % of all squared distances")
+        true, kept = (torch.cdist(x.double(), x.double()).square().sum() for x in (flat.cpu(), points.view(v * p, 2)))
+        path = poses[0].diff(dim=0).norm(dim=-1).sum(0).mean() / poses[0].norm(dim=-1).mean().clamp(min=1e-9)
+        said.append(f"in {what} pose vectors move {float(path):.2f} times their norm, and the plane keeps "
+                    f"{100 * float(kept / true.clamp(min=1e-12)):.0f} % of all squared distances")
     label, instance = data["azimuth"]["toy"]
     text = (f"The {run.class_name(label)} capsule while toy {instance} is turned: each line joins its "
             f"{data['azimuth']['pose'].shape[1]} pose vectors in one image; the first has a ring at both ends. Light "
@@ -141,14 +142,3 @@ def mds(distances: Tensor, dim: int = 2) -> Tensor:
     gram = -0.5 * centre @ distances.double().cpu().square() @ centre
     values, vectors = torch.linalg.eigh(gram)
     return (vectors[:, -dim:] * values[-dim:].clamp(min=0).sqrt()).flip(1)
-
-
-def _stress(poses: Tensor, points: Tensor) -> float:
-    """The share of squared distances that the plane keeps."""
-    true, kept = (torch.cdist(x.double(), x.double()).square().sum() for x in (poses.cpu(), points))
-    return float(kept / true.clamp(min=1e-12))
-
-
-def _path(poses: Tensor) -> float:
-    """The length of the path of pose vectors over their mean norm: (V, P, d) -> ()."""
-    return float(poses.diff(dim=0).norm(dim=-1).sum(0).mean() / poses.norm(dim=-1).mean().clamp(min=1e-9))

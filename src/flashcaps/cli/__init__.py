@@ -1,7 +1,5 @@
 """The command line, on top of the library; only this package imports typer and rich."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings

@@ -1,16 +1,13 @@
 """flashcaps attack."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from .console import console, say
+from .console import say, show_table
 from .names import AsJson, DataRoot, Device, Imports, RunNames
 
 
@@ -57,9 +54,7 @@ def attack(
 
 def show(name: str, record: dict[str, Any]) -> None:
     accuracy = {(row["attack"], row["epsilon"]): row["accuracy"] for row in record["rows"]}
-    table = Table("epsilon", "FGSM", "PGD", box=None, pad_edge=False)
-    for e in sorted({e for _, e in accuracy}):
-        table.add_row(f"{e:g}", *(f"{accuracy[kind, e]:.2f} %" for kind in ("fgsm", "pgd")))
     flat = f", {record['flat']:.1f} % of gradients are 0" if record["flat"] else ""
     say(f"{name}: accuracy on {record['examples']:,} images, {record['wall_s']:g} s{flat}")
-    console.print(table)
+    show_table(("epsilon", "FGSM", "PGD"), [(f"{e:g}", *(f"{accuracy[kind, e]:.2f} %" for kind in ("fgsm", "pgd")))
+                                            for e in sorted({e for _, e in accuracy})])

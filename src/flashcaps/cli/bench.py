@@ -1,7 +1,5 @@
 """flashcaps bench."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys
@@ -33,11 +31,11 @@ def bench(
     precision: Annotated[list[str] | None, typer.Option(help="only tf32 or bf16")] = None,
     sweep: Annotated[bool, typer.Option(help="how cost grows with I, J, D, iterations, batch and image size")] = False,
     whole: Annotated[bool, typer.Option(help="memory of whole training steps at large batches")] = False,
-    profile: Annotated[bool, typer.Option(help="the kernels of three whole steps, to profile.txt")] = False,
+    profile: Annotated[bool, typer.Option(help="the kernels of three whole steps")] = False,
     seconds: Annotated[float, typer.Option(help="time limit; the most important rows come first")] = 600.0,
     kernels: Annotated[str, typer.Option(help="first: compile, only: compile and stop, ready: compiled")] = "first",
     device: Device = "auto",
-    save: Annotated[Path, typer.Option(help="folder for the JSON, the tables and the plots")] = Path("results/bench"),
+    save: Annotated[Path | None, typer.Option(help="write the JSON, tables and plots into this folder")] = None,
     toy: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Time and memory of layers and training steps on this machine, compared with public code, the floor and the goal.
@@ -47,7 +45,7 @@ def bench(
     \b
     flashcaps bench
     flashcaps bench dynamic_mnist em_stack --backend triton --backend public
-    flashcaps bench --sweep --seconds 300
+    flashcaps bench --sweep --seconds 300 --save results/bench
     flashcaps bench em/D heinsen/J/64 --sweep
     flashcaps bench --whole --profile
     """
@@ -55,4 +53,5 @@ def bench(
     plan = module.Plan(
         workloads or (), backend or (), precision or (), sweep, whole, profile, seconds, device, save, kernels, toy
     )
-    say(module.bench(plan, say))
+    path = module.bench(plan, say)
+    say(f"written to {path}" if path else "nothing was written; --save FOLDER keeps what is measured")

@@ -1,7 +1,5 @@
 """Shell completion: the names that begin with what is typed so far."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable
 from pathlib import Path

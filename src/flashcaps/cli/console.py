@@ -1,10 +1,10 @@
 """The console of all commands; wide where there is no terminal, so that tables are not wrapped."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
+from rich.table import Table
 
 DATA_ROOT = "default $FLASHCAPS_DATA or ~/.cache/flashcaps"
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
@@ -13,3 +13,11 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 def say(text: object) -> None:
     """Print one line as it is."""
     console.print(str(text), markup=False, soft_wrap=True)
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows under the names of their columns, if there are any."""
+    table = Table(*columns, box=None, pad_edge=False, show_header=bool(columns))
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

@@ -1,7 +1,5 @@
 """flashcaps data: get a published data set."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +7,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .complete import data_names
-from .console import DATA_ROOT, console
+from .console import DATA_ROOT, console, say
 
 DataName = Annotated[str, typer.Argument(help="mnist, fashion_mnist, cifar10, svhn, ...", autocompletion=data_names)]
 
@@ -39,6 +37,6 @@ def data(
 
         paths = fetch(name, root, source, tell)
     for path in paths:
-        console.print(str(path), markup=False, soft_wrap=True)
+        say(path)
     if name not in ("synthetic_norb", "synthetic-norb"):  # rendered when a run first asks for it
-        console.print(describe(load_data(name, root)), markup=False, soft_wrap=True)
+        say(describe(load_data(name, root)))

@@ -1,7 +1,5 @@
 """flashcaps demo."""
 
-from __future__ import annotations
-
 import shlex
 import tempfile
 from pathlib import Path

@@ -1,18 +1,13 @@
 """flashcaps figures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from .console import console, say, show_table
 from .names import DataRoot, Device, Figures, Imports, RunOrNone
-
-console = Console(highlight=False)
 
 
 def figures(
@@ -39,10 +34,7 @@ def figures(
     from ..analysis.report import choose, title_of
 
     if checkpoint is None:
-        table = Table("figure", "what it shows", box=None, pad_edge=False)
-        for name in FIGURES:
-            table.add_row(name, title_of(name))
-        console.print(table)
+        show_table(("figure", "what it shows"), [(name, title_of(name)) for name in FIGURES])
         return
     chosen = choose(names or [])
     stem = Path(checkpoint.removesuffix(".xz")).stem
@@ -67,5 +59,5 @@ def figures(
         else:
             report = write_figures(opened(checkpoint), place, chosen, tell)
     for name, why in skipped.items():
-        console.print(f"{name}: not drawn: {why}", markup=False, soft_wrap=True)
-    console.print(str(report), markup=False, soft_wrap=True)
+        say(f"{name}: not drawn: {why}")
+    say(report)

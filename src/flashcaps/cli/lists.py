@@ -1,7 +1,5 @@
 """flashcaps models, recipes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """Arguments and options that several commands take, with their completion."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from typing import Annotated

@@ -1,14 +1,12 @@
 """flashcaps train --images, --table, --dataset, --text: makes a recipe for your own data and prints what it chose."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ..training.autosize import own_recipe, own_text_recipe
 from ..training.distributed import find_device
 from ..training.memory import memory_warning
 from ..training.recipe import Recipe
-from .console import console
+from .console import say
 
 KINDS = {"--images": "images", "--table": "table", "--dataset": "hub", "--text": "text"}
 
@@ -51,8 +49,8 @@ def own_fields(
         recipe, why = own_recipe(KINDS[flag], path, words, routing=algorithm, size=size, backbone=network,
                                  start=start or "")  # fmt: skip
     for line in why:
-        console.print(line, markup=False, soft_wrap=True)
+        say(line)
     warning = memory_warning(recipe, find_device(device))
     if warning is not None:
-        console.print(f"warning: {warning}", markup=False, soft_wrap=True)
+        say(f"warning: {warning}")
     return recipe

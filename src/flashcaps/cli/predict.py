@@ -1,14 +1,11 @@
 """flashcaps predict."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ..data.user_images import read_picture
 from ..deploy.predict import (
@@ -25,7 +22,7 @@ from ..deploy.predict import (
 )
 from ..training.checkpoint import load
 from ..training.distributed import find_device
-from .console import console, say
+from .console import say, show_table
 from .names import AsJson, Device, Imports, RunName, Weights
 
 
@@ -77,7 +74,7 @@ def predict(
                 typer.echo(json.dumps(prediction.to_dict() | extra))
         found += batch.predictions
     if found and not as_json:
-        console.print(table(found))
+        show_rows(found, False, "file")
         if reconstruct is not None:
             say(f"{len(found)} pictures in {reconstruct}")
     for why in unread:
@@ -97,20 +94,9 @@ def readable(pictures: list[Picture], model: Any, unread: list[str]) -> Iterator
 
 def show_rows(found: list[Prediction], as_json: bool, what: str) -> None:
     if not as_json:
-        console.print(table(found, what))
+        show_table((what, "answer", "score"),
+                   [(p.file, " ".join(p.answer) or "none", ", ".join(map(str, p.top))) for p in found])
         return
     for prediction in found:
         rest = prediction.to_dict()
         typer.echo(json.dumps({what: rest.pop("file")} | rest))
-
-
-def table(predictions: list[Prediction], what: str = "file") -> Table:
-    """One row per picture: its answer, then the top classes with score and, if it differs, length."""
-    shown = Table(what, "answer", "score", box=None, pad_edge=False)
-    for found in predictions:
-        scores = []
-        for name, score, length in found.top:
-            plain = length is None or abs(length - score) < 5e-4
-            scores.append(f"{name} {score:.3f}" + ("" if plain else f" (length {length:.3f})"))
-        shown.add_row(found.file, " ".join(found.answer) or "none", ", ".join(scores))
-    return shown

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 from ..plugins import Registry
+from ..routing.checks import nearest
 from .affnist import affnist, affnist_style, translated_mnist
 from .cifar import cifar10, cifar100
 from .files import Root, data_root
@@ -64,9 +64,8 @@ def find_data(name: str) -> Callable[..., Dataset]:
     """The function that loads the data set `name`; an unknown name is answered with the nearest ones."""
     known = name.replace("-", "_")
     if known not in DATA:
-        close = get_close_matches(known.lower(), DATA, cutoff=0.4)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(DATA)}"
-        raise ValueError(f"name: no data set {name!r}; {hint}")
+        hint = nearest(known.lower(), DATA) or f"; there are {', '.join(DATA)}"
+        raise ValueError(f"name: no data set {name!r}{hint}")
     return DATA[known]
 
 

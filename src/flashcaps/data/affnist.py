@@ -5,8 +5,6 @@ affNIST-style is a stand-in for affNIST: numbers measured on it are not affNIST'
 MNIST are pure functions of (seed, index of the digit).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

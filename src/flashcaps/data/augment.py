@@ -4,8 +4,6 @@ Images are (B, C, H, W), uint8 or float, and keep their type where no arithmetic
 handed in (`offsets`, `mask`, ...), so that a captured graph can be fed from outside.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor

@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 colour images, 32 x 32; the binary version."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -5,8 +5,6 @@ resumed, a wrong one is deleted, and a good file already in place is left alone.
 same file one gets it and the others wait.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import http.client

@@ -4,8 +4,6 @@ Both are IDX files, big-endian: magic 0, 0, type, dimensions; sizes; values. `di
 of MNIST's training set that come along in digits.xz: 500 zeros, 500 ones, ..., a byte per pixel.
 """
 
-from __future__ import annotations
-
 import lzma
 from functools import cache
 from pathlib import Path

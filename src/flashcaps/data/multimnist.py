@@ -6,8 +6,6 @@ so share 72.6 % of their area on average; the paper says 80 %.) Pairs are made o
 are a pure function of (seed, index), and are never stored.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -4,8 +4,6 @@ Its binary matrix format, little-endian: magic, number of dimensions, at least t
 out in the same way here and in synthetic-NORB.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable
 from dataclasses import replace

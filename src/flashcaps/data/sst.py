@@ -4,8 +4,6 @@ Training uses every unique phrase of the training trees, evaluation the root sen
 very negative (0) to very positive (4); the binary task drops the neutral 2 and leaves 6,920 / 872 / 1,821 roots.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import chain

@@ -1,7 +1,5 @@
 """SVHN, cropped digits (Netzer et al. 2011): 73,257 + 26,032 colour house numbers, 32 x 32."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

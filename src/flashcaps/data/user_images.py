@@ -7,8 +7,6 @@
     dataset = load_data("text", path="reviews.csv")         # text,label
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math
@@ -328,19 +326,6 @@ def assign(listing: Listing, seed: int) -> list[str]:
 LISTS: dict[str, Callable[..., Listing]] = {"images": list_folder, "table": list_table, "hub": list_hub}
 
 
-class Survey(NamedTuple):
-    """What a model must know: channels, height, width, and how many pictures it can train on."""
-
-    image: tuple[int, int, int]
-    train: int
-
-
-def _pillow() -> Any:
-    from PIL import Image  # a tenth of a second that data without pictures do not need
-
-    return Image
-
-
 def read_picture(source: Any, channels: int = 0) -> Tensor:
     """A file, bytes, array or opened picture as uint8 (C, H, W). channels: 1 grey, 3 colour, 4 with alpha; 0: its own.
 
@@ -366,13 +351,15 @@ def read_picture(source: Any, channels: int = 0) -> Tensor:
 
 def _eight_bits(image: Any, source: Any, channels: int) -> Any:
     """A picture that convert() keeps the look of: 16 bits and fractions become bytes, transparency becomes white."""
+    from PIL import Image  # a tenth of a second that data without pictures do not need
+
     if image.mode == "F" or image.mode.startswith("I"):
         x = np.asarray(image)
         most = 65535 if image.mode != "F" else 1 if x.max() <= 1 else 255
-        return _pillow().fromarray(_bytes(x, most, _where(source)))
+        return Image.fromarray(_bytes(x, most, _where(source)))
     if channels != 4 and (image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info):
         image = image.convert("RGBA")
-        return _pillow().alpha_composite(_pillow().new("RGBA", image.size, "white"), image)
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image
 
 
@@ -385,14 +372,13 @@ def _where(source: Any) -> str:
 def _open(source: Any) -> Any:
     if hasattr(source, "convert"):
         return source
-    from PIL import ImageOps
+    from PIL import Image, ImageOps
 
-    image = _pillow()
     try:
-        opened = image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+        opened: Any = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
         opened.load()
         opened = ImageOps.exif_transpose(opened)  # as a camera was held
-    except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{_where(source)}: not a whole picture ({error}); remove or replace it") from None
     return opened
 
@@ -418,8 +404,8 @@ def _bytes(x: np.ndarray, most: int, where: str) -> np.ndarray:
     return (x * (255 / most)).round().astype(np.uint8)
 
 
-def survey(listing: Listing, size: Sequence[int] = (), channels: int = 0) -> Survey:
-    """The shape pictures are brought to: `size`, or the median of a sample, its longer side at most 128 pixels."""
+def survey(listing: Listing, size: Sequence[int] = (), channels: int = 0) -> tuple[int, int, int]:
+    """(C, H, W) that pictures are brought to: `size`, or the median of a sample, its longer side at most 128 pixels."""
     n = len(listing.files)
     sample = [listing.files[k * n // min(n, SAMPLE)] for k in range(min(n, SAMPLE))]
     shapes = [tuple(read_picture(f).shape) for f in sample]
@@ -429,7 +415,7 @@ def survey(listing: Listing, size: Sequence[int] = (), channels: int = 0) -> Sur
         height, width = (int(np.median([shape[k] for shape in shapes])) for k in (1, 2))
         scale = min(1.0, MAX_SIDE / max(height, width))
         size = (max(1, round(height * scale)), max(1, round(width * scale)))
-    return Survey((channels, int(size[0]), int(size[1])), assign(listing, 0).count("train"))
+    return channels, int(size[0]), int(size[1])
 
 
 def count_classes(listing: Listing) -> dict[str, int]:
@@ -470,7 +456,7 @@ def read_pictures(
     those of a batch when it is asked for.
     """
     listing = same_labels(LISTS[kind](path, class_names), path, multilabel, examples)
-    shape = survey(listing, size, channels).image
+    shape = survey(listing, size, channels)
 
     def read(k: int) -> Tensor:
         return fit(read_picture(listing.files[k], shape[0]), shape)

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ..deploy.predict import unique
 from ..models.shipped import shipped_files
 from ..models.stored import find_weights
 from ..routing import ROUTING
@@ -60,14 +61,6 @@ def build(folder: Path, checkpoints: Iterable[str] = (), tell: Callable[[str], N
     shutil.copytree(PAGE, folder / "page", dirs_exist_ok=True, ignore=shutil.ignore_patterns("index.html"))
     shutil.copyfile(PAGE / "index.html", folder / "index.html")
     return list(files)
-
-
-def unique(name: str, taken: Iterable[str]) -> str:
-    """Makes the names of two runs in different folders distinct."""
-    k, wanted = 2, name
-    while name in taken:
-        name, k = f"{wanted}-{k}", k + 1
-    return name
 
 
 def network_file(name: str, model: Any, digits: Tensor, card: str = "", own: bool = False) -> tuple[Json, bytes]:

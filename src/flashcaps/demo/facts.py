@@ -9,14 +9,15 @@ from torch import Tensor
 
 from ..analysis.drawings import OFFSETS
 from ..analysis.figure import Run
-from ..analysis.inside import children, class_votes, receptive_fields
+from ..analysis.inside import class_votes, receptive_fields
 from ..analysis.measures import measure
 from ..data import to_float
 from ..deploy.hub import model_card
 from ..deploy.predict import answer_rule, class_names
 from ..nn.capsules import ConvCapsules
-from ..nn.trace import iterations_of, keeps_couplings, layers_of
+from ..nn.trace import children, iterations_of, keeps_couplings, layers_of
 from ..training.batches import Batch
+from ..training.evaluate import forward
 
 MEASURED = {
     "thickness": "stroke thickness",
@@ -55,7 +56,9 @@ def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool
     grid, field = grid_and_field(run)
     labels = run.output.scores.argmax(1)
     poses = run.poses[torch.arange(len(labels)), labels]  # of the capsules that win, (N, D)
-    reach = reach_of(poses, routing.output_activation)
+    reach = OFFSETS[-1]  # of sliders: for vectors no longer than 1 (dynamic, Fig. 4), else the deviation of poses
+    if routing.output_activation != "length" and len(poses) > 1:
+        reach = float(f"{max(float(poses.std(0).mean()), 0.01):.2g}")
     offsets = [round(x / OFFSETS[-1] * reach, 5) for x in OFFSETS]
     result: dict[str, Any] | None = getattr(model, "config", {}).get("result")
     if routing.output_activation in ("length", "probability") and not routing.stepwise:
@@ -88,13 +91,6 @@ def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool
         "field": field,
         "offsets": offsets,
     }
-
-
-def reach_of(poses: Tensor, activation: str | None) -> float:
-    """The range of sliders: 0.25 for vectors no longer than 1 (dynamic, Fig. 4), else the deviation of poses."""
-    if activation == "length" or len(poses) < 2:
-        return OFFSETS[-1]
-    return float(f"{max(float(poses.std(0).mean()), 0.01):.2g}")
 
 
 def draw(run: Run, poses: Tensor, labels: Tensor) -> Tensor:
@@ -158,7 +154,7 @@ def grid_and_field(run: Run) -> tuple[tuple[int, int, int], dict[str, int]]:
     assert run.model.image is not None
     side = max(run.model.image[1:])
     votes, top = class_votes(run, run.first(1))
-    u, _ = children(run, run.first(1))
+    u, _ = children(run.stack(), lambda: forward(run.model, run.first(1)))
     if top.u.ndim != 5 or u.ndim != 5:
         return (votes.shape[1], 1, 1), {"size": side, "stride": side, "offset": 0}
     field = field_of(receptive_fields(run, run.first(1)), side)

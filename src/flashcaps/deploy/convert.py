@@ -6,8 +6,6 @@ A repository is a `Layout`, a table: what its names are here, what happens to a 
 shapes make. What its code does differently from the paper is an option of that model.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import pickle

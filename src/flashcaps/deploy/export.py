@@ -115,10 +115,8 @@ def export_model(
         seen = None if real is None else difference(model, run, real.split(64))
         largest = max(random, seen or 0.0)
         if not largest <= tolerance:
-            raise RuntimeError(
-                f"{path}: {to} differs from PyTorch by {largest:.1e}, more than {tolerance:.0e}, and was not kept; "
-                "safetensors are exact"
-            )
+            raise RuntimeError(f"{path}: {to} differs from PyTorch by {largest:.1e}, more than {tolerance:.0e}, and "
+                               "was not kept; safetensors are exact")
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

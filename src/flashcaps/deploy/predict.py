@@ -42,6 +42,10 @@ class Score(NamedTuple):
     score: float
     length: float | None
 
+    def __str__(self) -> str:
+        plain = self.length is None or abs(self.length - self.score) < 5e-4
+        return f"{self.name} {self.score:.3f}" + ("" if plain else f" (length {self.length:.3f})")
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -277,9 +281,9 @@ def draw(model: Any, found: PredictedBatch, folder: Path) -> list[Path]:
     panels = [found.images, *(drawn.unbind(1) if drawn.ndim == 5 else [drawn])]
     wide = torch.cat(panels, 3).clamp(0, 1).mul(255).round().byte().cpu()  # (B, C, H, W * panels)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
+    paths: list[Path] = []
     for pixels, prediction in zip(wide, found.predictions, strict=True):
-        path = _unused(folder, Path(prediction.file).stem)
+        path = folder / f"{unique(Path(prediction.file).stem, [p.stem for p in folder.glob('*.png')])}.png"
         if len(pixels) not in (1, 3, 4):  # the first channel of a stereo pair
             pixels = pixels[:1]
         array = pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)
@@ -288,9 +292,9 @@ def draw(model: Any, found: PredictedBatch, folder: Path) -> list[Path]:
     return paths
 
 
-def _unused(folder: Path, stem: str) -> Path:
-    """A file name not in use: pictures of different folders may have the same name."""
-    path, k = folder / f"{stem}.png", 2
-    while path.exists():
-        path, k = folder / f"{stem}-{k}.png", k + 1
-    return path
+def unique(name: str, taken: Iterable[str]) -> str:
+    """The name, or NAME-2, NAME-3, ... where it is taken: pictures and runs of different folders may share one."""
+    count, wanted = 2, name
+    while name in taken:
+        name, count = f"{wanted}-{count}", count + 1
+    return name

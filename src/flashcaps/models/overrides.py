@@ -81,10 +81,8 @@ def backbone(spec: Any, value: str | Mapping[str, Any] | nn.Module) -> Any:
     if isinstance(value, nn.Module):
         return replace(spec, backbone=value)
     if value not in BACKBONES:
-        names = ", ".join(map(repr, BACKBONES))
-        raise ValueError(
-            f"backbone: expected one of {names}, a dict or an nn.Module, got {value!r}{nearest(str(value), BACKBONES)}"
-        )
+        names, close = ", ".join(map(repr, BACKBONES)), nearest(str(value), BACKBONES)
+        raise ValueError(f"backbone: expected one of {names}, a dict or an nn.Module, got {value!r}{close}")
     return replace(spec, backbone=BACKBONES[value])
 
 

@@ -173,8 +173,6 @@ class Dense:
 def places(what: str, height: int, width: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
     """The grid a k x k window leaves."""
     if min(height, width) + 2 * padding < kernel:
-        raise ValueError(
-            f"image: too small: {height} x {width} places reach {what}, whose kernel is {kernel}; "
-            "give a larger image, or a smaller kernel or stride below"
-        )
+        raise ValueError(f"image: too small: {height} x {width} places reach {what}, whose kernel is {kernel}; "
+                         "give a larger image, or a smaller kernel or stride below")
     return (height + 2 * padding - kernel) // stride + 1, (width + 2 * padding - kernel) // stride + 1

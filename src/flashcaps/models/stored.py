@@ -5,8 +5,6 @@ bound. Of a number's two bytes one holds sign and exponent, which repeat, and on
 statistics apart.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import lzma

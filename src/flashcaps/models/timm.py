@@ -29,16 +29,9 @@ class LastMap(nn.Module):
         return self.network(self.normalise(images))[-1]
 
 
-def timm_backbone(name: str, *, channels: int = 3, pretrained: bool = True) -> nn.Module:
-    """A model of timm without its classifier, for `create_model(..., backbone=)`: images -> its last feature map."""
-    timm = import_extra("timm", "timm", f"backbone: {PREFIX}{name} (or give any nn.Module)")
-    network = timm.create_model(name, pretrained=pretrained, features_only=True, in_chans=channels)
-    return LastMap(network, {"timm": name, "pretrained": pretrained}, channels)
-
-
 @dataclass(frozen=True)
 class Timm:
-    """A network of timm as numbers. pretrained: begin with its published weights."""
+    """A network of timm without its classifier, as numbers. pretrained: begin with its published weights."""
 
     timm: str
     pretrained: bool = True
@@ -48,7 +41,9 @@ class Timm:
         raise TypeError("backbone: a network of timm says its channels only when it is built")
 
     def build(self, in_channels: int) -> nn.Module:
-        return timm_backbone(self.timm, channels=in_channels, pretrained=self.pretrained)
+        timm = import_extra("timm", "timm", f"backbone: {PREFIX}{self.timm} (or give any nn.Module)")
+        network = timm.create_model(self.timm, pretrained=self.pretrained, features_only=True, in_chans=in_channels)
+        return LastMap(network, {"timm": self.timm, "pretrained": self.pretrained}, in_channels)
 
 
 def for_loading(overrides: dict[str, Any], backbone: nn.Module | None = None) -> dict[str, Any]:

@@ -16,12 +16,25 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+OLDEST_TORCH = (2, 11)  # and pyproject.toml has it
+DEVICES = ("cpu", "cuda", "meta")  # others, such as mps, have never been tried
 MOST_ITERATIONS = 1000  # more is a mistake, and would look like a hang
 # What other layers of PyTorch call an argument, and what capsule layers do: the first that a layer has.
 MEANT = {"kernel_size": ("kernel",), "in_features": ("in_dim", "in_channels"), "out_features": ("out_dim", "dim"),
          "in_channels": ("in_types",), "out_channels": ("out_types", "types")}  # fmt: skip
 
 Init = TypeVar("Init", bound=Callable[..., None])
+
+
+def check_torch(version: str) -> None:
+    """That PyTorch is not older than what the tests run with."""
+    if tuple(map(int, version.split(".")[:2])) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        remedy = shlex.join([sys.executable, "-m", "pip", "install", f"torch>={oldest}"])
+        raise ImportError(f"torch: flashcaps needs PyTorch {oldest} or later, got {version}; {remedy}")
+
+
+check_torch(torch.__version__)  # before an operator that an older one cannot read is met
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
@@ -137,6 +150,9 @@ def check_floating(name: str, x: Tensor) -> None:
     check_tensor(name, x)
     if not x.is_floating_point():
         raise ValueError(f"{name}: expected a floating-point tensor, got {x.dtype}; convert it with .float()")
+    if x.device.type not in DEVICES:
+        raise ValueError(f"{name}: expected on cpu or cuda, got {x.device}, on which nothing is tested; move it and "
+                         "its module with .to('cpu')")
 
 
 def check_dtype(name: str, x: Tensor, weight: Tensor) -> None:

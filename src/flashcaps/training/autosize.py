@@ -28,7 +28,7 @@ from ..data.user_images import (
     survey,
 )
 from ..models.specs import Route
-from ..models.timm import PREFIX, timm_backbone
+from ..models.timm import PREFIX, Timm
 from ..nn.backbones import Image, output_shape
 from ..routing import ROUTING
 from ..routing.checks import check_choice
@@ -114,7 +114,7 @@ def _pretrained(image: Image, backbone: str) -> Sized:
     """A network of timm; primary capsules at every place of its last feature map, or every second where it is large."""
     if not backbone.startswith(PREFIX):
         raise ValueError(f"backbone: expected {PREFIX}NAME, as timm:resnet18, got {backbone!r}")
-    network = timm_backbone(backbone.removeprefix(PREFIX), channels=image[0], pretrained=False)
+    network = Timm(backbone.removeprefix(PREFIX), pretrained=False).build(image[0])
     channels, height, width = output_shape(network, image)
     kernel, stride = (1, 1) if max(height, width) <= LONGEST or min(height, width) < 3 else (3, 2)
     grid = _places(height, width, kernel, stride)
@@ -186,23 +186,23 @@ def own_recipe(
     classes = len(listing.class_names)
     if start:
         sized, image, loss, draws = _started(start, classes, listing.multilabel)
-        found = survey(listing, image[1:], image[0])
+        image = survey(listing, image[1:], image[0])
     else:
-        found, loss = survey(listing, size), ROUTING[routing].loss
-        sized = size_model(found.image, classes, routing, multilabel=listing.multilabel, backbone=backbone)
+        image, loss = survey(listing, size), ROUTING[routing].loss
+        sized = size_model(image, classes, routing, multilabel=listing.multilabel, backbone=backbone)
         draws = bool(sized.overrides["decoder"])
-    c, h, w = found.image
-    content = _content(kind, path, listing, "pictures", found.train, IMAGES, loss)
+    (c, h, w), train = image, assign(listing, 0).count("train")
+    content = _content(kind, path, listing, "pictures", train, IMAGES, loss)
     content["model"] = {"name": sized.name, "overrides": sized.overrides}
     content["data"]["options"] |= {"size": [h, w], "channels": c}
     content["augment"] = {"shift": 1 if min(h, w) < 40 else 2}
-    content["loss"]["reconstruction"] = round(4 / math.prod(found.image), 6) if draws else 0.0
+    content["loss"]["reconstruction"] = round(4 / math.prod(image), 6) if draws else 0.0
     content["train"]["ema"] = 0.98
     recipe = make_recipe(content, overrides)
     if recipe.data.options["size"] != [h, w]:
         raise ValueError(f"data.size: expected {[h, w]}, which the model is made for, got "
                          f"{recipe.data.options['size']}; --size HEIGHT WIDTH changes both")  # fmt: skip
-    data = f"data: {found.train:,} pictures to train on, brought to {c} x {h} x {w}; {_classes(listing)} pictures"
+    data = f"data: {train:,} pictures to train on, brought to {c} x {h} x {w}; {_classes(listing)} pictures"
     return recipe, (data, *sized.why, _plan(recipe))
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from .checkpoint import list_states, load_state, newest_state, room_for, save_state, save_weights, write_atomic
 from .guard import REPORT, first_bad
-from .recipe import SECTIONS, Recipe
+from .recipe import SECTIONS, Data, Model, Recipe
 from .step import TrainStep
 
 LOCK = "run.lock"
@@ -123,8 +123,9 @@ class RunFolder:
         if not isinstance(before, dict) or not before.keys() >= {"model", "data", "train"}:
             raise FileExistsError(f"{self.path} holds a config.json that is no run's; choose another folder with --out")
         now = json.loads(self.recipe.to_json()) if resume else {}
-        changed = [f"{s}.{k}" for s in now if s in SECTIONS and s != "claim"
-                   for k in now[s] if before.get(s, {}).get(k) != now[s][k] and f"{s}.{k}" not in MAY_CHANGE]
+        default = json.loads(Recipe("", "", Model(""), Data("")).to_json())  # of a field that is younger than the run
+        changed = [f"{s}.{k}" for s in now if s in SECTIONS and s != "claim" for k in now[s]
+                   if before.get(s, {}).get(k, default[s][k]) != now[s][k] and f"{s}.{k}" not in MAY_CHANGE]
         if changed:
             raise ValueError(f"--resume: the run in {self.path} was started with other values of {', '.join(changed)}; "
                              "give the same, or start another run")

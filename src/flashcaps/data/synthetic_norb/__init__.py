@@ -5,8 +5,6 @@ smallNORB, instances 4, 6, 7, 8 and 9 are for training and the other five for te
 Everything follows from the seed, and a pair looks the same in a subset as in the whole set.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

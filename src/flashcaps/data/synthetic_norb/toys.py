@@ -4,8 +4,6 @@ x points ahead, y to the left, z up. Every builder draws what differs between in
 puts the toy on the ground at the origin and scales it, so that size tells nothing about the category.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,0 +1,336 @@
+"""The tables of results/README.md: results/tables.toml says which runs fill their cells and what those must keep to.
+
+A run is a recipe with its overrides, `ensemble=7` for seven models together. It is shown if it keeps to the table.
+"""
+
+import html
+import math
+import shlex
+import statistics
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import torch
+
+from flashcaps.models import create_model
+from flashcaps.training.recipe import Claim, Recipe, read_override, read_recipe
+from flashcaps.training.results import read_results
+
+from .runs import Group, Groups, as_metric, changed, gain, grouped, is_full, mean, training_time, value_in_words
+
+NOT_RUN = "not run at this protocol yet"
+FACTS = ("epochs", "parameters", "training time", "runs")
+CHOSEN = {"last": "the last weights tested", "validation": "the best weights on validation data tested"}
+NEAREST, T_NEAREST = 8, 2.447  # evaluations, and Student's 97.5 % point of a line through them
+MATCHED = (" Both errors are scored at every evaluation, and {1} choose nothing. A network and its rival are compared "
+           f"at one error on {{0}}, the larger of their last, by a line through the {NEAREST} nearest evaluations.")
+VIEWS = {1: "one view of a test image", 2: "each test image and its mirror image"}
+
+
+@cache
+def recipe_of(spec: str, *overrides: str) -> Recipe:
+    """The recipe that a run names, without the overrides named there."""
+    return read_recipe(spec.split()[0], overrides)
+
+
+@cache
+def parameters_of(name: str, *overrides: str) -> int:
+    """Of the network that a recipe builds today; 0 where that depends on data, as with a transformer's states."""
+    recipe = recipe_of(name, *overrides)
+    if recipe.data.transformer:
+        return 0
+    with torch.device("meta"):  # no weight is allocated
+        return sum(p.numel() for p in create_model(recipe.model.name, **recipe.model.overrides).parameters())
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    runs: tuple[str, ...]
+    overrides: str = ""
+    against: str = ""
+    seeds: int = 0
+    note: str = ""
+    readme: tuple[int, ...] = ()
+
+    @property
+    def specs(self) -> list[str]:
+        """What fills each cell, a recipe and its overrides; "" where the paper has no number."""
+        return [f"{run} {self.overrides}".strip() if run else "" for run in self.runs]
+
+    @property
+    def recipes(self) -> set[str]:
+        return {run.split()[0] for run in self.runs if run}
+
+
+@dataclass(frozen=True)
+class Table:
+    paper: str
+    title: str
+    protocol: str
+    row: tuple[Row, ...]
+    columns: tuple[str, ...] = ("",)
+    epochs: float = 0
+    paper_epochs: float = 0
+    paper_select: str = ""
+    seeds: int = 1
+    select: str = "last"
+    views: int = 1
+    matched: tuple[str, ...] = ()
+    gain: bool = False
+    also: tuple[str, ...] = ()
+
+    @property
+    def recipes(self) -> set[str]:
+        """Those whose runs belong to this table, shown or not."""
+        return {*self.also}.union(*(row.recipes for row in self.row))
+
+    @property
+    def metric(self) -> str:
+        return "test_error_percent" if self.matched else recipe_of(self.row[0].runs[0]).claim.metric
+
+    @property
+    def unit(self) -> str:
+        return "% right" if "accuracy" in self.metric else "% wrong"
+
+    def __str__(self) -> str:
+        """The protocol in words."""
+        seeds = " or ".join(str(n) for n in sorted({row.seeds or self.seeds for row in self.row}))
+        paper = f" (the paper: {self.paper_epochs:g})" * bool(self.paper_epochs)
+        epochs = f"at least {self.epochs:g} epochs" if self.epochs else "the whole of its recipe's schedule"
+        kept = [epochs + paper, f"{seeds} seed{'s' * (seeds != '1')}", CHOSEN[self.select],
+                VIEWS.get(self.views, f"{self.views} views of a test image")]  # fmt: skip
+        matched = MATCHED.format(*self.matched) if self.matched else ""
+        return f"{' '.join(self.protocol.split())} Every run: {', '.join(kept)}.{matched}"
+
+
+class Cell(NamedTuple):
+    """One number of a table. runs: its seeds, none where no run keeps to the protocol."""
+
+    row: Row
+    column: int
+    spec: str
+    runs: Group
+
+    @property
+    def claim(self) -> Claim:
+        return recipe_of(self.spec).claim
+
+
+def read_tables(results: Path) -> list[Table]:
+    """results/tables.toml; none where there is no such file."""
+
+    def frozen(entry: dict[str, Any]) -> dict[str, Any]:
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
+
+    path = results / "tables.toml"
+    entries: list[dict[str, Any]] = tomllib.loads(path.read_text())["table"] if path.is_file() else []
+    for entry in entries:
+        entry["row"] = [Row(**frozen(row)) for row in entry["row"]]
+    return [Table(**frozen(entry)) for entry in entries]
+
+
+def breaches(table: Table, row: Row, runs: Group) -> list[str]:
+    """What in these runs, seeds of one setting, is not as the table says; nothing where all of it is."""
+    first, seeds, epochs = runs[0], row.seeds or table.seeds, min(run["epochs"] for run in runs)
+    train = recipe_of(first["recipe"], *first["overrides"]).train
+    views = (1 + train.mirror) * (5 if train.nudge else 1)
+    selects = "test" if any(run["split"] != "test" for run in runs) else train.select
+    short = epochs < table.epochs if table.epochs else not is_full(recipe_of(first["recipe"]), runs)
+    found = {
+        f"{epochs:.3g} epochs": short or epochs < table.paper_epochs / 10,
+        f"{len(runs)} of {seeds} seeds": len(runs) < seeds,
+        "the last weights" if selects == "last" else f"weights chosen on {selects} data": selects != table.select,
+        f"{views} view{'s' * (views > 1)} of a test image": views != table.views,
+        "no curve on test data": table.matched and sum("test_error" in x for x in first["curve"]) < NEAREST,
+    }
+    said = [breach for breach, wrong in found.items() if wrong]
+    said += sorted({f"changed since: {run['earlier']}" for run in runs if "earlier" in run})
+    today = 0 if said else parameters_of(first["recipe"], *first["overrides"]) * len(first.get("members", "1"))
+    return said or [f"today's network has {today:,} parameters"] * (today not in (0, first["parameters"]))
+
+
+def find_runs(spec: str, groups: Groups) -> Group:
+    """The runs of a recipe with exactly these overrides, in any order; ensemble=7 is that of seven models."""
+    name, *overrides = shlex.split(spec)
+    wanted = sorted(map(read_override, overrides))
+    for (recipe, _), runs in groups.items():
+        if recipe == name and sorted(map(read_override, changed(runs[0]))) == wanted:
+            return runs
+    return []
+
+
+def fill(table: Table, groups: Groups) -> list[Cell]:
+    """All cells of a table that something is named for, row by row."""
+    cells = []
+    for row in table.row:
+        for column, spec in enumerate(row.specs):
+            runs = find_runs(spec, groups) if spec else []
+            kept = [] if not runs or breaches(table, row, runs) else as_metric(runs, table.metric)
+            cells += [Cell(row, column, spec, kept)] if spec else []
+    return cells
+
+
+def rivals(cells: list[Cell]) -> Iterator[tuple[Cell, Cell]]:
+    """Every cell with the one its row is to be compared with, where both were run."""
+    for cell in cells:
+        for other in cells:
+            if other.row.name == cell.row.against and other.column == cell.column and cell.runs and other.runs:
+                yield cell, other
+
+
+class Novel(NamedTuple):
+    """The error on novel data at one on familiar data, and half of its 95 % interval."""
+
+    error: float
+    half: float
+
+
+def match(run: dict[str, Any], other: dict[str, Any]) -> tuple[float, Novel, Novel]:
+    """The larger of two last errors on familiar data, and what each run has on novel data at it."""
+    level = max(one["curve"][-1]["error"] for one in (run, other))
+    return level, novel_at(level, run["curve"]), novel_at(level, other["curve"])
+
+
+def novel_at(level: float, curve: list[dict[str, Any]]) -> Novel:
+    """Of a line through the evaluations nearest to the level, over the logarithm of the error on familiar data."""
+    points = [(math.log(max(point["error"], 0.01) / level), point["test_error"]) for point in curve]
+    x, y = zip(*sorted(points, key=lambda point: abs(point[0]))[:NEAREST], strict=True)
+    slope, here = statistics.linear_regression(x, y)
+    variance = sum((b - here - slope * a) ** 2 for a, b in zip(x, y, strict=True)) / (NEAREST - 2)
+    share = 1 / NEAREST + statistics.fmean(x) ** 2 / (NEAREST * statistics.pvariance(x))
+    return Novel(here, T_NEAREST * math.sqrt(variance * share))
+
+
+def make_section(table: Table, groups: Groups) -> str:
+    """The protocol in words, the table, and its commands."""
+    cells = fill(table, groups)
+    make = _matched if table.matched else _grid if len(table.columns) > 1 else _list
+    return "\n\n".join([f"### {table.title}", str(table), make(table, cells), _commands(cells)])
+
+
+def lines(head: list[str], rows: Iterable[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def label(table: Table, cell: Cell) -> str:
+    return ", ".join(filter(None, (cell.row.name, table.columns[cell.column])))
+
+
+def claimed(table: Table, cell: Cell) -> float | None:
+    """The paper's number, as accuracy or as error, whichever the table has."""
+    claim = cell.claim
+    return claim.value if claim.value is None or claim.metric == table.metric else 100 - claim.value
+
+
+def paper_number(table: Table, cell: Cell) -> str:
+    """The paper's, with what a reader must know to compare with it."""
+    value, on = claimed(table, cell), cell.claim.on
+    beside = [cell.row.note, "best test epoch" * (table.paper_select == "test")]
+    said = "".join(f" ({words})" for words in beside if words)
+    return "" if value is None else f"{value:.4g}" + f" on {on}" * bool(on) + said
+
+
+def our_number(table: Table, cell: Cell) -> str:
+    """Ours, bold where the mean, as printed, is as good as the paper's; a stand-in for its data is not compared."""
+    if not cell.runs:
+        return NOT_RUN
+    theirs, ours, words = claimed(table, cell), round(mean(cell.runs), 2), value_in_words(cell.runs)
+    if theirs is None or cell.claim.on:
+        return words
+    return f"**{words}**" if (ours >= theirs if "accuracy" in table.metric else ours <= theirs) else words
+
+
+def links(runs: Group, folder: str = "") -> str:
+    """The files of the runs: settings, command, commit, hardware, curve."""
+    paths = [f"{folder}runs/{run['recipe']}/{quote(run['variant'], '=,')}-{run['seed']}.json" for run in runs]
+    names = [f"`{runs[0]['recipe']}`", *(str(run["seed"]) for run in runs[1:])]
+    return ", ".join(f"[{name}]({path})" for name, path in zip(names, paths, strict=True))
+
+
+def _list(table: Table, cells: list[Cell]) -> str:
+    """A line each; the paper's numbers where it has any."""
+    known = any(cell.claim.value is not None for cell in cells)
+    rows = ([label(table, cell), *[paper_number(table, cell)] * known, our_number(table, cell), *_facts(cell)]
+            for cell in cells)  # fmt: skip
+    return lines(["", *["the paper's"] * known, f"ours, {table.unit}", *FACTS], rows)
+
+
+def _facts(cell: Cell) -> list[str]:
+    """What FACTS names."""
+    if not cell.runs:
+        return [""] * len(FACTS)
+    first = cell.runs[0]
+    return [f"{first['epochs']:.3g}", f"{first['parameters']:,}", training_time(cell.runs), links(cell.runs)]
+
+
+def _grid(table: Table, cells: list[Cell]) -> str:
+    """As in the paper, a line for each row; then a line for each cell that was run."""
+    rows = []
+    for row in table.row:
+        texts, own = [""] * len(table.columns), [cell for cell in cells if cell.row is row]
+        for cell in own:
+            theirs = claimed(table, cell)
+            texts[cell.column] = f"{mean(cell.runs):.2f}" if cell.runs else "not run"
+            texts[cell.column] += "" if theirs is None else f" ({theirs:.4g})"
+        if table.gain:
+            both = own[0].runs and own[-1].runs
+            texts.append("{:.2f} ({:.2f} to {:.2f})".format(*gain(own[0].runs, own[-1].runs)) if both else "")
+        rows.append([row.name, *texts])
+    head = [f"{table.unit}, ours (and the paper's)", *table.columns, *["less, 95 % interval"] * table.gain]
+    run = [cell for cell in cells if cell.runs]
+    return lines(head, rows) + (f"\n\n{_list(table, run)}" if run else "")
+
+
+def _matched(table: Table, cells: list[Cell]) -> str:
+    """Both errors of the last weights; those of a network and its rival where they have one error on familiar data."""
+    familiar, novel = table.matched
+    head = ["% wrong", "the paper's", f"last, {familiar}", novel, f"matched, {familiar}", novel, "rival", "its"]
+    others = {cell.row.name: other for cell, other in rivals(cells)}
+    rows = []
+    for cell in cells:
+        last, then, other = [NOT_RUN, ""], [""] * 4, others.get(cell.row.name)
+        if cell.runs:
+            last = [f"{cell.runs[0]['curve'][-1][part]:.2f}" for part in ("error", "test_error")]
+        if other is not None:
+            level, *novels = match(cell.runs[0], other.runs[0])
+            own, its = (f"{x.error:.2f} ± {x.half:.2f}" for x in novels)
+            then = [f"{level:.2f}", own, other.row.name, its]
+        rows.append([cell.row.name, paper_number(table, cell), *last, *then, *_facts(cell)])
+    points = [f"{cell.row.name}: " + ", ".join(f"{x['error']:.2f} {x['test_error']:.2f}" for x in cell.runs[0]["curve"])
+              for cell in cells if cell.runs]  # fmt: skip
+    told = [lines([*head, *FACTS], rows), *[_folded(f"All points: {familiar}, {novel}", points)] * bool(points)]
+    return "\n\n".join(told)
+
+
+def _commands(cells: list[Cell]) -> str:
+    """Folded: what to type for each cell, and with which seeds, where and at which commit it was run."""
+    texts = []
+    for cell in cells:
+        seeds = f"seed{'s' * (len(cell.runs) > 1)} {', '.join(str(run['seed']) for run in cell.runs)}"
+        places = sorted({f"{run['hardware']} at {run['commit'][:12]}" for run in cell.runs})
+        command = "evaluate RUNS --ensemble" if "ensemble=" in cell.spec else f"train {cell.spec}"
+        texts.append(f"flashcaps {command}  # {'; '.join([seeds, *places]) if places else 'not run'}")
+    return _folded("Commands", texts)
+
+
+def _folded(title: str, texts: list[str]) -> str:
+    said = html.escape("\n".join(texts), quote=False)
+    return f"<details><summary>{title}</summary><pre>\n{said}\n</pre></details>"
+
+
+def make_summary(results: Path) -> str:
+    """For the project's README: of the cells that the tables mark for it, those trained for the whole of a recipe."""
+    groups, rows = grouped(read_results(results)), []
+    for table in read_tables(results):
+        for cell in fill(table, groups):
+            if cell.column in cell.row.readme and cell.runs and is_full(recipe_of(cell.spec), cell.runs):
+                rows.append([f"{cell.claim.paper.split(',')[0]}, {table.title}", f"{label(table, cell)}, {table.unit}",
+                             paper_number(table, cell), our_number(table, cell), f"{cell.runs[0]['epochs']:.3g}",
+                             links(cell.runs, "results/")])  # fmt: skip
+    return lines(["paper", "network", "the paper's", "ours", "epochs", "runs"], rows)
