@@ -31,9 +31,10 @@ driver.set_active(counter)
 layer = DenseCapsules("discriminative", in_capsules=5, in_dim=4, out_capsules=3, out_dim=4, backend="triton")
 step = lambda: layer(torch.randn(6, 5, 4)).pose.sum().backward()
 compiled = lambda: sorted(pathlib.Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin"))
-heard = []
+heard, state = [], torch.get_rng_state()
 count = compile_kernels(step, lambda *told: heard.append(told))
 before = compiled()
+assert torch.equal(torch.get_rng_state(), state), "training that resumes would draw other numbers"
 assert not counter.launches and count == len(before) > 1, (count, before)
 assert heard == [(k, count) for k in range(count + 1)], heard
 calls, tensors, heard = [], [], []  # the first as Triton makes it, the second recorded, from the third on of a plan

@@ -102,8 +102,11 @@ def compile_kernels(step: Callable[[], Any], progress: Progress = lambda done, o
 
 
 def launches_of(step: Callable[[], Any]) -> list[Job]:
-    """One of each kind, the largest kernels, which take longest, first."""
-    with replay.dry_run() as launches:
+    """One of each kind, the largest kernels, which take longest, first. Random numbers drawn by the step do not count:
+    training that resumes goes on with those it would have drawn.
+    """
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices), replay.dry_run() as launches:
         step()
     jobs: dict[Job, int] = {}
     for kernel, given, constants in launches:
