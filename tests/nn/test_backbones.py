@@ -4,7 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from flashcaps.nn.backbones import BACKBONES, Chain, Conv, Coordinates, ResidualBlock, ResNet, output_shape
+from flashcaps.nn.backbones import (
+    BACKBONES,
+    Chain,
+    ChannelsLast,
+    Conv,
+    Coordinates,
+    ResidualBlock,
+    ResNet,
+    output_shape,
+)
 
 from ..conftest import assert_near
 
@@ -105,3 +114,12 @@ def test_errors_name_the_argument_and_the_remedy() -> None:
         Conv(4, kernel=3, norm="batch").build(1)
     with pytest.raises(ValueError, match="pool: expected one of"):
         Conv(4, kernel=3, pool="min").build(1)
+
+
+def test_convolutions_lie_channels_last_on_their_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a module gets there: by `.to`, or by `.to_empty` where it was built without memory."""
+    monkeypatch.setattr(ChannelsLast, "device", "cpu")
+    for moved in (lambda model: model.to("cpu"), lambda model: model.to("meta").to_empty(device="cpu")):
+        model = ChannelsLast()
+        model.convolution = nn.Conv2d(3, 4, 5)
+        assert moved(model).convolution.weight.is_contiguous(memory_format=torch.channels_last)

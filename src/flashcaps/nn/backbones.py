@@ -49,8 +49,8 @@ class ChannelsLast(nn.Module):
 
     device = "cuda"
 
-    def _apply(self, *given: Any) -> Self:  # what .to() and .cuda() call
-        super()._apply(*given)  # type: ignore[no-untyped-call]
+    def _apply(self, *given: Any, **named: Any) -> Self:  # what .to(), .cuda() and .to_empty() call
+        super()._apply(*given, **named)  # type: ignore[no-untyped-call]
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d) and layer.weight.device.type == self.device:
                 layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
