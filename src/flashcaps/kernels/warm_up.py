@@ -1,8 +1,8 @@
 """Kernels compiled before they are needed, in several processes at a time.
 
-A fresh machine would compile the kernels of a first step one after the other. `compile_kernels` runs the step with no
-kernel launched, which says what is to be compiled, and has other processes compile it into Triton's own cache on disk,
-where the first launch finds it. They need no GPU.
+On a fresh machine the first step compiles its kernels one after the other. `compile_kernels` runs the step without
+launching anything, to learn which kernels it needs, and has other processes compile them into Triton's cache on disk,
+where the first launch finds them. Those processes need no GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Progress = Callable[[int, int], Any]  # is told how many kernels of how many are
 
 @dataclass(frozen=True)
 class Pointer:
-    """What a compiler wants to know of a tensor; no tuple, which Triton would take for several arguments."""
+    """What the compiler needs to know of a tensor. Not a tuple, which Triton would take for several arguments."""
 
     dtype: torch.dtype
     address: int  # modulo 16
@@ -64,7 +64,7 @@ def warm_up(model: nn.Module, shape: Sequence[int], *, dtype: torch.dtype | None
     if not weight.is_cuda:
         return 0
     x = torch.rand(tuple(shape), dtype=weight.dtype, device=weight.device)
-    trial = copy.deepcopy(model)  # whose statistics change
+    trial = copy.deepcopy(model)  # so that the model's batch statistics stay as they are
 
     def step() -> None:
         with torch.autocast("cuda", dtype, enabled=dtype is not None):
@@ -76,9 +76,9 @@ def warm_up(model: nn.Module, shape: Sequence[int], *, dtype: torch.dtype | None
 
 
 def compile_kernels(step: Callable[[], Any], progress: Progress = lambda done, of: None) -> int:
-    """Compiles what `step` launches, without launching it. Returns the number of kernels that were not there before.
+    """Compiles the kernels that `step` would launch. Returns how many of them were not compiled before.
 
-    What cannot be compiled apart is compiled, or reported, by its first launch.
+    A kernel that cannot be compiled here is compiled, or its error raised, by its first launch.
     """
     jobs = launches_of(step)
     if not jobs:
@@ -102,8 +102,9 @@ def compile_kernels(step: Callable[[], Any], progress: Progress = lambda done, o
 
 
 def launches_of(step: Callable[[], Any]) -> list[Job]:
-    """One of each kind, the largest kernels, which take longest, first. Random numbers drawn by the step do not count:
-    training that resumes goes on with those it would have drawn.
+    """One job for each kind of launch, the largest kernels first, since they take longest to compile.
+
+    The step leaves the state of random numbers alone, so that a resumed run draws those it would have drawn.
     """
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices), replay.dry_run() as launches:
@@ -117,7 +118,8 @@ def launches_of(step: Callable[[], Any]) -> list[Job]:
 
 
 def kind_of(x: Any) -> Any:
-    """An argument that kernels are compiled for as for x: they know of numbers whether these are 1 or divide by 16."""
+    """A stand-in for x for which Triton compiles the same kernel: of integers it looks at 1 and at divisibility by 16.
+    """
     if isinstance(x, Tensor):
         return Pointer(x.dtype, x.data_ptr() % 16)
     if isinstance(x, float):
@@ -128,7 +130,7 @@ def kind_of(x: Any) -> Any:
 
 
 def compile_apart(jobs: Sequence[Job], target: Any, progress: Progress) -> int:
-    """How many are compiled. A pipe is the queue, of which each process takes the next number when it is done."""
+    """Compiles the jobs in one process per core; returns how many succeeded. The queue is a pipe of job numbers."""
     queue, numbers = os.pipe()
     os.write(numbers, b"".join(k.to_bytes(2, "little") for k in range(len(jobs))))
     os.close(numbers)
@@ -153,7 +155,7 @@ def compile_apart(jobs: Sequence[Job], target: Any, progress: Progress) -> int:
 
 
 def main() -> None:
-    """What such a process runs: one line of answer for each number that it takes, until there are none."""
+    """The main function of such a process: takes job numbers until there are none, and answers each with a line."""
     from triton.backends.amd.driver import HIPLauncher
     from triton.backends.compiler import GPUTarget
     from triton.backends.nvidia.driver import CudaLauncher
@@ -164,7 +166,7 @@ def main() -> None:
     driver.set_active(SimpleNamespace(**{f"get_current_{k}": lambda *_, x=x: x for k, x in stand_in.items()}))
     launcher = {"cuda": CudaLauncher, "hip": HIPLauncher}[target[0]]
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what else is printed must not look like an answer
+    os.dup2(2, 1)  # nothing else that is printed may look like an answer
     while number := os.read(0, 2):
         job = jobs[int.from_bytes(number, "little")]
         try:

@@ -1,12 +1,12 @@
-"""Custom operators that are replayed (`common.replay`), and gradients of such operators that are operators too.
+"""Custom operators whose host work is replayed (`common.replay`), and operators that are their gradients.
 
-A forward operator takes its tensors first and its options after them, and only its first output has a gradient:
+A forward operator takes its tensors first, then its options, and only its first output has a gradient:
 
     @gradient_of(forward, tensors=3)
     def forward_backward(grad, given, kept, *options) -> list[Tensor | None]
 
-gives the gradients of `given`, the tensors of forward, None for one that is None; those of the last few may come
-stacked. kept: what forward returned beside its first output.
+returns the gradients of `given`, forward's tensors, with None where a tensor is None. The gradients of the last few may
+come stacked in one tensor. kept: what forward returned besides its first output.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ PLAIN = Tensor, torch.nn.Parameter
 
 
 class Operator:
-    """flashcaps::name, as torch.compile, export and modes of torch see it. A plain eager call does the same past
-    torch's dispatcher, whose way through Python takes longer than a plan, and imports torch's compiler the first time.
+    """flashcaps::name, the operator that torch.compile, export and dispatch modes see.
+
+    A plain eager call does the same without torch's dispatcher, which takes longer than a plan and imports torch's
+    compiler the first time.
     """
 
     def __init__(self, name: str, function: Callable[..., Any], mutates_args: Sequence[str]) -> None:
@@ -74,11 +76,11 @@ class Operator:
                 return tuple([x if isinstance(x, Tensor) else None for x in found])
 
         self.gradient = Gradient
-        self.apply = super(torch.autograd.Function, Gradient).apply  # past its care for torch.func, which is not plain
+        self.apply = super(torch.autograd.Function, Gradient).apply  # skips its checks for torch.func: calls are plain
 
 
 def _filled(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Memory of no elements for None in a list of gradients: operators of torch return tensors."""
+    """Replaces None in a list of gradients by an empty tensor, since operators of torch return tensors."""
     signature = inspect.signature(run)
     if signature.return_annotation not in ("list[Tensor | None]", list[Tensor | None]):
         return run
@@ -91,24 +93,26 @@ def _filled(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_plain(given: Sequence[Any]) -> bool:
-    """Whether these are tensors of an eager program that nothing of torch looks at."""
+    """Whether these are tensors of a plain eager program: no dispatch mode, transform, trace or subclass."""
     if _get_current_dispatch_mode() is not None or is_transformed() or torch._C._get_tracing_state() is not None:
         return False
     return not any([isinstance(x, Tensor) and type(x) not in PLAIN for x in given])
 
 
 def operator(name: str, mutates_args: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Operator]:
-    """Make a function of tensors, then options, the operator flashcaps::name."""
+    """Makes a function of tensors and then options the operator flashcaps::name."""
     return lambda function: Operator(name, function, mutates_args)
 
 
 def empty_gradients(grad: Tensor, given: Sequence[Tensor | None], *_: Any) -> list[Tensor]:
-    """Contiguous memory for the gradient of each tensor, of no elements where there is none."""
+    """Contiguous memory for the gradient of each tensor; an empty tensor where there is none."""
     return [grad.new_empty(0) if x is None else x.new_empty(x.shape) for x in given]
 
 
 def gradient_of(forward: Operator, tensors: int, fake: Callable[..., Any] = empty_gradients) -> Callable[..., Operator]:
-    """Make a function the gradient of `forward`, which takes so many tensors; fake: memory like what it returns."""
+    """Makes a function the gradient of `forward`, whose first `tensors` arguments are tensors. fake: its outputs'
+    memory.
+    """
 
     def register(function: Callable[..., Sequence[Tensor | None]]) -> Operator:
         backward = Operator(function.__name__, function, ())

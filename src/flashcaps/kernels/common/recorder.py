@@ -1,8 +1,9 @@
-"""Calls of torch and of kernels, recorded as a plan: a Python function of straight lines.
+"""Records an operator's calls of torch and of kernels as a plan: a Python function of straight lines.
 
-What only kernels see is no tensor in it. Temporaries lie in one workspace, placed by the lines between which each is in
-use, so that it takes no more than memory freed after its last use would; of arguments, results and views of them
-kernels get the address. What torch computes with, and results, stay tensors, which are freed after their last use.
+Kernels get addresses instead of tensors. Temporaries that only kernels use are not tensors at all: they share one
+workspace, in which `place` puts each by the lines between which it is in use. The workspace takes no more memory than
+freeing every temporary after its last use would. Results, and whatever torch computes with, remain tensors; the plan
+frees them after their last use.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ NAME = re.compile(r"(@?)\b(t\d+|a\d+(?:\[\d+\])?)(?!\w)")  # a tensor in a line;
 
 @dataclass
 class Line:
-    """A call. made: names of what it returns; lazy: it is of use for those alone, as views and memory are; direct: the
-    same past Triton's Python.
+    """A call. made: names of what it returns. lazy: the plan drops the line if nobody uses those, as for views and
+    memory. direct: the same launch without Triton's Python.
     """
 
     text: str
@@ -51,7 +52,7 @@ class Line:
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory of the tensor `name`; where it was when recorded; and the first and last line that use it."""
+    """The memory of tensor `name`: its address while recording, and the first and last line that use it."""
 
     name: str
     pointer: str  # the name of its address
@@ -67,7 +68,7 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would import its compiler for it, seconds of the second step
+        return False  # otherwise torch imports its compiler, which takes seconds of the second step
 
     def __init__(self, given: tuple[Any, ...]) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ class Recorder(TorchDispatchMode):
         self.values: dict[str, Any] = {"torch": torch, "tensor_at": tensor_at, "hooked": hooked}
         self.lines: list[Line] = []
         self.fresh = count()
-        self.listens = True  # to launches: those of an operator within are its own
+        self.listens = True  # false inside a call of torch: launches of an operator called there are its own
         self.arguments = ", ".join(f"a{k}" for k in range(len(given)))
         for i, x in enumerate(given):
             for k, y in enumerate(x if isinstance(x, list) else [x]):
@@ -111,7 +112,7 @@ class Recorder(TorchDispatchMode):
         return result
 
     def add_launch(self, kernel: Any, compiled: Any, grid: Any, given: Any, constants: dict[str, Any]) -> None:
-        """The compiled kernel itself, past the binding of arguments, where Triton has one that takes them all."""
+        """Adds a launch; where Triton's version allows, of the compiled kernel, without binding arguments again."""
         if hasattr(compiled, "packed_metadata") and _version() >= (3, 3):
             bound, grid = dict(zip(kernel.arg_names, given, strict=False)) | constants, (*grid, 1, 1)[:3]
             words = "".join(f"{'@' * isinstance(bound[x], Tensor)}{self._word(bound[x])}, " for x in kernel.arg_names)
@@ -127,7 +128,7 @@ class Recorder(TorchDispatchMode):
         self.lines.append(line)
 
     def plan(self, result: Any) -> Callable[..., Any]:
-        """A function of the addresses of tensors and of all arguments, which returns the like of `result`."""
+        """The plan: a function of the tensors' addresses and of all arguments that returns what `result` stands for."""
         self.lines.append(Line(f"return {self._word(result)}"))
         *_, most = self._layout({name for line in self.lines if line.lazy for name in line.made})
         apart: set[str] = set()
@@ -135,7 +136,7 @@ class Recorder(TorchDispatchMode):
             lines, offsets, peak = self._layout(apart)
             if peak <= most:
                 break
-            apart.add(max(offsets, key=lambda x: x.size).name)  # freed after its last use, not with the workspace
+            apart.add(max(offsets, key=lambda x: x.size).name)  # a tensor again, freed after its last use
         begin = [f"{self.pointers}= addresses"] if self.pointers else []
         traced = self._function("traced", begin, lines, offsets)
         if not any(line.direct for line in lines):
@@ -149,8 +150,8 @@ class Recorder(TorchDispatchMode):
         return self._function("plan", begin, [replace(x, text=x.direct or x.text) for x in lines], offsets)
 
     def _layout(self, apart: set[str]) -> tuple[list[Line], dict[Buffer, int], int]:
-        """Lines that are of use where what is named in `apart` has memory of its own; where other temporaries begin in
-        the workspace; and the most bytes in use at a time.
+        """The lines that are needed if tensors named in `apart` have memory of their own, where the other temporaries
+        begin in the workspace, and the most bytes in use at a time.
         """
         lines: list[Line] = []
         needed = set(apart)
@@ -172,7 +173,7 @@ class Recorder(TorchDispatchMode):
         return lines, offsets, max(sum(size for i, j, size in alive if i <= k <= j) for k in range(len(lines)))
 
     def _function(self, name: str, begin: list[str], lines: list[Line], offsets: dict[Buffer, int]) -> Any:
-        """The lines as a function, with numbers for addresses. What a tensor holds is freed after its last use."""
+        """Compiles the lines to a function, with numbers for addresses, that frees tensors after their last use."""
         addressed = {self.places[x][0].name for line in lines for at, x in NAME.findall(line.text) if at}
         shared = {x.name for x in offsets}
 
@@ -202,7 +203,7 @@ class Recorder(TorchDispatchMode):
         return self.values[name]
 
     def _direct(self, compiled: Any, grid: tuple[int, ...], words: str) -> str:
-        """The call of Triton's launcher in C, for the versions whose arguments are known here: no scratch, no hooks."""
+        """The call of Triton's launcher in C, without scratch memory or hooks; "" for versions not known here."""
         from triton.backends.nvidia.driver import CudaLauncher
 
         run = compiled.run
@@ -251,7 +252,7 @@ class Recorder(TorchDispatchMode):
 
 
 def place(buffers: list[Buffer]) -> dict[Buffer, int]:
-    """Where each begins in the workspace: the largest first, each as low as those allow that are in use with it."""
+    """Offsets in the workspace: the largest buffer first, each as low as the buffers in use at the same time allow."""
     offsets: dict[Buffer, int] = {}
     for x in sorted(buffers, key=lambda x: -x.size):
         begin = 0
@@ -267,12 +268,12 @@ def size_of(offsets: dict[Buffer, int]) -> int:
 
 
 def hooked(runtime: Any) -> bool:
-    """Whether somebody, as a profiler, wants to hear of launches."""
+    """Whether a profiler or another tool has asked Triton to be told of launches."""
     return any(getattr(x, "calls", x) for x in (runtime.launch_enter_hook, runtime.launch_exit_hook))
 
 
 def tensor_at(address: int, dtype: torch.dtype) -> Tensor:
-    """What Triton's interpreter, which takes no number for a pointer, takes for one."""
+    """A tensor that begins at an address: Triton's interpreter takes no numbers for pointers."""
     if not address:
         return torch.empty(0, dtype=dtype)
     return torch.frombuffer((ctypes.c_uint8 * 8).from_address(address), dtype=torch.uint8).view(dtype)

@@ -1,10 +1,10 @@
-"""What an operator does on the host, recorded once for each kind of arguments and replayed from then on.
+"""Records what an operator does on the host, once for each kind of arguments, and replays it from then on.
 
-Tiles, grids, constants, buffers and views of an operator follow from the shapes, strides, dtypes and options of its
-arguments, never from what tensors hold: a CUDA graph could not hold it otherwise. Working them out, and binding the
-arguments of kernels, takes Python longer than a small layer takes the device. So the second time that a kind of
-arguments comes, `replayed` writes the calls of torch and of compiled kernels down as a Python function of straight
-lines, a plan (`common.recorder`), and from the third time on that is all that runs.
+Tiles, grids, constants, buffers and views follow from the shapes, strides, dtypes and options of an operator's
+arguments, never from the values in its tensors: a CUDA graph could not capture the operator otherwise. Working them
+out and binding the arguments of kernels takes Python longer than a small layer takes the device. So the second call
+with a kind of arguments is recorded (`common.recorder`) as a plan, a Python function of straight lines that holds the
+calls of torch and of compiled kernels. Later calls run the plan alone.
 
     @replayed
     def operator(u, weight, iterations):
@@ -30,12 +30,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .recorder import Recorder
 
 MOST = 256  # kinds of arguments that an operator remembers; then the oldest go
-_thread = threading.local()  # has the recorder at work
-_dry: list[tuple[Any, ...]] | None = None  # what would be launched, in every thread of a dry run
+_thread = threading.local()  # holds the recorder at work
+_dry: list[tuple[Any, ...]] | None = None  # launches of a dry run, by any thread: autograd has its own
 
 
 def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
-    """kernel[grid], in the plan that is being recorded, if one is."""
+    """kernel[grid], which also adds the launch to the plan that is being recorded, if any."""
 
     def run(*given: Any, **constants: Any) -> None:
         if _dry is not None:
@@ -62,9 +62,9 @@ def dry_run() -> Iterator[list[tuple[Any, ...]]]:
 
 
 def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of tensors, lists of tensors and options, by position, with a plan for each kind of them.
+    """Gives a function of tensors, lists of tensors and options, all by position, a plan for each kind of arguments.
 
-    It runs without autocast, since operators choose the dtypes that they compute in, and on its tensors' device.
+    It runs without autocast, since operators choose the dtypes they compute in, and on the device of its tensors.
     """
     plans: dict[Any, Callable[..., Any] | None] = {}
 
@@ -72,7 +72,7 @@ def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
     def operator(*given: Any) -> Any:
         first = given[0][0] if isinstance(given[0], list) else given[0]
         device = first.get_device()
-        if torch.is_autocast_enabled("cpu" if device < 0 else "cuda"):  # as where a compiled backward pass begins
+        if torch.is_autocast_enabled("cpu" if device < 0 else "cuda"):  # it is in a compiled backward pass
             with torch.autocast(first.device.type, enabled=False):
                 return operator(*given)
         if device >= 0 and device != torch._C._cuda_getDevice():
@@ -84,7 +84,7 @@ def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
         plan = plans.get(kinds)
         if plan is not None:
             return plan(addresses, *given)
-        if kinds not in plans:  # kernels compile now; what comes but once needs no plan
+        if kinds not in plans:  # kernels compile in the first call, and arguments seen only once need no plan
             plans[kinds] = None
             if len(plans) > MOST:
                 del plans[next(iter(plans))]
@@ -96,7 +96,7 @@ def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
             with recorder:
                 result = function(*given)
         finally:
-            _thread.recorder = around  # of an operator that calls this one
+            _thread.recorder = around  # that of the operator that calls this one, if any
         plans[kinds] = recorder.plan(result)
         return result
 
@@ -105,7 +105,9 @@ def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def kinds_of(given: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int]]:
-    """What a plan depends on, and the address of each tensor: kernels are compiled for multiples of 16, or for any."""
+    """What a plan depends on, and the address of each tensor. Triton compiles a kernel apart for addresses that are
+    multiples of 16.
+    """
     kinds: list[Any] = [torch.get_float32_matmul_precision()]
     addresses: list[int] = []
     for x in given:
@@ -122,7 +124,7 @@ def kinds_of(given: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int]]:
 
 
 def _renamed(x: Any) -> Any:
-    """Another object for each tensor, so that one that is given twice is two in the plan."""
+    """A new object for each tensor, so that a tensor given twice has two names in the plan."""
     if isinstance(x, list):
         return [_renamed(y) for y in x]
     return x.detach() if isinstance(x, Tensor) else x
