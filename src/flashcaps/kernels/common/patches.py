@@ -3,8 +3,8 @@
 Backward, each place of the input sums the patches that hold it, in the order of the kernel: one read, one write, the
 same bits every time, in the layout of the input.
 
-Kernels that take a `Window` read patches where they lie in the image, which at stride 1 has k * k times fewer numbers,
-and have their gradients folded back a few examples at a time.
+Kernels that take a `Window` read patches where they lie in the image, which at stride 1 has k * k times fewer numbers.
+The gradients of patches are then folded back into the image a few examples at a time.
 """
 
 from __future__ import annotations

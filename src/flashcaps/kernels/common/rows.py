@@ -1,7 +1,7 @@
-"""What every kernel shares: what Triton takes, and short rows, many poses of D numbers each, wherever they lie.
+"""What all kernels share: which tensors they take, and how they address rows, the D numbers of a pose each.
 
-torch gives each row of a normalisation a block of threads, and reads a pose that lies across channels only after
-copying it. Here a program takes many rows, from any layout.
+torch gives each row of a normalisation a block of threads, and copies poses that lie across channels before it reads
+them. Here a program takes many rows, from any layout.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Parts = list[tuple[tuple[int, ...], torch.dtype]]  # shapes and dtypes of tensor
 
 
 def memory_for(like: Tensor, parts: Parts) -> Tensor:
-    """Bytes for all of them: one tensor takes torch as long as one of them would."""
+    """One piece of memory for all of them: torch takes as long to allocate it as one of its parts."""
     return torch.empty(sum(_bytes(*part) for part in parts), dtype=torch.uint8, device=like.device)
 
 

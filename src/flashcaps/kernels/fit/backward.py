@@ -1,11 +1,11 @@
 """The backward pass: iterations from the last to the first, and what their gradients come to.
 
-Gradients of poses, transforms, biases and betas have one place each, to which every iteration adds; tables, sums and
-gradients of parents are an iteration's own, and go with it. Equations are in `backward_kernels`.
+Gradients of poses, transforms, biases and betas have one buffer each, to which every iteration adds. Tables, sums and
+gradients of parents belong to one iteration and are freed with it. Equations are in `backward_kernels`.
 
-Where votes are made in registers all examples go backward together, those of an image a few at a time: as patches,
-their gradients would be kernel^2 / stride^2 times the image. Stored votes, few or wide, are made again, a few examples
-at a time, and give way to their gradients in place, so that memory for votes is of the size of the poses.
+Where votes are made in registers, all examples go backward together. Those of an image go a few at a time, because the
+gradients of their patches take kernel^2 / stride^2 times the memory of the image. Stored votes, few or wide, are made
+again a few examples at a time and overwritten by their gradients, so that they take no more memory than the poses.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Sums:
 
 
 class Trail(NamedTuple):
-    """What the gradient of stored votes needs of every iteration, in one place each; T: their number.
+    """What the gradient of stored votes needs of all T iterations.
 
-    Where votes are made in registers, T is 1, and the iterations use the same place one after the other.
+    Where votes are made in registers, T is 1, and the iterations use the same buffers one after the other.
     """
 
     table: Tensor  # (T, B, (4 + 4 D) / RUN, J, RUN)
@@ -317,7 +317,7 @@ def _add_gate(s: Tensor, total: Tensor | None, grid: list[int]) -> Tensor:
 def slopes(
     step: Step, o: Options, scale: float, above: Parents, given: ParentGradients, g_prior: Tensor | None
 ) -> None:
-    """An iteration's table, from the gradients of the parents it found and of the prior they are to the next."""
+    """Writes an iteration's table, from the gradients of its parents and of the prior these give the next E-step."""
     source, sums, table, below = step.source, step.sums, step.table, step.below or above
     b, d, j = above.mean.shape
     given = ParentGradients(*(None if y is None else y.contiguous() for y in given))

@@ -109,8 +109,8 @@ def walk_lanes(ROWS: tl.constexpr, SPLIT: tl.constexpr, PARENTS: tl.constexpr):
 
 @triton.jit
 def step_at(lo, step, x, ROWS: tl.constexpr, SPLIT: tl.constexpr):
-    """Where the lanes x (ROWS * SPLIT, 1) of a walk from `lo` on are at a step: of one shape with what they address, so
-    that nothing changes lanes."""
+    """Where the lanes x (ROWS * SPLIT, 1) of a walk that begins at `lo` are at a step. The result has the shape of what
+    it addresses, so that no value moves between lanes."""
     at = lo + step * SPLIT
     if ROWS * SPLIT > 1:
         at += x % SPLIT
@@ -119,8 +119,8 @@ def step_at(lo, step, x, ROWS: tl.constexpr, SPLIT: tl.constexpr):
 
 @triton.jit
 def pair_at(i, j, J: tl.constexpr):
-    """Of rows i and parents j, i J + j. Were it known to be contiguous, lanes would read it in another order than all
-    else, and all else would change lanes at every step."""
+    """i J + j, for rows i and parents j. The hint hides that it is contiguous: the compiler would otherwise read it in
+    an order of lanes of its own, and move all other values between lanes at every step."""
     return tl.max_contiguous(i * J + j, [1, 1])
 
 

@@ -338,5 +338,5 @@ def normaliser(source: Source, table: Tensor, out: Tensor) -> Tensor:
 
 
 def pointer(x: Tensor | None, other: Tensor) -> Tensor:
-    """x, or any tensor in its place: kernels do not read what there is not."""
+    """x, or `other` as a placeholder that the kernel does not read."""
     return other if x is None else x

@@ -33,15 +33,15 @@ def _sizes(u: Tensor, weight: Tensor, window: list[int]) -> tuple[int, int, int,
 
 
 def _kept(u: Tensor, weight: Tensor, steps: int, shown: int, window: list[int]) -> Parts:
-    """What backward needs beside the parents that are shown: mean, variance (B, D, J) and logit (B, J) of those before,
-    the weight (B, J) of all, and Z (T - 1, B, I)."""
+    """What backward needs besides the last `shown` parents, which are outputs: mean, variance (B, D, J) and logit (B, J)
+    of the parents before them, the weight (B, J) of all, and Z (T - 1, B, I)."""
     (b, i, j, d), early = _sizes(u, weight, window), steps - shown
     shapes = [(early, b, d, j), (early, b, d, j), (early, b, j), (steps, b, j), (steps - 1, b, i)]
     return [(shape, torch.float32) for shape in shapes]
 
 
 def _memory(u: Tensor, weight: Tensor, steps: int, shown: int, window: list[int]) -> list[Tensor]:
-    """Of the operator's outputs."""
+    """Memory for the operator's outputs."""
     b, _, j, d = _sizes(u, weight, window)
     shapes = [*[(b, d, j)] * (2 * shown), *[(b, j)] * shown]
     flat = [torch.empty(shape, device=u.device) for shape in shapes]
@@ -60,8 +60,8 @@ def fit_routing(
     beta: Tensor | None, offset: Tensor | None, slope: Tensor | None,
     scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, taus: list[float], shown: int,
 ) -> list[Tensor]:  # fmt: skip
-    """Arguments as in `Inputs` and `Options`. Mean and variance (B, D, J) and logit (B, J) of the parents after each of
-    the last iterations, of which so many are shown; then what else backward needs (`_kept`)."""
+    """Arguments as in `Inputs` and `Options`. Returns mean and variance (B, D, J) and logit (B, J) of the parents after
+    each of the last `shown` iterations, then what else backward needs (`_kept`)."""
     flat = _memory(u, weight, len(scales), shown, window)
     x = Inputs(u, weight, bias, gate, first_z, first, beta, offset, slope)
     o, out = Options(scales, spread, grid, window, eps, taus), _outputs(flat, u, weight, len(scales), shown, window)
@@ -86,7 +86,7 @@ def fit_routing_backward(
     scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, taus: list[float], shown: int,
     gated: bool,
 ) -> list[Tensor]:  # fmt: skip
-    """Gradients of the tensors of `Inputs` that there are, from those of mean, variance and logit that are shown.
+    """Gradients of those tensors of `Inputs` that are not None, from the gradients of mean, variance and logit.
 
     gated: whether the gate's gradient is asked for; otherwise it is empty.
     """

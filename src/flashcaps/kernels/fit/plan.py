@@ -4,9 +4,10 @@ Votes are made in registers from poses and transforms, unless they are
 - few, J h <= 4 d: then they are of the size of the poses, and storing them is less to read at every iteration;
 - wide, of more than UNROLLED multiply-adds: then they are a matrix product's, stored a few examples at a time.
 
-Walks share out what they sum over between the warps of a program, which merge before they write; only where that
-leaves a GPU idle are they cut into chunks. What chunks leave is kept below half of poses and transforms, so memory is
-of the size of a layer's own tensors at any size. Rules take shapes alone, so a shape has the same bits every time.
+A walk divides what it sums over between the warps of a program, which merge their sums before they write. Only where
+that leaves a GPU idle is a walk cut into chunks, too. Partial sums of chunks stay below half the size of poses and
+transforms, so that memory grows with a layer's own tensors. The rules look at shapes alone: a shape gives the same bits
+every time.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from ..common.patches import Window, gather_patches, windowed
 LANES = 32  # of a warp
 MULTIPROCESSORS = 132  # of a large GPU
 REGISTERS = 65536 // LANES  # of a multiprocessor, for each lane of its warps
-BOUND = 168  # registers of a lane that would take a few more: half as many warps again, for a few values spilled
-SHORTEST = 8  # steps that take as long as what a walk begins and ends with
+BOUND = 168  # registers of a lane that wants a few more: half as many warps again fit, and a few values spill
+SHORTEST = 8  # steps that take as long as the beginning and the end of a walk
 MOST = 64  # chunks
 HIDDEN = 12  # warps of a multiprocessor whose work hides the latency of what they read
-READ = 3  # warps' work: reading from the second-level cache what one of them needs of its parents
+READ = 3  # cost of reading a program's parents from the second-level cache, in steps of a warp
 FULL = 2048  # warps: two for every one that is resident on a large GPU
 TILE, EACH = 2048, 8  # elements of a tile of wide votes, at most, and of those a lane has
 UNROLLED = 128  # multiply-adds of one vote that kernels unroll; at 256 their compiler takes minutes
