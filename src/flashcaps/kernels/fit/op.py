@@ -33,8 +33,8 @@ def _sizes(u: Tensor, weight: Tensor, window: list[int]) -> tuple[int, int, int,
 
 
 def _kept(u: Tensor, weight: Tensor, steps: int, shown: int, window: list[int]) -> Parts:
-    """What backward needs besides the last `shown` parents, which are outputs: mean, variance (B, D, J) and logit (B, J)
-    of the parents before them, the weight (B, J) of all, and Z (T - 1, B, I)."""
+    """What backward needs besides the last `shown` parents, which are outputs: mean, variance (B, D, J) and logit
+    (B, J) of the parents before them, the weight (B, J) of all, and Z (T - 1, B, I)."""
     (b, i, j, d), early = _sizes(u, weight, window), steps - shown
     shapes = [(early, b, d, j), (early, b, d, j), (early, b, j), (steps, b, j), (steps - 1, b, i)]
     return [(shape, torch.float32) for shape in shapes]
