@@ -12,21 +12,21 @@ from pathlib import Path
 from flashcaps.models.shipped import shipped_files
 from flashcaps.models.stored import read_weights
 from flashcaps.training.checkpoint import write_atomic
-from flashcaps.training.results import read_results
 
 from .goals import make_goals
-from .runs import Group, Groups, add_result, changes, grouped, training_time, value_in_words
+from .runs import Group, Groups, add_result, changes, read_groups, training_time, value_in_words
 from .tables import Table, breaches, fill, lines, links, make_section, read_tables
 
 RESULTS = Path(__file__).parents[1] / "results"
 HEADER = """# Results
 
 The papers' tables, made by `make results` from the files under `runs/`; no number is typed by hand. Above each stands
-what all of its runs keep to (`tables.toml`); but for one table, which says so, none is shorter than a tenth of what its
-paper names. Test data choose no weights. Percent of the test set: the mean of several seeds with their standard
-deviation, or one run with its 95 % interval; bold where it is as good as the paper's. "Beside": the device was shared
-with other work, so the time says little. Runs that keep to no table, goals and trials are on
-[a page of their own](attempts.md).
+what all of its runs keep to (`tables.toml`); but for two tables, which say so, none is shorter than a tenth of what its
+paper names. Test data choose no weights, but for one table, which says so. Percent of the test set: the mean of several
+seeds with their standard deviation, or one run with its 95 % interval; bold where it is as good as the paper's. "ms a
+step" is the training time, evaluations included, by the number of steps. "Beside": the device was shared with other
+work, so times say little. `make queue` prints the runs that are still missing. Runs that keep to no table, goals and
+trials are on [a page of their own](attempts.md).
 """
 ATTEMPTS = """# Attempts
 
@@ -46,7 +46,7 @@ All that come along. `flashcaps.load(NAME)` reads them, `flashcaps evaluate NAME
 
 def make_page(results: Path) -> str:
     """results/README.md: a section for every paper, in it the paper's tables; then the weights that come along."""
-    groups, tables, parts = grouped(read_results(results)), read_tables(results), [HEADER]
+    groups, tables, parts = read_groups(results), read_tables(results), [HEADER]
     for before, table, others in zip([None, *tables], tables, left_over(tables, groups), strict=False):
         parts += [f"## {table.paper}"] if before is None or before.paper != table.paper else []
         parts.append(make_section(table, groups))
@@ -80,7 +80,7 @@ def make_shipped() -> str:
 
 def make_attempts(results: Path) -> str:
     """results/attempts.md: the runs that no table shows, by table; then goals and trials."""
-    groups, tables, parts = grouped(read_results(results)), read_tables(results), [ATTEMPTS]
+    groups, tables, parts = read_groups(results), read_tables(results), [ATTEMPTS]
     for table, others in zip([*tables, None], left_over(tables, groups), strict=True):
         rows = [_attempt(table, runs) for runs in others]
         head = ["runs", "changed", "percent", "epochs", "parameters", "training time", "kept out by"]
