@@ -1,8 +1,9 @@
-"""The runs that the tables of results/ still lack: make queue, or python -m tools.queue [WORD ...]
+"""Prints the runs that the tables of results/ still lack: make queue, or python -m tools.queue [WORD ...]
 
-A line is "NAME: arguments of flashcaps train", where NAME is that of the run's folder; tables come by their `turn`.
-Words choose tables by their paper or title. A comment says about how long a run takes where one of the same network was
-stored, with "beside" where that one shared its device. The command that tests several models as one follows them.
+A line is "NAME: arguments of flashcaps train"; NAME is the name of the run's folder. Tables come in the order of their
+`turn`; words choose those whose paper or title has one of them. A comment behind a line estimates its time from a
+stored run of the same network, with "beside" if that run shared its device. The trainings of an ensemble's members are
+followed by a comment with the command that tests them as one.
 """
 
 import sys
@@ -12,7 +13,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from flashcaps.training.recipe import Recipe
+from flashcaps.training.recipe import Recipe, list_recipes
 from flashcaps.training.run_folder import run_name
 
 from .results import RESULTS, heading
@@ -21,39 +22,41 @@ from .tables import Cell, Table, breaches, fill, find_runs, read_tables, recipe_
 
 
 def make_queue(results: Path, *words: str) -> list[str]:
-    """One line for every missing run, also where two tables lack it."""
-    groups, tables = read_groups(results), sorted(read_tables(results), key=lambda table: table.turn)
-    for word in words:
-        if not any(word.lower() in heading(table).lower() for table in tables):
+    """The lines; a run that two tables lack has one."""
+    known = {*list_recipes()}
+    groups = {key: runs for key, runs in read_groups(results).items() if key[0] in known}
+    tables = sorted(read_tables(results), key=lambda table: table.turn)
+    named = {word: [table for table in tables if word.lower() in heading(table).lower()] for word in words}
+    for word, found in named.items():
+        if not found:
             raise SystemExit(f"{word}: expected a part of a paper or title in {results / 'tables.toml'}")
-    chosen = [table for table in tables if not words or any(word.lower() in heading(table).lower() for word in words)]
+    chosen = [table for table in tables if not words or any(table in found for found in named.values())]
     cells = [(table, cell) for table in chosen for cell in fill(table, groups) if not cell.runs]
     return list(dict.fromkeys(line for table, cell in cells for line in make_lines(table, cell, groups)))
 
 
 def make_lines(table: Table, cell: Cell, groups: Groups) -> Iterator[str]:
-    """The missing runs of a cell; all members of an ensemble, of which weights are needed."""
+    """The missing runs of a cell. An ensemble needs the weights of its members, so all of them are trained."""
     spec, _, members = cell.spec.partition(" ensemble=")
     name, *overrides = spec.split()
     seeds = [*range(int(members))] if members else missing_seeds(table, cell, find_runs(spec, groups))
     names = [run_name(recipe_of(name, *overrides, f"train.seed={seed}")) for seed in seeds]
-    for own, seed in zip(names, seeds, strict=True):
-        yield f"{own}: {spec} --seed {seed}{estimate(name, overrides, groups)}"
+    time = estimate(recipe_of(name, *overrides), groups)
+    yield from (f"{own}: {spec} --seed {seed}{time}" for own, seed in zip(names, seeds, strict=True))
     if members:
         yield f"# flashcaps evaluate {' '.join(f'runs/{own}' for own in names)} --ensemble --keep results"
 
 
 def missing_seeds(table: Table, cell: Cell, runs: Group) -> list[int]:
-    """Those of stored runs that break the protocol, which keep the others out, and as many more as the table wants."""
+    """Seeds of stored runs that break the protocol and so keep out the others, then as many new ones as are needed."""
     broken = [run["seed"] for run in runs if breaches(table, replace(cell.row, seeds=1), [run])]
     stored = {run["seed"] for run in runs}
-    more = (seed for seed in count() if seed not in stored)
-    return [*broken, *islice(more, max(table.seeds_of(cell.row) - len(stored), 0))]
+    unused = (seed for seed in count() if seed not in stored)
+    return [*broken, *islice(unused, max(table.seeds_of(cell.row) - len(stored), 0))]
 
 
-def estimate(name: str, overrides: list[str], groups: Groups) -> str:
-    """By a run of the same network on the same data: rather alone on its device, with the same batch, long."""
-    recipe = recipe_of(name, *overrides)
+def estimate(recipe: Recipe, groups: Groups) -> str:
+    """Prefers a run that had its device alone, then one of today's recipe and the same batch, then the longest."""
     train, rated = recipe.train, []
     for run in (run for runs in groups.values() for run in runs if "members" not in run):
         other = recipe_of(run["recipe"], *run["overrides"])
@@ -68,7 +71,7 @@ def estimate(name: str, overrides: list[str], groups: Groups) -> str:
 
 
 def network(recipe: Recipe) -> tuple[Any, ...]:
-    """What the time of a step depends on, but for the batch; how weights start and options of routing are left out."""
+    """What the time of an image depends on. Initialisation and options of routing change it little."""
     changes = {key: x for key, x in recipe.model.overrides.items() if key not in ("original", "options")}
     return recipe.model.name, changes, recipe.data.name, recipe.data.options
 

@@ -21,26 +21,28 @@ RESULTS = Path(__file__).parents[1] / "results"
 HEADER = """# Results
 
 The papers' tables, made by `make results` from the files under `runs/`; no number is typed by hand. Above each stands
-what all of its runs keep to (`tables.toml`); but for two tables, which say so, none is shorter than a tenth of what its
-paper names. Test data choose no weights, but for one table, which says so. Percent of the test set: the mean of several
-seeds with their standard deviation, or one run with its 95 % interval; bold where it is as good as the paper's. "ms a
-step" is the training time, evaluations included, by the number of steps. "Beside": the device was shared with other
-work, so times say little. `make queue` prints the runs that are still missing. Runs that keep to no table, goals and
+what all of its runs keep to (`tables.toml`). Two tables have runs shorter than a tenth of what their paper names, and
+in one test data choose the weights; all three say so. Numbers are percent of the test set: the mean of several seeds
+with their standard deviation, or one run with its 95 % interval; bold where it is as good as the paper's. "ms a step"
+is the training time, with evaluations, divided by the number of steps. "Beside" means that the device was shared with
+other work, so times say little. `make queue` prints the runs that are still missing. Other runs, the goals and the
 trials are on [a page of their own](attempts.md).
 """
 ATTEMPTS = """# Attempts
 
-Made by `make results`. Runs that are in no [table](README.md), under the one they belong to: what each changed in its
-recipe, what it reached, and what keeps it out; nothing there where only another setting was asked for.
+Made by `make results`. Every run that no [table](README.md) shows is listed under the table it belongs to: what it
+changed in its recipe, what it reached, and what in the protocol keeps it out. The last column is empty where a run
+keeps to the protocol and the table asks for another setting.
 """
 TRIALS = """## Trials
 
-Trials on the way, from the files under `trials/`: percent wrong of images held out from training, by which settings
-were chosen; where images are composed without end, of those of the last 1,000 steps, each seen for the first time.
+Settings were chosen by these trials, from the files under `trials/`. The error is percent wrong of images held out from
+training; where images are composed without end, of those of the last 1,000 steps, each seen for the first time.
 """
 SHIPPED = """### Weights
 
-All that come along. `flashcaps.load(NAME)` reads them, `flashcaps evaluate NAME` repeats the number in the last column.
+All weights that come along. `flashcaps.load(NAME)` reads them, `flashcaps evaluate NAME` repeats the number in the last
+column.
 """
 
 
