@@ -147,7 +147,7 @@ def as_run(name: str, overrides: list[str], seed: int) -> dict[str, Any]:
 def test_every_line_is_a_command_and_its_result_would_be_taken(
     folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the queue runner splits it; seven results become one by the command behind them."""
+    """A line can be split at its spaces; seven results become one by the command behind them."""
     monkeypatch.setenv("FLASHCAPS_COMMIT", "abc123")  # git is not asked for every result
     (folder / "tables.toml").write_text((RESULTS / "tables.toml").read_text())
     lines = make_queue(folder)
