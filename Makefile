@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help test types units lint test-gpu test-slow test-data test-browser faults train demo bench results docs site fuzz lock audit release clean
+.PHONY: help test types units lint test-gpu test-slow test-data test-browser faults train demo bench results queue docs site fuzz lock audit release clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */|/' | column -t -s '|'
@@ -47,6 +47,9 @@ faults: .venv/ready     ## six kinds of faults survived, counted (some minutes)
 results: .venv/ready    ## the tables of results/, and of the pages that quote them; RUNS="runs/a runs/b" adds runs first
 	$(PY) -m tools.results $(RUNS)
 	$(PY) -m docs
+
+queue: .venv/ready      ## the runs that the tables of results/ still lack, a line each; TABLES="multimnist norb" chooses tables
+	@$(PY) -m tools.queue $(TABLES)
 
 docs: .venv/ready       ## the pages and tables that are made from code and results
 	$(PY) -m docs

@@ -45,6 +45,8 @@ class Plan:
     def __post_init__(self) -> None:
         if self.kernels not in KERNELS:
             raise ValueError(f"kernels: expected one of {', '.join(KERNELS)}, got {self.kernels!r}")
+        if not self.seconds > 0:
+            raise ValueError(f"seconds: expected more than 0, got {self.seconds:g}")
 
     def check(self) -> None:
         known = table(self.toy)
@@ -60,8 +62,6 @@ class Plan:
                 if x not in right:
                     short = [r for r in right if "/" not in r]
                     raise ValueError(f"{name}: expected one of {', '.join(short)}, got {x!r}")
-        if self.seconds <= 0:
-            raise ValueError(f"seconds: expected more than 0, got {self.seconds:g}")
 
     def tasks(self) -> list[Task]:
         tasks = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,8 @@ from flashcaps.routing import ROUTING
 from flashcaps.training.recipe import list_recipes, read_recipe
 from flashcaps.training.results import read_results
 from tools.results import RESULTS
-from tools.runs import chance, changes, gain, grouped, mean, value_in_words
-from tools.tables import Cell, Table, fill, lines, make_summary, match, read_tables, rivals
+from tools.runs import changes, gain, is_full, mean, read_groups, value_in_words
+from tools.tables import Cell, Table, fill, label, lead, lines, links, our_number, paper_number, read_tables, rivals
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -36,7 +35,7 @@ def claims() -> str:
 
 def _cells() -> list[tuple[Table, Cell]]:
     """Every cell of the papers' tables that was run."""
-    groups = grouped(read_results(RESULTS))
+    groups = read_groups(RESULTS)
     return [(table, cell) for table in read_tables(RESULTS) for cell in fill(table, groups) if cell.runs]
 
 
@@ -81,21 +80,27 @@ def iterations() -> str:
     return lines(head, rows) + f"\n\nBy more than the interval, three beat one with {', '.join(won) or 'none'}."
 
 
+def summary() -> str:
+    """Of the cells that the tables mark for README, those trained for the whole of a recipe."""
+    rows = []
+    for table, cell in _cells():
+        if cell.column in cell.row.readme and is_full(read_recipe(cell.spec.split()[0]), cell.runs):
+            rows.append([f"{cell.claim.paper.split(',')[0]}, {table.title}", f"{label(table, cell)}, {table.unit}",
+                         paper_number(table, cell), our_number(table, cell), f"{cell.runs[0]['epochs']:.3g}",
+                         links(cell.runs, "results/")])  # fmt: skip
+    return lines(["paper", "network", "the paper's", "ours", "epochs", "runs"], rows)
+
+
 def rivals_met() -> str:
     """Every network of capsules beside the plain one that its table compares it with."""
-    rows, groups = [], grouped(read_results(RESULTS))
+    rows, groups = [], read_groups(RESULTS)
     for table in read_tables(RESULTS):
         for cell, other in rivals(fill(table, groups)):
-            own, its, halves = mean(cell.runs), mean(other.runs), [chance(cell.runs), chance(other.runs)]
-            if table.matched:
-                _, *novels = match(cell.runs[0], other.runs[0])
-                own, its, halves = novels[0].error, novels[1].error, [*halves, *(x.half for x in novels)]
-            ahead = own - its if "accuracy" in table.metric else its - own
-            even = abs(ahead) <= math.hypot(*halves)
-            verdict = "level" if even else "ahead" if ahead > 0 else "behind"
+            found = lead(table, cell, other)
             names = [f"{c.row.name} ({c.runs[0]['parameters']:,})" for c in (cell, other)]
             where = ", ".join(filter(None, (table.title, table.columns[cell.column], table.unit)))
-            rows.append([where, names[0], f"{own:.2f}", names[1], f"{its:.2f}", f"{ahead:+.2f}", verdict])
+            numbers = f"{found.own:.2f}", f"{found.its:.2f}", f"{found.ahead:+.2f}"
+            rows.append([where, names[0], numbers[0], names[1], *numbers[1:], found.verdict])
     return lines(["table", "capsules (parameters)", "", "beside", "", "points", "capsules are"], rows)
 
 
@@ -273,7 +278,7 @@ def minor(version: str) -> str:
 
 
 SECTIONS: dict[str, dict[str, Callable[[], str]]] = {  # page -> marker -> what makes the text between
-    "README.md": {"headline": headline, "tested": tested, "bench": short, "results": lambda: make_summary(RESULTS)},
+    "README.md": {"headline": headline, "tested": tested, "bench": short, "results": summary},
     "docs/reproduce.md": {"which": which, "iterations": iterations, "rivals": rivals_met, "claims": claims,
                           "attacks": attacks},
     "docs/capsules.md": {"routing": routing, "children": children},

@@ -12,41 +12,43 @@ from pathlib import Path
 from flashcaps.models.shipped import shipped_files
 from flashcaps.models.stored import read_weights
 from flashcaps.training.checkpoint import write_atomic
-from flashcaps.training.results import read_results
 
 from .goals import make_goals
-from .runs import Group, Groups, add_result, changes, grouped, training_time, value_in_words
+from .runs import Group, Groups, add_result, changes, read_groups, training_time, value_in_words
 from .tables import Table, breaches, fill, lines, links, make_section, read_tables
 
 RESULTS = Path(__file__).parents[1] / "results"
 HEADER = """# Results
 
 The papers' tables, made by `make results` from the files under `runs/`; no number is typed by hand. Above each stands
-what all of its runs keep to (`tables.toml`); but for one table, which says so, none is shorter than a tenth of what its
-paper names. Test data choose no weights. Percent of the test set: the mean of several seeds with their standard
-deviation, or one run with its 95 % interval; bold where it is as good as the paper's. "Beside": the device was shared
-with other work, so the time says little. Runs that keep to no table, goals and trials are on
-[a page of their own](attempts.md).
+what all of its runs keep to (`tables.toml`). Two tables have runs shorter than a tenth of what their paper names, and
+in one test data choose the weights; all three say so. Numbers are percent of the test set: the mean of several seeds
+with their standard deviation, or one run with its 95 % interval; bold where it is as good as the paper's. "ms a step"
+is the training time, with evaluations, divided by the number of steps. "Beside" means that the device was shared with
+other work, so times say little. `make queue` prints the runs that are still missing. Other runs, the goals and the
+trials are on [a page of their own](attempts.md).
 """
 ATTEMPTS = """# Attempts
 
-Made by `make results`. Runs that are in no [table](README.md), under the one they belong to: what each changed in its
-recipe, what it reached, and what keeps it out; nothing there where only another setting was asked for.
+Made by `make results`. Every run that no [table](README.md) shows is listed under the table it belongs to: what it
+changed in its recipe, what it reached, and what in the protocol keeps it out. The last column is empty where a run
+keeps to the protocol and the table asks for another setting.
 """
 TRIALS = """## Trials
 
-Trials on the way, from the files under `trials/`: percent wrong of images held out from training, by which settings
-were chosen; where images are composed without end, of those of the last 1,000 steps, each seen for the first time.
+Settings were chosen by these trials, from the files under `trials/`. The error is percent wrong of images held out from
+training; where images are composed without end, of those of the last 1,000 steps, each seen for the first time.
 """
 SHIPPED = """### Weights
 
-All that come along. `flashcaps.load(NAME)` reads them, `flashcaps evaluate NAME` repeats the number in the last column.
+All weights that come along. `flashcaps.load(NAME)` reads them, `flashcaps evaluate NAME` repeats the number in the last
+column.
 """
 
 
 def make_page(results: Path) -> str:
     """results/README.md: a section for every paper, in it the paper's tables; then the weights that come along."""
-    groups, tables, parts = grouped(read_results(results)), read_tables(results), [HEADER]
+    groups, tables, parts = read_groups(results), read_tables(results), [HEADER]
     for before, table, others in zip([None, *tables], tables, left_over(tables, groups), strict=False):
         parts += [f"## {table.paper}"] if before is None or before.paper != table.paper else []
         parts.append(make_section(table, groups))
@@ -80,7 +82,7 @@ def make_shipped() -> str:
 
 def make_attempts(results: Path) -> str:
     """results/attempts.md: the runs that no table shows, by table; then goals and trials."""
-    groups, tables, parts = grouped(read_results(results)), read_tables(results), [ATTEMPTS]
+    groups, tables, parts = read_groups(results), read_tables(results), [ATTEMPTS]
     for table, others in zip([*tables, None], left_over(tables, groups), strict=True):
         rows = [_attempt(table, runs) for runs in others]
         head = ["runs", "changed", "percent", "epochs", "parameters", "training time", "kept out by"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from flashcaps.training.checkpoint import write_atomic
 from flashcaps.training.recipe import Recipe
-from flashcaps.training.results import duration, keep
+from flashcaps.training.results import duration, keep, read_results
 
 T_975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's 97.5 % point for the mean of so many seeds
 Group = list[dict[str, Any]]  # the runs of one setting, a seed each
@@ -39,6 +39,10 @@ def plain_command(command: str) -> str:
     return " ".join(w for k, w in enumerate(words) if k not in skipped and w not in ("--out", "--data"))
 
 
+def read_groups(results: Path) -> Groups:
+    return grouped(read_results(results))
+
+
 def grouped(runs: Iterable[dict[str, Any]]) -> Groups:
     groups: Groups = {}
     for run in runs:
@@ -58,11 +62,6 @@ def changes(run: dict[str, Any], *but: str) -> str:
 
 def mean(runs: Group) -> float:
     return statistics.fmean(r["value"] for r in runs)
-
-
-def is_accuracy(runs: Group) -> bool:
-    """Whether more is better; otherwise the value is an error."""
-    return "accuracy" in runs[0]["metric"]
 
 
 def as_metric(runs: Group, metric: str) -> Group:

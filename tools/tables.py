@@ -8,7 +8,7 @@ import math
 import shlex
 import statistics
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,13 +19,11 @@ import torch
 
 from flashcaps.models import create_model
 from flashcaps.training.recipe import Claim, Recipe, read_override, read_recipe
-from flashcaps.training.results import read_results
 
-from .runs import Group, Groups, as_metric, changed, gain, grouped, is_full, mean, training_time, value_in_words
+from .runs import Group, Groups, as_metric, chance, changed, gain, is_full, mean, training_time, value_in_words
 
 NOT_RUN = "not run at this protocol yet"
-FACTS = ("epochs", "parameters", "training time", "runs")
-CHOSEN = {"last": "the last weights tested", "validation": "the best weights on validation data tested"}
+FACTS = ("epochs", "parameters", "training time", "ms a step", "runs")
 NEAREST, T_NEAREST = 8, 2.447  # evaluations, and Student's 97.5 % point of a line through them
 MATCHED = (" Both errors are scored at every evaluation, and {1} choose nothing. A network and its rival are compared "
            f"at one error on {{0}}, the larger of their last, by a line through the {NEAREST} nearest evaluations.")
@@ -51,12 +49,12 @@ def parameters_of(name: str, *overrides: str) -> int:
 @dataclass(frozen=True)
 class Row:
     name: str
-    runs: tuple[str, ...]
+    runs: Sequence[str]
     overrides: str = ""
     against: str = ""
     seeds: int = 0
     note: str = ""
-    readme: tuple[int, ...] = ()
+    readme: Sequence[int] = ()
 
     @property
     def specs(self) -> list[str]:
@@ -73,37 +71,47 @@ class Table:
     paper: str
     title: str
     protocol: str
-    row: tuple[Row, ...]
-    columns: tuple[str, ...] = ("",)
+    row: Sequence[Row]
+    columns: Sequence[str] = ("",)
     epochs: float = 0
     paper_epochs: float = 0
     paper_select: str = ""
     seeds: int = 1
     select: str = "last"
     views: int = 1
-    matched: tuple[str, ...] = ()
+    matched: Sequence[str] = ()
     gain: bool = False
-    also: tuple[str, ...] = ()
+    also: Sequence[str] = ()
+    turn: int = 99
 
     @property
     def recipes(self) -> set[str]:
         """Those whose runs belong to this table, shown or not."""
         return {*self.also}.union(*(row.recipes for row in self.row))
 
+    def seeds_of(self, row: Row) -> int:
+        return row.seeds or self.seeds
+
     @property
     def metric(self) -> str:
         return "test_error_percent" if self.matched else recipe_of(self.row[0].runs[0]).claim.metric
 
     @property
+    def better(self) -> int:
+        """1 where more is better, of accuracies; -1 of errors."""
+        return 1 if "accuracy" in self.metric else -1
+
+    @property
     def unit(self) -> str:
-        return "% right" if "accuracy" in self.metric else "% wrong"
+        return "% right" if self.better > 0 else "% wrong"
 
     def __str__(self) -> str:
         """The protocol in words."""
-        seeds = " or ".join(str(n) for n in sorted({row.seeds or self.seeds for row in self.row}))
+        seeds = " or ".join(str(n) for n in sorted({*map(self.seeds_of, self.row)}))
         paper = f" (the paper: {self.paper_epochs:g})" * bool(self.paper_epochs)
         epochs = f"at least {self.epochs:g} epochs" if self.epochs else "the whole of its recipe's schedule"
-        kept = [epochs + paper, f"{seeds} seed{'s' * (seeds != '1')}", CHOSEN[self.select],
+        chosen = "the last weights" if self.select == "last" else f"the best weights on {self.select} data"
+        kept = [epochs + paper, f"{seeds} seed{'s' * (seeds != '1')}", f"{chosen} tested",
                 VIEWS.get(self.views, f"{self.views} views of a test image")]  # fmt: skip
         matched = MATCHED.format(*self.matched) if self.matched else ""
         return f"{' '.join(self.protocol.split())} Every run: {', '.join(kept)}.{matched}"
@@ -122,22 +130,20 @@ class Cell(NamedTuple):
         return recipe_of(self.spec).claim
 
 
+def read_entries(path: Path, name: str) -> list[dict[str, Any]]:
+    """The tables [[name]] of a TOML file; none where there is no such file."""
+    return list(tomllib.loads(path.read_text())[name]) if path.is_file() else []
+
+
 def read_tables(results: Path) -> list[Table]:
     """results/tables.toml; none where there is no such file."""
-
-    def frozen(entry: dict[str, Any]) -> dict[str, Any]:
-        return {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
-
-    path = results / "tables.toml"
-    entries: list[dict[str, Any]] = tomllib.loads(path.read_text())["table"] if path.is_file() else []
-    for entry in entries:
-        entry["row"] = [Row(**frozen(row)) for row in entry["row"]]
-    return [Table(**frozen(entry)) for entry in entries]
+    entries = read_entries(results / "tables.toml", "table")
+    return [Table(**entry | {"row": [Row(**row) for row in entry["row"]]}) for entry in entries]
 
 
 def breaches(table: Table, row: Row, runs: Group) -> list[str]:
     """What in these runs, seeds of one setting, is not as the table says; nothing where all of it is."""
-    first, seeds, epochs = runs[0], row.seeds or table.seeds, min(run["epochs"] for run in runs)
+    first, seeds, epochs = runs[0], table.seeds_of(row), min(run["epochs"] for run in runs)
     train = recipe_of(first["recipe"], *first["overrides"]).train
     views = (1 + train.mirror) * (5 if train.nudge else 1)
     selects = "test" if any(run["split"] != "test" for run in runs) else train.select
@@ -207,6 +213,28 @@ def novel_at(level: float, curve: list[dict[str, Any]]) -> Novel:
     return Novel(here, T_NEAREST * math.sqrt(variance * share))
 
 
+class Lead(NamedTuple):
+    """The numbers of a network and of its rival, and half of a 95 % interval of their difference."""
+
+    own: float
+    its: float
+    ahead: float
+    half: float
+
+    @property
+    def verdict(self) -> str:
+        return "level" if abs(self.ahead) <= self.half else "ahead" if self.ahead > 0 else "behind"
+
+
+def lead(table: Table, cell: Cell, other: Cell) -> Lead:
+    """How far a cell is ahead of its rival; where errors are matched, at one error on familiar data."""
+    own, its, halves = mean(cell.runs), mean(other.runs), [chance(cell.runs), chance(other.runs)]
+    if table.matched:
+        _, *novels = match(cell.runs[0], other.runs[0])
+        own, its, halves = novels[0].error, novels[1].error, [*halves, *(x.half for x in novels)]
+    return Lead(own, its, table.better * (own - its), math.hypot(*halves))
+
+
 def make_section(table: Table, groups: Groups) -> str:
     """The protocol in words, the table, and its commands."""
     cells = fill(table, groups)
@@ -243,7 +271,7 @@ def our_number(table: Table, cell: Cell) -> str:
     theirs, ours, words = claimed(table, cell), round(mean(cell.runs), 2), value_in_words(cell.runs)
     if theirs is None or cell.claim.on:
         return words
-    return f"**{words}**" if (ours >= theirs if "accuracy" in table.metric else ours <= theirs) else words
+    return f"**{words}**" if table.better * (ours - theirs) >= 0 else words
 
 
 def links(runs: Group, folder: str = "") -> str:
@@ -265,8 +293,10 @@ def _facts(cell: Cell) -> list[str]:
     """What FACTS names."""
     if not cell.runs:
         return [""] * len(FACTS)
-    first = cell.runs[0]
-    return [f"{first['epochs']:.3g}", f"{first['parameters']:,}", training_time(cell.runs), links(cell.runs)]
+    first, batch = cell.runs[0], recipe_of(cell.runs[0]["recipe"], *cell.runs[0]["overrides"]).train.batch
+    step = statistics.fmean(1000 * run["wall_s"] * batch / run["images"] for run in cell.runs)
+    return [f"{first['epochs']:.3g}", f"{first['parameters']:,}", training_time(cell.runs), f"{step:.2f}",
+            links(cell.runs)]  # fmt: skip
 
 
 def _grid(table: Table, cells: list[Cell]) -> str:
@@ -322,15 +352,3 @@ def _commands(cells: list[Cell]) -> str:
 def _folded(title: str, texts: list[str]) -> str:
     said = html.escape("\n".join(texts), quote=False)
     return f"<details><summary>{title}</summary><pre>\n{said}\n</pre></details>"
-
-
-def make_summary(results: Path) -> str:
-    """For the project's README: of the cells that the tables mark for it, those trained for the whole of a recipe."""
-    groups, rows = grouped(read_results(results)), []
-    for table in read_tables(results):
-        for cell in fill(table, groups):
-            if cell.column in cell.row.readme and cell.runs and is_full(recipe_of(cell.spec), cell.runs):
-                rows.append([f"{cell.claim.paper.split(',')[0]}, {table.title}", f"{label(table, cell)}, {table.unit}",
-                             paper_number(table, cell), our_number(table, cell), f"{cell.runs[0]['epochs']:.3g}",
-                             links(cell.runs, "results/")])  # fmt: skip
-    return lines(["paper", "network", "the paper's", "ours", "epochs", "runs"], rows)

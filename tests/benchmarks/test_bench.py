@@ -254,7 +254,6 @@ def test_memory_is_drawn_beside_its_bound_the_same_every_time(tmp_path: Path) ->
         (Plan(["dynamic_mnits"], toy=True), "workload: expected one of dynamic_mnist"),
         (Plan(backends=["cuda"], toy=True), "backend: expected one of triton"),
         (Plan(precisions=["fp8"], toy=True), "precision: expected one of tf32, bf16"),
-        (Plan(seconds=0, toy=True), "seconds: expected more than 0"),
         (Plan(device="cuda:0"), "device: expected auto, cpu or cuda, got 'cuda:0'"),
     ],
 )
@@ -263,3 +262,11 @@ def test_a_wrong_plan_is_answered_in_a_line(plan: Plan, message: str) -> None:
         bench(plan)
     with pytest.raises(ValueError, match="kernels: expected one of first, only, ready, got 'soon'"):
         Plan(kernels="soon")
+
+
+@pytest.mark.parametrize("words", [(), ("--toy",), ("dynamic_mnist",)])
+def test_time_that_is_not_there_is_refused_before_anything_is_measured(words: tuple[str, ...], capsys: Any) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["bench", *words, "--device", "cpu", "--seconds", "-1"])
+    assert left.value.code == 1
+    assert "seconds: expected more than 0, got -1" in capsys.readouterr().err

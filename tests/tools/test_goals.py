@@ -1,85 +1,150 @@
-"""Goals and the attempts at them, counted by hand."""
+"""Goals of entries of the tables, counted by hand."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flashcaps.training.recipe import list_recipes
-from tools.goals import Goal, attempts, make_goals, read_goals
+from tests.tools.test_results import add, result
+from tools.goals import Goal, make_goals, make_line, read_goals
 from tools.results import RESULTS, make_attempts
-from tools.runs import Groups, grouped
+from tools.runs import read_groups
+from tools.tables import fill, read_tables
+
+TABLES = """
+[[table]]
+paper = "Attention (2020)"
+title = "Table 1"
+protocol = ""
+columns = ["CIFAR-10", "CIFAR-100"]
+epochs = 35
+[[table.row]]
+name = "capsules"
+runs = ["attention_simple_cifar10 select=last", "attention_simple_cifar100 select=last"]
+against = "CNN"
+seeds = 2
+[[table.row]]
+name = "CNN"
+runs = ["cnn_cifar10 select=last", "cnn_cifar100 select=last"]
+
+[[table]]
+paper = "Dynamic (2017)"
+title = "MNIST"
+protocol = ""
+[[table.row]]
+name = "capsules"
+runs = ["capsnet_mnist_norec"]
+"""
+SIZES = {"attention_simple_cifar100": 1_462_989, "cnn_cifar100": 19_011_684, "capsnet_mnist_norec": 6_804_224}
 
 
-def run(value: float, seed: int = 0, **more: Any) -> dict[str, Any]:
-    return {"recipe": "net", "variant": "default", "overrides": [f"train.seed={seed}"], "seed": seed, "value": value,
-            "metric": "test_error_percent", "images": 1000, "wall_s": 30.0, "beside": "", **more}  # fmt: skip
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / "tables.toml").write_text(TABLES)
+    return folder
 
 
-def groups_of(*runs: dict[str, Any]) -> Groups:
-    return grouped(runs)
+def plant(folder: Path, recipe: str, value: float, seed: int = 0, overrides: str = "select=last", **more: Any) -> None:
+    size = {"parameters": SIZES[recipe]} if recipe in SIZES else {}
+    add(folder, result(recipe, value, seed, overrides, **size, **more))
 
 
-def test_the_best_attempt_comes_first_and_only_enough_seeds_count() -> None:
-    groups = groups_of(run(0.3), run(0.2, 1), run(0.1, variant="lr=1"), run(0.05, recipe="other"))
-    single, both = attempts(Goal("x", ("net",), at_most=0.25, seeds=2), groups)
-    assert (single.value, single.reached) == (0.1, False)  # one seed
-    assert (both.value, both.reached) == (0.25, True)
-    assert [a.reached for a in attempts(Goal("x", ("net",), at_most=0.25), groups)] == [True, True]
-    assert [a.value for a in attempts(Goal("x", ("net",), at_least=0.2), groups)] == [0.25, 0.1]  # more is better
+def line(folder: Path, goal: Goal) -> str:
+    tables = {table.title: table for table in read_tables(folder)}
+    return make_line(goal, tables[goal.table], read_groups(folder))
 
 
-@pytest.mark.parametrize(("more", "reached"), [({}, True), ({"wall_s": 41.0}, False), ({"beside": "others"}, False)])
-def test_time_counts_where_it_is_bounded(more: dict[str, Any], reached: bool) -> None:
-    [attempt] = attempts(Goal("x", ("net",), at_most=1.0, within_s=40), groups_of(run(0.5, **more)))
-    assert attempt.reached is reached
+CAPSULES = Goal("Table 1", "capsules", ("CIFAR-10",), at_least=85)
+TITLE = "- **attention, Table 1: capsules, CIFAR-10; at least 85 %; mean of 2 seeds**: "
 
 
-def test_ahead_of_the_best_rival_with_the_same_changes_or_none() -> None:
-    accuracy: dict[str, Any] = {"metric": "test_accuracy_percent"}
-    groups = groups_of(
-        run(80, **accuracy), run(85, variant="a=1", **accuracy), run(86, variant="b=1", **accuracy),
-        run(70, recipe="pool", **accuracy), run(90, recipe="pool", variant="a=1", **accuracy),
-        run(75, recipe="mix", **accuracy),
-    )  # fmt: skip
-    goal = Goal("x", ("net",), at_least=10, against=("pool", "mix"))
-    found = {a.runs[0]["variant"]: (a.value, a.reached) for a in attempts(goal, groups)}
-    assert found == {"default": (5, False), "a=1": (-5, False), "b=1": (11, True)}
+def test_only_runs_that_keep_to_the_protocol_reach_a_goal(folder: Path) -> None:
+    assert line(folder, CAPSULES) == f"{TITLE}not run at this protocol yet."
+    plant(folder, "attention_simple_cifar10", 99.0, overrides="epochs=8 select=last", epochs=8.0)
+    plant(folder, "attention_simple_cifar10", 84.0)
+    short = ("The best attempt: 99.00 (98.50 to 99.50) % right by `attention_simple_cifar10`, changed: epochs=8 "
+             "select=last; 1 min 40 s; kept out by: 8 epochs; 1 of 2 seeds.")  # fmt: skip
+    assert line(folder, CAPSULES) == f"{TITLE}not run at this protocol yet. {short}"
+    plant(folder, "attention_simple_cifar10", 85.0, 1)
+    ours = "Ours: {} (2 seeds) % right by `attention_simple_cifar10`, changed: select=last; 1 min 40 s."
+    assert line(folder, CAPSULES) == f"{TITLE}missed. {ours.format('84.50 ± 0.71')} {short}"
+    plant(folder, "attention_simple_cifar10", 86.0)
+    assert line(folder, CAPSULES) == f"{TITLE}reached. {ours.format('85.50 ± 0.71')}"
 
 
-def test_ahead_is_less_error_and_of_nothing_where_a_rival_is_missing() -> None:
-    groups = groups_of(run(3.0), run(5.0, recipe="pool"), run(4.5, recipe="mix"))
-    [attempt] = attempts(Goal("x", ("net",), at_least=1, against=("pool", "mix")), groups)
-    assert (attempt.value, attempt.reached) == (1.5, True)
-    assert attempts(Goal("x", ("net",), at_least=1, against=("pool", "none")), groups) == []
+def test_what_is_missed_names_another_setting_only_where_that_is_better(folder: Path) -> None:
+    goal = Goal("MNIST", at_most=0.35, note="Why\nnot.")
+    plant(folder, "capsnet_mnist_norec", 0.4, overrides="", metric="test_error_percent")
+    title = "- **dynamic, MNIST: at most 0.35 %**: missed. Ours: 0.40 (-0.10 to 0.90) % wrong by `capsnet_mnist_norec`"
+    assert line(folder, goal) == f"{title}, changed: nothing; 1 min 40 s. Why not."
+    plant(folder, "capsnet_mnist_norec", 0.5, overrides="lr=0.1", metric="test_error_percent")
+    assert "attempt" not in line(folder, goal)
+    plant(folder, "capsnet_mnist_norec", 0.3, overrides="lr=0.2", metric="test_error_percent")
+    assert "attempt: 0.30 (-0.20 to 0.80) % wrong by `capsnet_mnist_norec`, changed: lr=0.2" in line(folder, goal)
+    assert "kept out by: another setting. Why not." in line(folder, goal)
 
 
-def test_every_goal_has_a_line_with_the_best_attempt(tmp_path: Path) -> None:
-    groups = groups_of(run(0.3, beside="others"), run(0.2, variant="lr=1", overrides=["lr=1", "train.seed=0"]))
-    assert make_goals(tmp_path, groups) == ""
-    (tmp_path / "goals.toml").write_text(
-        '[[goal]]\nabout = "Digits"\nrecipes = ["net"]\nat_most = 0.25\nnote = "Why."\n'
-        '[[goal]]\nabout = "Fewer"\nrecipes = ["net"]\nat_most = 0.1\n'
-        '[[goal]]\nabout = "More"\nrecipes = ["none"]\nat_least = 3\nseeds = 2\nwithin_s = 9\n'
-    )
-    best = "The best: 0.20 by `net`, changed: lr=1; 1 seed, 30 s."
-    assert make_goals(tmp_path, groups).splitlines()[-3:] == [
-        f"- **Digits, at most 0.25 %**: reached. {best} Why.",
-        f"- **Fewer, at most 0.1 %**: missed in 2 attempts. {best}",
-        "- **More, at least 3 % in 9 s, mean of 2 seeds**: not tried.",
-    ]
-    assert "## Goals" in make_attempts(tmp_path)
+@pytest.mark.parametrize(("more", "verdict"),
+                         [({}, "reached"), ({"wall_s": 101}, "missed"), ({"beside": "x"}, "missed")])
+def test_time_counts_where_it_is_bounded(folder: Path, more: dict[str, Any], verdict: str) -> None:
+    plant(folder, "capsnet_mnist_norec", 0.3, overrides="", **{"metric": "test_error_percent", "wall_s": 100.0} | more)
+    said = line(folder, Goal("MNIST", at_most=0.3, within_s=100))
+    assert said.startswith(f"- **dynamic, MNIST: at most 0.3 %; in 100 s**: {verdict}. Ours")
+
+
+def test_entries_near_the_papers_numbers_are_counted(folder: Path) -> None:
+    """The paper has 85.17, 57.32 and 87.1, 62.3."""
+    goal = Goal("Table 1", of_paper=2, entries=2)
+    title = "- **attention, Table 1: 2 of 4 entries within 2 points of the paper's; mean of 2 seeds**: "
+    for seed in (0, 1):
+        plant(folder, "attention_simple_cifar10", 83.17, seed)
+    plant(folder, "cnn_cifar10", 85.09)
+    assert line(folder, goal) == f"{title}not run at this protocol yet (met by 1, 2 not run)."
+    plant(folder, "cnn_cifar100", 99.0)
+    assert line(folder, goal) == f"{title}reached (met by 2, 1 not run)."
+    every = Goal("Table 1", "CNN", at_least=86, entries=2)
+    assert line(folder, every).endswith("CNN; 2 of 2 entries at least 86 %**: missed (met by 1).")
+    assert "reached (met by 1). Ours: 99.00" in line(folder, Goal("Table 1", "CNN", at_least=86))
+
+
+@pytest.mark.parametrize(("rival", "verdict", "lead"), [
+    (80.0, "reached", "+5.00 points, of which 0.71 may be chance: ahead."),
+    (80.5, "missed", "+4.50 points, of which 0.71 may be chance: ahead."),
+    (84.5, "missed", "+0.50 points, of which 0.71 may be chance: level."),
+])  # fmt: skip
+def test_a_row_is_ahead_of_its_rival_by_more_than_chance(folder: Path, rival: float, verdict: str, lead: str) -> None:
+    goal = Goal("Table 1", "capsules", ("CIFAR-10",), ahead=0 if rival == 84.5 else 5)
+    for seed in (0, 1):
+        plant(folder, "attention_simple_cifar10", 85.0, seed)
+    assert "not run at this protocol yet. Ours: 85.00" in line(folder, goal)
+    plant(folder, "cnn_cifar10", rival)
+    said = line(folder, goal)
+    assert f"ahead of CNN by at least {goal.ahead:g} points and more than chance; mean of 2 seeds**: {verdict}." in said
+    assert said.endswith(lead)
+
+
+def test_goals_are_a_section_of_the_attempts(folder: Path) -> None:
+    assert make_goals(folder, {}) == ""
+    (folder / "goals.toml").write_text('[[goal]]\ntable = "MNIST"\nat_most = 0.25\n')
+    assert make_goals(folder, {}).endswith("\n- **dynamic, MNIST: at most 0.25 %**: not run at this protocol yet.")
+    assert "\n## Goals\n" in make_attempts(folder)
 
 
 def test_a_goal_has_one_limit() -> None:
-    with pytest.raises(ValueError, match="expected at_most or at_least, got none"):
-        Goal("x", ())
-    with pytest.raises(ValueError, match="got both"):
-        Goal("x", (), at_most=1, at_least=2)
+    with pytest.raises(ValueError, match="expected one of at_most, at_least, of_paper, ahead, got none"):
+        Goal("x")
+    with pytest.raises(ValueError, match=r"got \['at_most', 'ahead'\]"):
+        Goal("x", at_most=1, ahead=2)
 
 
-def test_the_goals_here_name_recipes() -> None:
+def test_the_goals_here_are_of_entries_there_are() -> None:
+    tables = {table.title: table for table in read_tables(RESULTS)}
     goals = read_goals(RESULTS)
-    named = {name for g in goals for name in (*g.recipes, *g.against)}
-    assert goals
-    assert named <= set(list_recipes())
+    assert len(goals) > 20
+    for goal in goals:
+        chosen = goal.choose(tables[goal.table], fill(tables[goal.table], {}))
+        assert len(chosen) >= goal.entries
+        assert {tables[goal.table].columns[cell.column] for cell in chosen} >= {*goal.columns}
+        assert goal.ahead is None or all(cell.row.against for cell in chosen)

@@ -10,11 +10,12 @@ from urllib.parse import unquote
 
 import pytest
 
+from docs import numbers
 from flashcaps.training.recipe import list_recipes, read_recipe
 from tools import results as module
 from tools.results import RESULTS, make_attempts, make_page
-from tools.runs import Group, add_result, as_metric, chance, gain, grouped, is_full, plain_command
-from tools.tables import Table, breaches, fill, find_runs, make_section, make_summary, match, read_tables, rivals
+from tools.runs import Group, add_result, as_metric, chance, gain, grouped, is_full, plain_command, read_groups
+from tools.tables import Table, breaches, fill, find_runs, lead, make_section, match, read_tables, rivals
 
 TABLES = """
 [[table]]
@@ -61,7 +62,7 @@ def result(recipe: str, value: float, seed: int = 0, overrides: str = "", **more
     return {"recipe": recipe, "variant": overrides.replace(" ", ",") or "default", "seed": seed, "split": "test",
             "overrides": overrides.split(), "metric": "test_accuracy_percent", "value": value, "commit": "abc123",
             "interval": [value - 0.5, value + 0.5], "parameters": PARAMETERS.get(recipe, 9), "epochs": 350.0,
-            "images": 9, "wall_s": 100.4, "hardware": "H200", "curve": [], **more}  # fmt: skip
+            "images": 1_285_120, "wall_s": 100.4, "hardware": "H200", "curve": [], **more}  # fmt: skip
 
 
 def curve(*points: tuple[float, float]) -> dict[str, Any]:
@@ -87,8 +88,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def section(folder: Path, number: int = 0) -> str:
-    tables, groups = read_tables(folder), grouped(module.read_results(folder))
-    return make_section(tables[number], groups)
+    return make_section(read_tables(folder)[number], read_groups(folder))
 
 
 def test_a_table_byte_for_byte(folder: Path) -> None:
@@ -101,10 +101,10 @@ Two sets. Every run: at least 35 epochs (the paper: 350), 1 or 2 seeds, the last
 | capsules | 85.50 (85.17) |  |
 | CNN | 80.00 (87.1) | not run (62.3) |
 
-|  | the paper's | ours, % right | epochs | parameters | training time | runs |
-| --- | --- | --- | --- | --- | --- | --- |
-| capsules, CIFAR-10 | 85.17 (best test epoch) | **85.50 ± 0.71 (2 seeds)** | 350 | 561,297 | 1 min 40 s | [`attention_simple_cifar10`](runs/attention_simple_cifar10/select=last,lr=0.10-0.json), [1](runs/attention_simple_cifar10/select=last,lr=0.10-1.json) |
-| CNN, CIFAR-10 | 87.1 (best test epoch) | 80.00 (79.50 to 80.50) | 35 | 18,919,434 | 1 min 40 s (beside) | [`cnn_cifar10`](runs/cnn_cifar10/select=last-0.json) |
+|  | the paper's | ours, % right | epochs | parameters | training time | ms a step | runs |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+| capsules, CIFAR-10 | 85.17 (best test epoch) | **85.50 ± 0.71 (2 seeds)** | 350 | 561,297 | 1 min 40 s | 10.00 | [`attention_simple_cifar10`](runs/attention_simple_cifar10/select=last,lr=0.10-0.json), [1](runs/attention_simple_cifar10/select=last,lr=0.10-1.json) |
+| CNN, CIFAR-10 | 87.1 (best test epoch) | 80.00 (79.50 to 80.50) | 35 | 18,919,434 | 1 min 40 s (beside) | 10.00 | [`cnn_cifar10`](runs/cnn_cifar10/select=last-0.json) |
 
 <details><summary>Commands</summary><pre>
 flashcaps train attention_simple_cifar10 lr=0.1 select=last  # seeds 0, 1; H200 at abc123
@@ -165,10 +165,13 @@ def test_networks_are_compared_at_one_error_on_familiar_data(folder: Path) -> No
     assert "| em | 13.5 on smallNORB | 1.47 | 11.00 | 4.00 | 15.00 ± 1.00 | CNN | 30.00 ± 0.00 | 40 |" in text
     assert "| CNN | 20 on smallNORB | 4.00 | 30.00 |  |  |  |  | 40 |" in text
     assert "\nem: 90.00 99.00, 10.87 19.00, 10.87 21.00," in text
-    table, groups = read_tables(folder)[1], grouped(module.read_results(folder))
-    [(cell, rival)] = rivals(fill(table, groups))
+    table = read_tables(folder)[1]
+    [(cell, rival)] = rivals(fill(table, read_groups(folder)))
     assert (cell.row.name, rival.row.name) == ("em", "CNN")
     assert cell.runs[0]["value"] == 31.0  # as an error
+    found = lead(table, cell, rival)
+    assert found[:3] == pytest.approx((15.0, 30.0, 15.0))
+    assert (found.half, found.verdict) == (pytest.approx(math.hypot(0.5, 0.5, 2.447 / 6**0.5)), "ahead")
 
 
 def test_models_together_have_a_cell_of_their_own(folder: Path) -> None:
@@ -203,8 +206,9 @@ def linked(page: str) -> list[str]:
     return [unquote(path) for path in re.findall(r"\]\((runs/[^)]+)\)", page)]
 
 
-def test_the_summary_has_full_schedules_only(folder: Path) -> None:
-    assert make_summary(folder).splitlines()[2:] == [
+def test_the_summary_has_full_schedules_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "RESULTS", folder)
+    assert numbers.summary().splitlines()[2:] == [
         "| attention, Table 1 | capsules, CIFAR-10, % right | 85.17 (best test epoch) | **85.50 ± 0.71 (2 seeds)** "
         "| 350 | [`attention_simple_cifar10`](results/runs/attention_simple_cifar10/select=last,lr=0.10-0.json), "
         "[1](results/runs/attention_simple_cifar10/select=last,lr=0.10-1.json) |"
@@ -212,7 +216,7 @@ def test_the_summary_has_full_schedules_only(folder: Path) -> None:
     for seed in (0, 1):
         add(folder, result("attention_simple_cifar10", 85.0, seed, "select=last lr=0.10", epochs=349.0))
     assert "85.00 (85.17)" in section(folder)
-    assert len(make_summary(folder).splitlines()) == 2
+    assert len(numbers.summary().splitlines()) == 2
 
 
 def test_trials_are_listed_by_what_was_held_out(folder: Path) -> None:
@@ -260,6 +264,7 @@ HERE = read_tables(RESULTS)
 def test_the_tables_here_say_what_they_keep_to(table: Table) -> None:
     """Recipes exist, rows fit the columns, and a paper that chose on test data is said to have."""
     assert table.recipes <= {*list_recipes()}
+    assert [other.title for other in HERE].count(table.title) == 1  # goals name it
     assert table.epochs >= table.paper_epochs / 10 or not table.epochs
     names = [row.name for row in table.row]
     for row in table.row:
@@ -283,4 +288,4 @@ def test_the_pages_here_are_of_the_files_and_no_row_breaks_its_protocol() -> Non
             for group in filter(None, map(linked, lines)):
                 runs: Group = [json.loads((RESULTS / path).read_text()) for path in group]
                 assert breaches(table, row, runs) == []
-    assert len(make_summary(RESULTS).splitlines()) <= 12
+    assert len(numbers.summary().splitlines()) <= 12

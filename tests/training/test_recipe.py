@@ -20,6 +20,8 @@ from flashcaps.training.distributed import Workers
 from flashcaps.training.loader import open_sources
 from flashcaps.training.recipe import SECTIONS, Claim, Train, list_recipes, make_recipe, read_recipe
 from flashcaps.training.step import TrainStep
+from tools.results import RESULTS
+from tools.tables import read_tables
 
 from ..fake_data import SMALL, fake_load_data, small_recipe
 from ..small_transformer import Letters
@@ -130,11 +132,18 @@ def shrunk(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"backbone": narrow, "primary": {"types": 2}}
 
 
-@pytest.mark.parametrize("name", list_recipes())
-def test_every_recipe_trains_two_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+ROWS = [row for table in read_tables(RESULTS) for row in table.row]
+COMMANDS = {spec.partition(" ensemble=")[0] for row in ROWS for spec in row.specs}
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS.union(list_recipes()) - {""}))
+def test_every_recipe_and_every_command_of_a_table_trains_two_steps(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "load_data", fake_load_data)
     monkeypatch.setattr("flashcaps.training.text.Transformer", Letters)
-    recipe = read_recipe(name, ["train.batch=2", "train.steps=2", "precision=fp32", "data.test=4"])
+    name, *overrides = command.split()
+    recipe = read_recipe(name, [*overrides, "train.batch=2", "train.steps=2", "precision=fp32", "data.test=4"])
     held = min(recipe.data.validation, 20)
     recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, validation=held))
     found = open_sources(recipe, None, CPU, Share(2))
