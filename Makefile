@@ -49,7 +49,7 @@ results: .venv/ready    ## the tables of results/, and of the pages that quote t
 	$(PY) -m docs
 
 queue: .venv/ready      ## the runs that the tables of results/ still lack, a line each; TABLES="multimnist norb" chooses tables
-	@$(PY) -m tools.queue $(TABLES)
+	@$(PY) -m tools.pending $(TABLES)
 
 docs: .venv/ready       ## the pages and tables that are made from code and results
 	$(PY) -m docs

@@ -177,8 +177,7 @@ def main(wheel: str, folder: str) -> None:
     python = str((place / "env" / "bin" / "python").absolute())
     install = [python, "-m", "pip", "install", "-q", "-c", "constraints.txt", f"{package}[export]"]
     subprocess.run(install, check=True, env=clean())
-    here = [python, "-P", str(Path(__file__).resolve())]  # -P: the modules beside it, such as queue, are not Python's
-    subprocess.run(here, cwd=place, check=True, env=clean())
+    subprocess.run([python, Path(__file__).resolve()], cwd=place, check=True, env=clean())
 
 
 if __name__ == "__main__":

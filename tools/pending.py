@@ -1,4 +1,4 @@
-"""Prints the runs that the tables of results/ still lack: make queue, or python -m tools.queue [WORD ...]
+"""Prints the runs that the tables of results/ still lack: make queue, or python -m tools.pending [WORD ...]
 
 A line is "NAME: arguments of flashcaps train"; NAME is the name of the run's folder. Tables come in the order of their
 `turn`; words choose those whose paper or title has one of them. A comment behind a line estimates its time from a

@@ -14,7 +14,7 @@ from flashcaps.training.evaluate import Evaluation, Member
 from flashcaps.training.recipe import read_recipe
 from flashcaps.training.results import ensemble_result, keep, make_result
 from tests.tools.test_results import add, result
-from tools.queue import make_queue
+from tools.pending import make_queue
 from tools.results import RESULTS
 from tools.runs import read_groups
 from tools.tables import fill, parameters_of, read_tables
