@@ -14,7 +14,7 @@ from PIL import Image
 from flashcaps.data import load_data
 from flashcaps.data.user_images import list_folder, list_hub, list_table, read_picture, survey
 from flashcaps.training.autosize import own_recipe
-from flashcaps.training.batches import HeldImages
+from flashcaps.training.batches import held_images
 from tests.own_pictures import SHAPES, gigapixels, write_pictures
 
 
@@ -220,7 +220,7 @@ def test_several_labels_at_once(tmp_path: Path, header: str, rows: list[str]) ->
     assert data.class_names == ("sea", "sky")
     assert list_table(table).labels[:4].tolist() == [[1, 0], [0, 1], [1, 1], [0, 0]]
     assert data.train.labels.shape == (len(data.train), 2)
-    assert HeldImages(data.test, 0, data).rule == "threshold"
+    assert held_images(data.test, 0, data).rule == "threshold"
     with pytest.raises(ValueError, match="expected one label an example"):
         load_data("table", path=str(table), multilabel=False)
 

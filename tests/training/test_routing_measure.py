@@ -22,13 +22,8 @@ from flashcaps.training.routing_measure import measure_routing
 from ..fake_data import small_recipe, write_idx
 
 
-class Images(Held):
-    def __init__(self, images: Tensor, targets: Tensor, rule: str = "top1") -> None:
-        super().__init__(len(images), 4, rule)
-        self.images, self.targets = images, targets
-
-    def take(self, index: Tensor) -> Batch:
-        return Batch(self.images[index], self.targets[index])
+def held_images(images: Tensor, targets: Tensor, rule: str = "top1") -> Held:
+    return Held(lambda index: Batch(images[index], targets[index]), len(images), 4, rule)
 
 
 def network(routing: str, **overrides: Any) -> Any:
@@ -104,7 +99,7 @@ def test_every_algorithm_layer_by_layer_and_iteration_by_iteration(routing: str)
     targets = answers[-1].clone()
     targets[:3] = answers[0][:3]
     targets[3] = (targets[3] + 1) % 4
-    found = measure_routing(model.train(), Images(images, targets), batch=3)
+    found = measure_routing(model.train(), held_images(images, targets), batch=3)
     assert model.training
     assert found.wrong == tuple(int((x != targets).sum()) for x in answers)
     assert found.changed == sum(len({int(x[n]) for x in answers}) > 1 for n in range(12))
@@ -151,7 +146,7 @@ def test_em_answers_by_what_its_activations_go_through() -> None:
     torch.testing.assert_close(moved, {n: x for n, x in once.named_buffers() if n in moved})  # recorded or not
     assert all(0 <= float(x.activation.min()) <= float(x.activation.max()) <= 1 for x in steps)
     model.eval()
-    found = measure_routing(model, Images(images, model(images).scores.argmax(1)))
+    found = measure_routing(model, held_images(images, model(images).scores.argmax(1)))
     assert found.wrong[-1] == 0
 
 
@@ -160,7 +155,7 @@ def test_two_classes_an_image_are_one_answer() -> None:
     model, images = network("heinsen"), torch.rand(20, 1, 20, 20)
     targets = torch.zeros(20, 4)
     targets[:, :2] = 1
-    found = measure_routing(model, Images(images, targets, "top2"))
+    found = measure_routing(model, held_images(images, targets, "top2"))
     top = model.capsules.layers[-1]
     pairs = []
     for t in (1, 2, 3):
@@ -171,11 +166,11 @@ def test_two_classes_an_image_are_one_answer() -> None:
 
 
 def test_what_cannot_be_measured_is_an_error() -> None:
-    plain, held = flashcaps.create_model("cnn_mnist"), Images(torch.rand(1, 1, 20, 20), torch.zeros(1))
+    plain, held = flashcaps.create_model("cnn_mnist"), held_images(torch.rand(1, 1, 20, 20), torch.zeros(1))
     with pytest.raises(ValueError, match="model: expected a capsule network"):
         measure_routing(plain, held)
     with pytest.raises(ValueError, match="held: expected at least one example"):
-        measure_routing(network("dynamic"), Images(torch.rand(0, 1, 20, 20), torch.zeros(0)))
+        measure_routing(network("dynamic"), held_images(torch.rand(0, 1, 20, 20), torch.zeros(0)))
 
 
 def test_the_command_prints_and_keeps_it(tmp_path: Path) -> None:

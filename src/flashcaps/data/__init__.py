@@ -1,7 +1,5 @@
 """Data sets by name: load_data("mnist") reads published files, load_data("images", path="pets") your own pictures."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -61,7 +59,7 @@ def load_data(name: str, root: Root = None, **options: Any) -> Dataset:
 
 
 def find_data(name: str) -> Callable[..., Dataset]:
-    """The function that loads the data set `name`; an unknown name is answered with the nearest ones."""
+    """The function that loads the data set `name`; the error for an unknown name has the nearest ones."""
     known = name.replace("-", "_")
     if known not in DATA:
         hint = nearest(known.lower(), DATA) or f"; there are {', '.join(DATA)}"

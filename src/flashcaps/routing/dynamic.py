@@ -5,8 +5,6 @@ r"""Dynamic Routing Between Capsules (Sabour, Frosst, Hinton, 2017), https://arx
     b_ij = b_ij + u_j|i . v_j                     Procedure 1, line 7
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +28,11 @@ def dynamic_routing(
     record: bool = False,
     softmax: Softmax = over_parents,
 ) -> Routed:
-    """Procedure 1. votes (B, I, J, D) -> pose (B, J, D), activation = length (B, J), coupling (B, I, J).
+    """Procedure 1. votes (B, I, J, D) -> pose v (B, J, D), activation ||v|| (B, J), coupling c (B, I, J).
 
-    logits (I, J): log priors b_ij, default 0. bias (J, D): added to s_j in every iteration, as the authors'
-    code does. leaky: one more parent, "none of the above", takes a share that is dropped. detach: no
-    gradient through any but the last iteration.
+    logits (I, J) or (J,): log priors b_ij, 0 by default. bias (J, D): added to s_j in every iteration, as the authors'
+    code does. leaky: one more parent, "none of the above", takes a share that is dropped. detach: gradients go
+    through the last iteration alone.
     """
     b_, i, j, d = check_votes(votes)
     check_iterations(iterations)
@@ -52,7 +50,7 @@ def dynamic_routing(
         if record:
             history.append(Step(c, v.to(dtype)))
         if t < iterations - 1:
-            agreement = torch.einsum("bijd,bjd->bij", u, v)
+            agreement = torch.einsum("bijd,bjd->bij", u, v)  # Procedure 1, line 7   (B, I, J)
             b = b + (agreement.detach() if detach else agreement)
     check_overflow((v, c), votes=votes, logits=logits, bias=bias)
     return Routed(v.to(dtype), length(v).to(dtype), c, history=tuple(history) if record else None)
@@ -60,9 +58,10 @@ def dynamic_routing(
 
 @dataclass(frozen=True)
 class Dynamic(Routing):
-    """leaky, detach: see `dynamic_routing`. prior: learn the log priors. bias: learn a bias (start 0.1).
+    """leaky, detach: see `dynamic_routing`. prior: learn the log priors. bias: learn a bias, which starts from 0.1.
 
-    over_children: the softmax of Eq. 3 runs over i, as in some public ports, and couplings sum to 1 for each parent.
+    over_children: the softmax of Eq. 3 runs over the children i, as in some public code, so that the couplings of each
+    parent sum to 1.
     """
 
     title = "Dynamic routing"

@@ -6,14 +6,12 @@ r"""Matrix Capsules with EM Routing (Hinton, Sabour, Frosst, 2018), as in the sl
              a_j = sigmoid(lambda (beta_a - sum_h cost_jh))
     E-step   r_ij = a_j p_ij / sum_k a_k p_ik               p_ij = N(V_ij; mu_j, sigma^2_j)
 
-Two options of `EM` put these sums on a scale that suits layers of any size. With n_j = sum_i r'_ij, n_0 what it would
-be if children shared themselves out evenly, and tau the sharpness:
+Two options of `EM` scale these sums so that they suit layers of any size. With n_j = sum_i r'_ij, n_0 the n_j of
+children that divide themselves evenly among parents, and tau the sharpness:
 
     relative    a_j = sigmoid(lambda (beta_a - n_j / n_0 mean_h(beta_u + log sigma_jh)))
     sharpness   r_ij = a_j p_ij^tau / sum_k a_k p_ik^tau
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,12 +52,12 @@ def inverse_temperature(iterations: int) -> tuple[float, ...]:
 
 
 def rising_sharpness(iterations: int, dim: int) -> tuple[float, ...]:
-    """tau_t = (t + 1) / ((T - 1) D): evidence by element of a pose, and all of it only at the last E-step."""
+    """tau_t = (t + 1) / ((T - 1) D): the mean evidence of the D elements, which counts in full at the last E-step."""
     return tuple((t + 1) / (max(iterations - 1, 1) * dim) for t in range(iterations))
 
 
 def even_share(shape: Sequence[int], softmax: Softmax) -> float:
-    """n_0 = sum_i r_ij of a parent where the children of votes (B, I, J, D) share themselves out evenly."""
+    """n_0 = sum_i r_ij of a parent, where children divide themselves evenly. shape: (B, I, J, D) of the votes."""
     _, i, j, _ = shape
     if not isinstance(softmax, OverPositions):
         return i / j
@@ -92,9 +90,9 @@ def em_routing(
 ) -> Routed:
     """Procedure 1. votes (B, I, J, D), activation (B, I) -> pose, activation (B, J), coupling, variance.
 
-    beta_u (J,) or (J, D), beta_a (J,). mask (I, J), true where a child can vote for a parent. eps is added to
-    sum_i r' where it divides, and to the variance. sharpness (tau) multiplies the log density of the E-step. logits:
-    the activation is what the logistic function would be taken of. coupling is the r of the last M-step.
+    beta_u (J,) or (J, D), beta_a (J,). mask (I, J): true where a child can vote for a parent. eps is added to
+    sum_i r' where it divides, and to the variance. sharpness (tau) multiplies the log density of the E-step.
+    logits: the activation is left before the sigmoid. coupling is the r of the last M-step.
     """
     b, i, j, d = check_votes(votes)
     check_iterations(iterations)
@@ -117,11 +115,11 @@ def em_routing(
     history: list[Step] = []
     r = softmax(votes.new_zeros(b, i, j))  # 1 / number of parents a child can vote for
     for t, inverse in enumerate(schedule):
-        total, mu, variance = weighted_moments(r * activation[..., None], votes, eps)  # M-step
-        logit = activation_logit(total, variance, beta_u, beta_a, inverse)
+        total, mu, variance = weighted_moments(r * activation[..., None], votes, eps)  # M-step   (B, J, D)
+        logit = activation_logit(total, variance, beta_u, beta_a, inverse)  # (B, J)
         if record:
             history.append(Step(r, mu.to(dtype), (logit if logits else logit.sigmoid()).to(dtype)))
-        if t < iterations - 1:  # E-step
+        if t < iterations - 1:  # E-step   (B, I, J)
             r = softmax(F.logsigmoid(logit)[:, None] + taus[t] * log_density(votes, mu, variance))
     check_overflow((mu, variance, logit, r), votes=votes, activation=activation, beta_u=beta_u, beta_a=beta_a)
     a = logit if logits else logit.sigmoid()
@@ -130,13 +128,13 @@ def em_routing(
 
 @dataclass(frozen=True)
 class EM(Routing):
-    """inverse_temperature (lambda): None is 0.01 (1 - 0.95^(t+1)), and 1 where `relative`. eps: see `em_routing`.
+    """inverse_temperature (lambda): None is 0.01 (1 - 0.95^(t+1)), or 1 where `relative`. eps: see `em_routing`.
 
-    relative: the cost by share and pose element, see above, so that one lambda near 1 serves layers of 2 and of 50
-    effective children, and beta_a learns as fast as other weights. sharpness (tau): None is 1, and `rising_sharpness`
-    where `relative`: a log density is a sum over the D elements of a pose, which makes assignments hard before votes
-    mean anything, the more so the more iterations there are. norm_activation: batch normalisation of the last logit,
-    which gives every type a lambda and beta_a of its own. beta_u, beta_a: their initial values.
+    relative: the cost by share and pose element, as above. One lambda near 1 then suits layers of 2 and of 50 effective
+    children, and beta_a learns as fast as other weights. sharpness (tau): None is 1, or `rising_sharpness` where
+    `relative`: a log density sums over the D elements of a pose, which makes assignments hard before votes mean
+    anything, and harder with every iteration. norm_activation: batch normalisation of the last logit, which gives every
+    type its own lambda and beta_a. beta_u, beta_a: their initial values.
     """
 
     title = "EM routing"
@@ -171,10 +169,10 @@ class EM(Routing):
         return nn.Sequential(nn.BatchNorm1d(sizes.parents), nn.Sigmoid()) if self.norm_activation else None
 
     def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
-        """Near the identity, where poses keep their size: a vote is the child's own pose, a little turned.
+        """Near the identity: a vote is nearly the child's own pose, and poses keep their size from layer to layer.
 
-        Votes turned at random average to a pose smaller by the root of their number, layer upon layer; variances are
-        then small, costs far below 0, and the activations of all classes near 1, where they have hardly a gradient.
+        The mean of n votes in random directions is smaller by sqrt(n) in every layer. Variances are then small, costs
+        far below 0, and the activations of all classes near 1, where they have hardly a gradient.
         """
         _, d, _, h = weight.shape
         if d == h:
@@ -187,15 +185,13 @@ class EM(Routing):
     def run(
         self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
     ) -> Routed:
-        schedule: float | Sequence[float] | None = self.inverse_temperature
-        shape = votes.shape  # (B, I, J, D)
+        schedule, tau = self.inverse_temperature, self.sharpness
         if schedule is None:
             schedule = 1.0 if self.relative else inverse_temperature(self.iterations)
-        tau: float | Sequence[float] | None = self.sharpness
         if tau is None:
-            tau = rising_sharpness(self.iterations, shape[3]) if self.relative else 1.0
-        if self.relative:  # lambda (beta_a - cost / (n_0 D)) is lambda / (n_0 D) (n_0 D beta_a - cost)
-            whole = even_share(shape, common.get("softmax", over_parents)) * shape[3]
+            tau = rising_sharpness(self.iterations, votes.shape[3]) if self.relative else 1.0
+        if self.relative:  # lambda (beta_a - cost / (n_0 D)) = lambda / (n_0 D) (n_0 D beta_a - cost)
+            whole = even_share(votes.shape, common.get("softmax", over_parents)) * votes.shape[3]
             schedule = tuple(x / whole for x in check_per_iteration("inverse_temperature", schedule, self.iterations))
             learned = learned | {"beta_a": whole * learned["beta_a"]}
         return function(

@@ -47,6 +47,8 @@ HIDDEN = 128  # units between a table's numbers and primary capsules
 TOKENS = 64  # of a text, at most
 WORD_PIECES = 1.5  # tokens a word, roughly, in the vocabularies of published transformers
 
+# The flag of `flashcaps train` for each kind of a user's data.
+FLAGS = {"images": "--images", "table": "--table", "numbers": "--table", "hub": "--dataset", "text": "--text"}
 # The loss for several classes an example, in place of the one that an algorithm declares.
 SEVERAL = {"margin": "margin", "spread": "margin", "cross_entropy": "bce"}
 
@@ -278,20 +280,18 @@ def own_text_recipe(
 
 
 def own_command(recipe: Recipe) -> list[str]:
-    """What follows `flashcaps train` to make this recipe again: its name, or the pictures or texts it was made for."""
-    path, overrides = recipe.data.options.get("path", ""), recipe.model.overrides
-    flags = {"routing": "--routing", "backbone": "--backbone", "pretrained": "--from"}
-    chosen = [word for key, flag in flags.items() if isinstance(overrides.get(key), str)
-              for word in (flag, overrides[key])]
-    if recipe.data.name == "text":
-        return ["--text", path, "--transformer", recipe.data.transformer, *chosen]
-    if recipe.data.name == "numbers":
-        return ["--table", path, *chosen]
-    if recipe.data.name not in LISTS:
+    """The arguments of `flashcaps train` that make this recipe again: its name, or the user's data and the choices."""
+    data, overrides = recipe.data, recipe.model.overrides
+    if data.name not in FLAGS:
         return [recipe.name]
-    flag = {"images": "--images", "table": "--table", "hub": "--dataset"}[recipe.data.name]
-    size = [] if "pretrained" in overrides else ["--size", *map(str, recipe.data.options["size"])]
-    return [flag, path, *size, *chosen]
+    words = [FLAGS[data.name], data.options["path"]]
+    if data.name == "text":
+        words += ["--transformer", data.transformer]
+    elif data.name in LISTS and "pretrained" not in overrides:
+        words += ["--size", *map(str, data.options["size"])]
+    for key, flag in (("routing", "--routing"), ("backbone", "--backbone"), ("pretrained", "--from")):
+        words += [flag, overrides[key]] if isinstance(overrides.get(key), str) else []
+    return words
 
 
 def _content(

@@ -4,8 +4,6 @@ Every file is written under another name, synced and renamed: whatever stops the
 is there, whole. Every file carries a checksum: a damaged one is named and never loaded.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io

@@ -101,8 +101,9 @@ def compare_backends(device: torch.device | str = "cpu") -> list[Comparison]:
             if backend in ("auto", "reference") or elsewhere:
                 continue
             with suppress(ValueError):  # this algorithm has no such form, or it cannot run here
-                other = _run(name, backend, device)
-                rows.append(Comparison(name, backend, *map(_off, other, reference)))
+                found = zip(_run(name, backend, device), reference, strict=True)
+                off = [float((x - y).abs().max() / y.abs().max().clamp(min=1e-12)) for x, y in found]
+                rows.append(Comparison(name, backend, *off))
     return rows
 
 
@@ -118,7 +119,3 @@ def _run(name: str, backend: str, device: torch.device | str) -> tuple[torch.Ten
     (pose * torch.randn(4, 10, 16).to(device)).sum().backward()
     assert layer.weight.grad is not None
     return pose.detach(), layer.weight.grad
-
-
-def _off(x: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((x - expected).abs().max() / expected.abs().max().clamp(min=1e-12))

@@ -1,7 +1,5 @@
 """One training step: batch -> forward -> backward -> optimiser -> average, eager or replayed from a CUDA graph."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

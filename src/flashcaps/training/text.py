@@ -1,7 +1,7 @@
-"""Text as the hidden states of a frozen transformer, all layers: what heinsen's text models read.
+"""Text as the hidden states of all layers of a frozen transformer, which heinsen's text models read.
 
-The transformer runs for every batch (`Phrases`), or once for all texts (`KeptPhrases`): its states are then kept on the
-device without their padding, and a captured training step gathers its batch from them.
+The transformer runs for every batch (`Phrases`), or once for all texts (`KeptPhrases`), whose states then stay on the
+device without padding, where a captured training step gathers its batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -160,11 +160,9 @@ class HeldText(Held):
 
     def __init__(self, phrases: Phrases, classes: int) -> None:
         labels = phrases.labels
-        super().__init__(len(labels), classes, "top1" if labels.ndim == 1 else "threshold", labels.device)
+        rule = "top1" if labels.ndim == 1 else "threshold"
+        super().__init__(phrases.batch, len(labels), classes, rule, labels.device)
         self.phrases = phrases
-
-    def take(self, index: Tensor) -> Batch:
-        return self.phrases.batch(index)
 
     def batches(self, size: int) -> Iterator[Batch]:
         return super().batches(min(size, 100))
