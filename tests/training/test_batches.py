@@ -70,7 +70,6 @@ def test_pairs_are_new_in_every_epoch_and_shared() -> None:
     assert torch.equal(torch.cat([p.plan(1).index for p in parts], 1), second)
     batch = whole.batch(first[0], whole.plan(0).noise[0])
     assert batch.inputs.shape == (8, 1, 36, 36)
-    assert batch.pictures is not None
     assert batch.pictures.shape == (8, 2, 1, 36, 36)
     assert (batch.targets.sum(1) == 2).all()
 
