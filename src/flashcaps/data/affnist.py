@@ -82,17 +82,8 @@ def warp(images: Tensor, matrix: Tensor, place: Tensor) -> Tensor:
 def translated(split: Split, *, seed: int) -> Split:
     """Each digit at a random place of the canvas."""
     spare = CANVAS - split.images.shape[2]
-    offsets = (uniform(seed, torch.arange(len(split), device=split.labels.device), 2) * (spare + 1)).long()
+    offsets = (uniform(seed, torch.arange(len(split)), 2) * (spare + 1)).long()
     return replace(split, images=random_crop(split.images, CANVAS, spare, offsets))
-
-
-def transformed(split: Split, *, seed: int) -> Split:
-    """A random affine version of each digit."""
-    parts = []
-    for index in torch.arange(len(split), device=split.labels.device).split(_CHUNK):
-        u = uniform(seed, index, 6)
-        parts.append(warp(split.images[index], random_affine(u[:, :4]), u[:, 4:]))
-    return replace(split, images=torch.cat(parts))
 
 
 @published(MNIST)
@@ -112,8 +103,11 @@ def translated_mnist(root: Root = None, *, seed: int = 0, centred: bool = False)
 @published(MNIST)
 def affnist_style(root: Root = None, *, seed: int = 0, centred: bool = False) -> Dataset:
     """Trained on translated MNIST, tested on transformed test digits, one version of each (affNIST itself has 32)."""
-    base = translated_mnist(root, seed=seed, centred=centred)
-    return replace(base, name="affnist_style", test=transformed(mnist(root).test, seed=seed + 2))
+    base, digits, parts = translated_mnist(root, seed=seed, centred=centred), mnist(root).test, []
+    for index in torch.arange(len(digits)).split(_CHUNK):
+        u = uniform(seed + 2, index, 6)
+        parts.append(warp(digits.images[index], random_affine(u[:, :4]), u[:, 4:]))
+    return replace(base, name="affnist_style", test=replace(digits, images=torch.cat(parts)))
 
 
 def read_affnist(path: Path) -> Split:

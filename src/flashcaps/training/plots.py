@@ -9,7 +9,7 @@ from .evaluate import evaluating
 
 
 def _figure(width: float, height: float) -> Any:
-    """An empty figure, or None without matplotlib. Not pyplot's: it needs no screen, and nobody has to close it."""
+    """An empty figure, or None without matplotlib. Without pyplot it needs no screen and need not be closed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -18,7 +18,7 @@ def _figure(width: float, height: float) -> Any:
 
 
 def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
-    """curve.png: loss, and error on training and held-out data, by step. Returns why, where nothing can be drawn."""
+    """curve.png: loss, and error on training and held-out data, by step. Returns the reason if it cannot be drawn."""
     figure = _figure(9, 3.4)
     if figure is None:
         return f"no curve.png, which needs matplotlib: {install_command(plots='matplotlib')}"
