@@ -1,5 +1,7 @@
 """Data sets by name: load_data("mnist") reads published files, load_data("images", path="pets") your own pictures."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable
 from functools import partial

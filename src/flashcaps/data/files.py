@@ -5,6 +5,8 @@ other libraries publish; the module of each data set says which. `fetch` notes c
 is listed there is checked whenever it is read.
 """
 
+from __future__ import annotations
+
 import gzip
 import hashlib
 import io

@@ -1,5 +1,7 @@
 """Random numbers as a pure function of (seed, index): the same on every device, in any order, in any batch."""
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor
 

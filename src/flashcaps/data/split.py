@@ -1,11 +1,13 @@
 """What every data set consists of: splits of uint8 images, which become floats batch by batch."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,10 +69,10 @@ class StoredImages:
     def dim(self) -> int:
         return 4
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str) -> StoredImages:
         return replace(self, device=torch.device(device))
 
-    def select(self, index: Tensor | slice) -> Self:
+    def select(self, index: Tensor | slice) -> StoredImages:
         """Some of these pictures, not read yet."""
         return replace(self, index=self.index[index if isinstance(index, slice) else index.cpu()])
 
@@ -123,11 +125,11 @@ class Split:
     def __len__(self) -> int:
         return self.images.shape[0]
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str) -> Split:
         info = {name: column.to(device) for name, column in self.info.items()}
         return replace(self, images=self.images.to(device), labels=self.labels.to(device), info=info)
 
-    def select(self, indices: Tensor | slice) -> Self:
+    def select(self, indices: Tensor | slice) -> Split:
         """The examples at `indices`, in that order."""
         text = self.text
         if text is not None:

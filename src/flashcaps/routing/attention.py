@@ -5,6 +5,8 @@ r"""Capsules with Inverted Dot-Product Attention Routing (Tsai et al., 2020), ht
     p_j  = LayerNorm(sum_i r_ij v_ij)          Eq. 4
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,6 +4,8 @@ Axes: B batch, I lower capsules (children), J upper capsules (parents), D pose (
 flattened row by row). In a convolutional layer B runs over images and places, I over types x k x k.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol

@@ -14,6 +14,8 @@ their learning rate. Like any step of gradient ascent, it must not overshoot: cl
 factors 1 - 2 rate e, for the eigenvalues e of sum_k U_jk U_jk^T, so the rate must be below 1 / e of the largest.
 """
 
+from __future__ import annotations
+
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -156,7 +158,7 @@ class ForwardPass:
     def clear(self) -> None:
         self.votes = self.coefficients = None
 
-    def __reduce__(self) -> tuple[type["ForwardPass"], tuple[bool]]:
+    def __reduce__(self) -> tuple[type[ForwardPass], tuple[bool]]:
         return ForwardPass, (self.moves,)  # for pickle and for deepcopy
 
 

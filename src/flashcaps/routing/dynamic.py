@@ -5,6 +5,8 @@ r"""Dynamic Routing Between Capsules (Sabour, Frosst, Hinton, 2017), https://arx
     b_ij = b_ij + u_j|i . v_j                     Procedure 1, line 7
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

@@ -13,6 +13,8 @@ children that divide themselves evenly among parents, and tau the sharpness:
     sharpness   r_ij = a_j p_ij^tau / sum_k a_k p_ik^tau
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -8,6 +8,8 @@ r"""An Algorithm for Routing Capsules in All Domains (Heinsen, 2019), https://ar
 f is the logistic function; scores a are logits on both sides.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Squash, length, the softmax over a child's parents, and the Gaussian parents of em and heinsen."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

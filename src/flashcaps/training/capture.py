@@ -1,5 +1,7 @@
 """A training step recorded as a CUDA graph and replayed: the device waits for no Python in between."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Generic, ParamSpec, TypeVar
 

@@ -4,6 +4,8 @@ Every file is written under another name, synced and renamed: whatever stops the
 one is there, and it is whole. Every file has a checksum: a damaged one is named and never loaded.
 """
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import io
