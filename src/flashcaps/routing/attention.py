@@ -14,15 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .checks import (
-    check_choice,
-    check_devices,
-    check_iterations,
-    check_number,
-    check_overflow,
-    check_shape,
-    check_votes,
-)
+from .checks import check_arguments, check_choice, check_iterations, check_number, check_overflow
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
 from .em import activation_logit
 from .math import Softmax, compute_dtype, full_precision, over_parents, weighted_moments
@@ -50,16 +42,12 @@ def attention_routing(
     norm=False leaves out (ablation A). beta_u (J,) or (J, D) and beta_a (J,): parents have the activation of em
     (ablation C), and `activation` (B, I) multiplies the votes of each child.
     """
-    b, i, j, d = check_votes(votes)
+    b, i, j, d = check_arguments(
+        votes, pose=(pose, "BJD", None), weight=(weight, "D", None), bias=(bias, "D", None),
+        activation=(activation, "BI", None), beta_u=(beta_u, "J", "JD", None), beta_a=(beta_a, "J", None),
+    )  # fmt: skip
     check_iterations(iterations)
     check_number("scale", scale)
-    check_shape("pose", pose, (b, j, d), "the parents' pose")
-    check_shape("weight", weight, (d,), "LayerNorm's scale")
-    check_shape("bias", bias, (d,), "LayerNorm's shift")
-    check_shape("activation", activation, (b, i), "one per child")
-    check_shape("beta_u", beta_u, [(j,), (j, d)], "one per parent, or per parent and pose element")
-    check_shape("beta_a", beta_a, (j,), "one per parent")
-    check_devices(votes, pose=pose, weight=weight, bias=bias, activation=activation, beta_u=beta_u, beta_a=beta_a)
     if (beta_u is None) != (beta_a is None):
         raise ValueError(f"{'beta_u' if beta_u is None else 'beta_a'}: expected with the other beta, got None")
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype

@@ -197,6 +197,24 @@ def check_devices(like: Tensor, **tensors: Tensor | None) -> None:
             raise ValueError(f"{name}: expected on {like.device} like the rest, got {x.device}; move it with .to()")
 
 
+def check_arguments(votes: Tensor, **arguments: tuple[Any, ...]) -> tuple[int, int, int, int]:
+    """(B, I, J, D) of votes. Raises unless every argument, name=(tensor, *shapes), has one of its shapes.
+
+    A shape is a word, "BJD" for (B, J, D), or None for an argument that may be None.
+    """
+    sizes = dict(zip("BIJD", check_votes(votes), strict=True))
+    for name, (x, *words) in arguments.items():
+        if x is None and None in words:
+            continue
+        check_floating(name, x)
+        shapes = [tuple(sizes[axis] for axis in word) for word in words if word is not None]
+        if tuple(x.shape) not in shapes:
+            axes = " or ".join(" x ".join(word) for word in words if word is not None)
+            raise ValueError(f"{name}: expected {' or '.join(map(str, shapes))} ({axes}), got {tuple(x.shape)}")
+        check_devices(votes, **{name: x})
+    return sizes["B"], sizes["I"], sizes["J"], sizes["D"]
+
+
 def check_probability(name: str, x: Tensor) -> None:
     """Raises unless numbers lie from 0 to 1, but for rounding. Only on the CPU: reading them would stall a device."""
     if x.numel() and can_look(x):

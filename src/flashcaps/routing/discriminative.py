@@ -23,16 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checks import (
-    can_look,
-    check_choice,
-    check_devices,
-    check_given,
-    check_number,
-    check_overflow,
-    check_tensor,
-    check_votes,
-)
+from .checks import can_look, check_arguments, check_choice, check_devices, check_number, check_overflow, check_tensor
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
 from .math import Softmax, compute_dtype, full_precision, length, over_parents, squash
 
@@ -45,9 +36,7 @@ def discriminative_routing(
 
     `softmax` is not used: these coefficients are signed, and no distribution over parents.
     """
-    b, i, j, _ = check_votes(votes)
-    check_given("coefficients", coefficients, (i, j), "one per child and parent")
-    check_devices(votes, coefficients=coefficients)
+    b, i, j, _ = check_arguments(votes, coefficients=(coefficients, "IJ"))
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
     v = torch.einsum("ij,bijd->bjd", coefficients.to(votes.dtype), votes)  # Eq. 6   (B, J, D)
     s = squash(v)  # Eq. 2
@@ -107,10 +96,9 @@ def discriminative_update(
 
     votes (B, I, J, D) are those of the step's own forward pass. rate (gamma) multiplies the sum over the batch.
     """
-    b, i, j, _ = check_votes(votes)
-    check_given("coefficients", coefficients, (i, j), "one per child and parent")
+    b, _, j, _ = check_arguments(votes, coefficients=(coefficients, "IJ"))
     check_labels(labels, b, j)
-    check_devices(votes, coefficients=coefficients, labels=labels)
+    check_devices(votes, labels=labels)
     check_number("rate", rate)
     check_number("strength", strength)
     votes = votes.to(compute_dtype(votes))

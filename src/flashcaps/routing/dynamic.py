@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checks import check_devices, check_iterations, check_overflow, check_shape, check_votes
+from .checks import check_arguments, check_iterations, check_overflow
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
 from .math import Softmax, compute_dtype, full_precision, length, over_children, over_parents, squash
 
@@ -36,11 +36,8 @@ def dynamic_routing(
     code does. leaky: one more parent, "none of the above", takes a share that is dropped. detach: gradients go
     through the last iteration alone.
     """
-    b_, i, j, d = check_votes(votes)
+    b_, i, j, _ = check_arguments(votes, logits=(logits, "IJ", "J", None), bias=(bias, "JD", None))
     check_iterations(iterations)
-    check_shape("logits", logits, [(i, j), (j,)], "log priors")
-    check_shape("bias", bias, (j, d), "one vector per parent")
-    check_devices(votes, logits=logits, bias=bias)
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
     b = votes.new_zeros(b_, i, j) if logits is None else logits.to(votes.dtype).expand(b_, i, j)
     history: list[Step] = []

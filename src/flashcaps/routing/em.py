@@ -24,15 +24,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .checks import (
+    check_arguments,
     check_devices,
-    check_given,
     check_iterations,
     check_number,
     check_overflow,
     check_per_iteration,
     check_probability,
     check_tensor,
-    check_votes,
 )
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
 from .math import (
@@ -96,19 +95,17 @@ def em_routing(
     sum_i r' where it divides, and to the variance. sharpness (tau) multiplies the log density of the E-step.
     logits: the activation is left before the sigmoid. coupling is the r of the last M-step.
     """
-    b, i, j, d = check_votes(votes)
+    b, i, j, _ = check_arguments(
+        votes, activation=(activation, "BI"), beta_u=(beta_u, "J", "JD"), beta_a=(beta_a, "J")
+    )
+    check_probability("activation", activation)
     check_iterations(iterations)
     check_number("eps", eps, 0)
-    check_given("activation", activation, (b, i), "one per child")
-    check_probability("activation", activation)
-    check_given("beta_u", beta_u, [(j,), (j, d)], "one per parent, or per parent and pose element")
-    check_given("beta_a", beta_a, (j,), "one per parent")
     schedule = check_per_iteration("inverse_temperature", inverse_temperature, iterations)
     taus = check_per_iteration("sharpness", sharpness, iterations)
     if mask is not None:
         check_tensor("mask", mask)
-    check_devices(votes, activation=activation, beta_u=beta_u, beta_a=beta_a, mask=mask)
-    if mask is not None:
+        check_devices(votes, mask=mask)
         if tuple(mask.shape) != (i, j):
             raise ValueError(f"mask: expected {(i, j)} (child, parent), got {tuple(mask.shape)}")
         softmax = masked(softmax, mask.bool())

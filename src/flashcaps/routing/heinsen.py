@@ -17,15 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .checks import (
-    check_devices,
-    check_given,
-    check_iterations,
-    check_number,
-    check_overflow,
-    check_shape,
-    check_votes,
-)
+from .checks import check_arguments, check_iterations, check_number, check_overflow
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
 from .math import Softmax, compute_dtype, full_precision, log_density, over_parents, weighted_moments
 
@@ -48,14 +40,12 @@ def heinsen_routing(
     A child of score -inf is absent, one of +inf is present for certain. beta_use, beta_ignore (I, J) or (J,). start
     (I, J): logits of the first R, which is uniform by default. eps is added to the sum of D_use and to the variance.
     """
-    b, i, j, _ = check_votes(votes)
+    b, i, j, _ = check_arguments(
+        votes, score=(score, "BI"), beta_use=(beta_use, "IJ", "J"), beta_ignore=(beta_ignore, "IJ", "J"),
+        start=(start, "IJ", None),
+    )  # fmt: skip
     check_iterations(iterations)
     check_number("eps", eps, 0)
-    check_given("score", score, (b, i), "one logit per child")
-    check_given("beta_use", beta_use, [(i, j), (j,)], "per child and parent, or per parent")
-    check_given("beta_ignore", beta_ignore, [(i, j), (j,)], "per child and parent, or per parent")
-    check_shape("start", start, (i, j), "logits of the first R")
-    check_devices(votes, score=score, beta_use=beta_use, beta_ignore=beta_ignore, start=start)
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
     beta_use, beta_ignore = beta_use.to(votes.dtype), beta_ignore.to(votes.dtype)
     f = score.to(votes.dtype).sigmoid()[..., None]  # (B, I, 1)
