@@ -106,13 +106,13 @@ class Evaluation:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def wilson(count: int, total: int, z: float = Z95) -> tuple[float, float]:
-    """The Wilson score interval of a share, count of total."""
+def wilson(count: int, total: int) -> tuple[float, float]:
+    """The 95 % Wilson score interval of the share count / total."""
     if not 0 <= count <= total or total < 1:
         raise ValueError(f"count: expected 0 to total={total}, at least one example, got {count}")
-    p, z2 = count / total, z * z
+    p, z2 = count / total, Z95 * Z95
     centre = (p + z2 / (2 * total)) / (1 + z2 / total)
-    half = z / (1 + z2 / total) * math.sqrt(p * (1 - p) / total + z2 / (4 * total * total))
+    half = Z95 / (1 + z2 / total) * math.sqrt(p * (1 - p) / total + z2 / (4 * total * total))
     low = 0.0 if count == 0 else centre - half  # exact at the ends, where rounding would leave 1e-19
     return low, 1.0 if count == total else centre + half
 

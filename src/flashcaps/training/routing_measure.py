@@ -121,11 +121,11 @@ def has_routing_logits(model: Any) -> bool:
     return layers is not None and layers[-1].name == "dynamic" and isinstance(layers[-1], DenseCapsules)
 
 
-def probe_logits(model: Any, batch: Batch, iterations: int = PROBED_ITERATIONS) -> list[float]:
+def probe_logits(model: Any, batch: Batch) -> list[float]:
     """`logit_change` on the first images of a batch. Weights, statistics and random numbers do not change."""
     first = batch._replace(**{name: x[:PROBED_IMAGES] for name, x in batch._asdict().items() if x is not None})
     with evaluating(model):
-        return [float(f"{x:.6g}") for x in logit_change(model, first, iterations).tolist()]
+        return [float(f"{x:.6g}") for x in logit_change(model, first, PROBED_ITERATIONS).tolist()]
 
 
 def logit_change(model: Any, batch: Batch, iterations: int) -> Tensor:
