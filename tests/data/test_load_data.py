@@ -11,23 +11,17 @@ OWN = {"images", "table", "text", "numbers", "hub"}
 MADE = {"digits", "synthetic_norb"}  # come along, or are rendered
 
 
-def test_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match=r"no data set 'mnits'; did you mean 'mnist'"):
-        load_data("mnits")
-    with pytest.raises(ValueError, match="there are mnist, fashion_mnist"):
-        load_data("zzzzzzzz")
-
-
-@pytest.mark.parametrize(("name", "has"), [("mnist", "none"), ("digits", "seed"), ("synthetic_norb", "seed, size"),
-                                           ("hub", "path, size, channels")])  # fmt: skip
-def test_an_option_it_does_not_have_is_answered_with_those_it_has(name, has):
-    with pytest.raises(ValueError, match=f"colour: no option of {name}, which has {has}"):
-        load_data(name, colour=1)
-
-
-def test_an_option_that_is_needed_is_named():
-    with pytest.raises(ValueError, match="path: expected with images, got none"):
-        load_data("images")
+@pytest.mark.parametrize(("name", "options", "message"), [
+    ("mnits", {}, "no data set 'mnits'; did you mean 'mnist'"),
+    ("zzzzzzzz", {}, "there are mnist, fashion_mnist"),
+    ("images", {}, "path: expected with images, got none"),
+    ("mnist", {"colour": 1}, "colour: no option of mnist, which has none"),
+    ("synthetic_norb", {"colour": 1}, "colour: no option of synthetic_norb, which has seed, size"),
+    ("hub", {"colour": 1}, "colour: no option of hub, which has path, size, channels"),
+])  # fmt: skip
+def test_wrong_names_and_options_are_answered_with_those_there_are(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        load_data(name, **options)
 
 
 def test_hyphens_are_as_good_as_underscores(digit_root):

@@ -92,7 +92,6 @@ def test_wrong_steps_are_named(toys: Dataset, held: dict[str, list[int]], messag
 
 def test_held_out_viewpoints_are_the_test_and_familiar_ones_of_the_same_toys_the_validation(toys: Dataset) -> None:
     held = hold_out_views(toys, held_out_elevations=[8])
-    assert held.validation is not None
     assert held.test.info["elevation"].unique().tolist() == [8]
     for split in (held.train, held.validation):
         assert split.info["elevation"].unique().tolist() == [0]
@@ -109,8 +108,6 @@ def test_held_out_viewpoints_are_the_test_and_familiar_ones_of_the_same_toys_the
 def test_both_data_sets_take_the_same_options(files: Path, toy_root: Path) -> None:
     read = load_data("smallnorb", files, held_out_azimuths=[5])
     made = load_data("synthetic_norb", toy_root, held_out_azimuths=[5], **TOYS)
-    assert read.validation is not None
-    assert made.validation is not None
     for a, b in ((read.train, made.train), (read.validation, made.validation), (read.test, made.test)):
         assert len(a) == 100
         assert torch.equal(a.images, b.images)

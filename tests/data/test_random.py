@@ -20,10 +20,7 @@ def test_tensor_arithmetic_is_that_of_unsigned_64_bit_integers():
         [mix(mix((mix((i * GOLDEN + seed) & m) + s * GOLDEN) & m)) & (2**62 - 1) for s in (1, 2, 3)] for i in index
     ]
     assert draws(seed, torch.tensor(index), 3).tolist() == expected
-
-
-def test_mixer_is_the_published_one():
-    # the first outputs of SplitMix64 started at 1234567
+    # and the mixer is the published one, whose first outputs are these when it starts at 1234567
     assert [mix((1234567 + k * GOLDEN) & ((1 << 64) - 1)) for k in (1, 2)] == [6457827717110365317, 3203168211198807973]
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from flashcaps.data import load_data
 from flashcaps.data.user_images import list_folder, list_hub, list_table, read_picture, survey
 from flashcaps.training.autosize import own_recipe
-from flashcaps.training.batches import HeldImages
+from flashcaps.training.batches import held_images
 from tests.own_pictures import SHAPES, gigapixels, write_pictures
 
 
@@ -24,7 +24,6 @@ def test_a_folder_per_class(tmp_path: Path) -> None:
     data = load_data("images", path=str(write_pictures(tmp_path, 60, 12, 20)))
     assert data.class_names == SHAPES
     assert (data.classes, data.shape, data.multilabel) == (3, (3, 12, 20), False)
-    assert data.validation is not None
     assert [len(s) for s in (data.train, data.validation, data.test)] == [42, 6, 12]
     for split, each in ((data.train, 14), (data.validation, 2), (data.test, 4)):
         assert torch.bincount(split.labels).tolist() == [each] * 3
@@ -61,7 +60,6 @@ def test_folders_train_val_test_are_kept(tmp_path: Path) -> None:
     for part, count in (("train", 9), ("val", 3), ("test", 6)):
         write_pictures(tmp_path / part, count, 10, 10, seed=count)
     data = load_data("images", path=str(tmp_path))
-    assert data.validation is not None
     assert [len(s) for s in (data.train, data.validation, data.test)] == [9, 3, 6]
     (tmp_path / "test" / "square").mkdir()
     (tmp_path / "test" / "bar" / "0000.png").rename(tmp_path / "test" / "square" / "0.png")
@@ -164,16 +162,16 @@ def test_what_is_transparent_is_white(tmp_path: Path, mode: str) -> None:
     assert torch.equal(read_picture(file, 4)[3], 255 - paper)  # who asks for transparency gets it
 
 
-def test_other_examples_than_in_training_are_told(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("error")
+def test_other_examples_than_in_training_are_told_unless_the_test_part_is_given(tmp_path: Path) -> None:
     folder = str(write_pictures(tmp_path / "p", 12, 12, 12))
     options = own_recipe("images", folder)[0].data.options
     load_data("images", **options)
-    Image.new("RGB", (12, 12)).save(tmp_path / "p" / SHAPES[0] / "more.png")
-    with pytest.warns(UserWarning, match="p: 13 examples, 12 when the model was trained: others are held out now"):
-        load_data("images", **options)
+    with pytest.raises(UserWarning, match="p: 12 examples, 13 when the model was trained: others are held out now"):
+        load_data("images", **options | {"examples": 13})
     for part, count in (("train", 9), ("test", 3)):
         write_pictures(tmp_path / "kept" / part, count, 12, 12)
-    load_data("images", path=str(tmp_path / "kept"), examples=9)  # what is held out is where it was
+    load_data("images", path=str(tmp_path / "kept"), examples=9)
 
 
 def write_table(folder: Path, header: str, rows: list[str], name: str = "t.csv") -> Path:
@@ -187,7 +185,6 @@ def test_a_table_of_labels(tmp_path: Path) -> None:
     rows = [f",{c},{s}" for c, s in (("cat", "train"), ("dog", "train"), ("cat", "val"), ("dog", "test"))]
     data = load_data("table", path=str(write_table(tmp_path, "file,label,split", rows)))
     assert data.class_names == ("cat", "dog")
-    assert data.validation is not None
     assert [s.labels.tolist() for s in (data.train, data.validation, data.test)] == [[0, 1], [0], [1]]
     assert data.test.images[0, 0, 0, 0] == 60
     tabs = write_table(tmp_path, "label\timage", [], "t.tsv")
@@ -220,7 +217,7 @@ def test_several_labels_at_once(tmp_path: Path, header: str, rows: list[str]) ->
     assert data.class_names == ("sea", "sky")
     assert list_table(table).labels[:4].tolist() == [[1, 0], [0, 1], [1, 1], [0, 0]]
     assert data.train.labels.shape == (len(data.train), 2)
-    assert HeldImages(data.test, 0, data).rule == "threshold"
+    assert held_images(data.test, 0, data).rule == "threshold"
     with pytest.raises(ValueError, match="expected one label an example"):
         load_data("table", path=str(table), multilabel=False)
 
@@ -305,7 +302,6 @@ def test_a_data_set_of_the_hub(datasets: Any, tmp_path: Path, streaming: bool) -
             write_parquet(tmp_path / "hub", part, count, first=4 * k)
     data = load_data("hub", path=str(tmp_path / "hub"), streaming=streaming)
     assert data.class_names == ("0", "1")
-    assert data.validation is not None
     assert [len(s) for s in (data.train, data.validation, data.test)] == [6, 2, 4]
     assert data.test.images[:][:, 0, 0, 0].tolist() == [0, 1, 2, 4]
     assert data.train.labels.tolist() == [0, 1, 0, 1, 0, 1]
@@ -318,7 +314,6 @@ def test_folders_and_saved_tables_that_the_hub_library_reads(datasets: Any, tmp_
     assert Counter(listing.parts) == {"": 30}  # nothing is held out yet
     assert listing.class_names == SHAPES
     data = load_data("hub", path=str(folder), streaming=True)
-    assert data.validation is not None
     assert [len(s) for s in (data.train, data.validation, data.test)] == [21, 3, 6]
     rows = datasets.Dataset.from_dict({"img": [np.zeros((4, 4), np.uint8)] * 4, "label": [0, 1, 1, 0]},
                                       datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(2)}))

@@ -68,7 +68,6 @@ class Child:
             self.process.kill()
             self.process.join()
             return 1000
-        assert self.process.exitcode is not None
         return self.process.exitcode
 
     def kill_after(self, seconds: float) -> bool:

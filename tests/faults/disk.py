@@ -38,7 +38,6 @@ def _stopped(folder: Path, row: Row) -> Path:
     """A run that was asked to stop after a few steps, to be copied and gone on with."""
     child = start(folder, "begun", "epochs=3")
     child.wait_for(lambda: lines_of(folder / "begun") >= 6)
-    assert child.process.pid is not None
     os.kill(child.process.pid, signal.SIGTERM)
     code = child.wait()
     row.count("" if code == 143 else f"SIGTERM: exit code {code}, expected 143: {child.output[-300:]}")

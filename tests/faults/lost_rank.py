@@ -65,7 +65,6 @@ def _terminated(folder: Path, row: Row) -> None:
     both = ranks(folder, "terminated", "epochs=6")
     both[0].wait_for(lambda: lines_of(folder / "terminated") >= 9)
     for child in both:
-        assert child.process.pid is not None
         os.kill(child.process.pid, signal.SIGTERM)
     codes = [child.wait() for child in both]
     again = ranks(folder, "terminated", *OPTIONS, "--resume")

@@ -45,7 +45,6 @@ def _two_runs(folder: Path, k: int, row: Row) -> None:
     name, alone = f"run-{k}", f"alone-{k}"
     first = start(folder, name)
     first.wait_for(lambda: lines_of(folder / name) >= 2)
-    assert first.process.pid is not None
     os.kill(first.process.pid, signal.SIGSTOP)  # it would be done before the others have begun
     others = [Child(train_arguments(folder, name, flag), folder / f"{name}{flag}.log")
               for flag in ("--device=cpu", "--fresh", "--resume")]  # fmt: skip

@@ -108,7 +108,6 @@ def test_gradients_of_shared_tensors_are_summed_before_they_are_rounded() -> Non
     votes = torch.tensor([300.0, -300.0], dtype=torch.float16).view(2, 1, 1, 1).expand(2, 1, 1, 2)
     bias = torch.zeros(1, 2, dtype=torch.float16, requires_grad=True)
     F.dynamic_routing(votes, bias=bias, iterations=1).pose.sum().backward()
-    assert bias.grad is not None
     assert bias.grad.isfinite().all()
 
 
@@ -122,7 +121,6 @@ def test_parents_with_hardly_a_child_have_finite_gradients(routing: str) -> None
         u = (1e4 * torch.randn(3, 1, 1)).requires_grad_()
         routed = layer(u)
         (routed.pose.sum() + routed.activation.sum() + routed.variance.sum()).backward()
-        assert u.grad is not None
         assert u.grad.isfinite().all()
 
 
@@ -133,7 +131,6 @@ def test_patches_that_overlap_sum_their_gradients_before_they_are_rounded() -> N
     u = (1e4 * torch.randn(2, 3, 3, 5, 3).tanh()).half().requires_grad_()
     routed = layer(u)
     (routed.pose.float().sum() + routed.variance.sum()).backward()
-    assert u.grad is not None
     assert not u.grad.isnan().any()
     assert routed.pose.dtype == torch.float16
 

@@ -73,10 +73,5 @@ def test_algorithm_ties_betas_and_starts_one_to_one(tied: bool) -> None:
     routed = Heinsen(tied=tied, eps=0.3, one_to_one=2.0).run(heinsen_routing, *tensors.values(), learned)
     start = [[2.0 if i == j else 0.0 for j in range(3)] for i in range(3)]
     assert_routed(routed, oracles.heinsen(**lists(tensors | betas), eps=0.3, start=start))
-
-
-def test_one_to_one_needs_as_many_parents_as_children() -> None:
-    tensors = draw()
-    betas = {"beta_use": tensors["beta_use"]}
     with pytest.raises(ValueError, match=r"^one_to_one: expected as many parents as children, got 3 and 4"):
-        Heinsen(one_to_one=1.0).run(heinsen_routing, tensors["votes"], tensors["score"], betas)
+        Heinsen(one_to_one=1.0).run(heinsen_routing, draw()["votes"], draw()["score"], learned)

@@ -1,5 +1,7 @@
 """Callbacks are told about a run in order, may end it, and hear of a failure; recipes end runs and weigh classes."""
 
+import csv
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -15,9 +18,10 @@ from flashcaps.data import from_torch
 from flashcaps.deploy.predict import predict_numbers
 from flashcaps.training import loop as module
 from flashcaps.training.autosize import own_command, own_recipe
-from flashcaps.training.callbacks import Callback, Started, TensorBoard, WeightsAndBiases
+from flashcaps.training.callbacks import COLUMNS, CSV, Callback, Started, TensorBoard, WeightsAndBiases
 from flashcaps.training.checkpoint import load
 from flashcaps.training.loop import RunOptions, train
+from flashcaps.training.plots import draw_curve
 
 from ..fake_data import fake_load_data, small_recipe, small_step
 
@@ -116,7 +120,6 @@ def test_numbers_go_to_tensorboard_and_wandb(tmp_path: Path, monkeypatch: pytest
 def test_classes_are_weighed_by_the_recipe_or_by_their_sizes() -> None:
     step, _ = small_step("loss.balanced=true")
     labels, classes = step.stream.labels, step.stream.classes
-    assert step.class_weights is not None
     assert step.class_weights[labels].sum().item() == pytest.approx(len(labels))  # the mean weight is 1
     for k in labels.unique().tolist():
         assert step.class_weights[k].item() * int((labels == k).sum()) == pytest.approx(len(labels) / classes)
@@ -150,8 +153,8 @@ def test_any_torch_dataset_is_trained_on(tmp_path: Path, streaming: bool) -> Non
 
 def test_items_that_cannot_be_trained_on_are_named() -> None:
     good = [(torch.zeros(1, 4, 4), 0), (torch.ones(1, 4, 4), 1)]
-    several = from_torch([(x, torch.eye(2)[k]) for x, k in good], good_labels := [(x, torch.ones(2)) for x, _ in good])
-    assert (several.multilabel, several.classes, len(good_labels)) == (True, 2, 2)
+    several = from_torch([(x, torch.eye(2)[k]) for x, k in good], [(x, torch.ones(2)) for x, _ in good])
+    assert (several.multilabel, several.classes) == (True, 2)
     for data, match in (
         ([*good, (torch.zeros(1, 4, 5), 1)], r"train\[2\]: expected an image .* like the first"),
         ([(x, -1) for x, _ in good], "train: expected labels that are classes from 0"),
@@ -201,3 +204,27 @@ def test_the_command_line_tells_of_kernels(tmp_path: Path, capsys: pytest.Captur
     assert bar.progress_bar.tasks[0].fields["text"] == "2 of 5 kernels compiled"
     bar.end(None)
     assert "compiling 5 kernels, once for this machine" in capsys.readouterr().out
+
+
+METRICS = [
+    {"kind": "train", "step": 2, "seconds": 0.5, "epoch": 0, "loss": 0.5, "error": 40.0, "lr": 0.1, "images_s": 9.0},
+    {"kind": "routing", "step": 2, "seconds": 0.5, "change": [0.1, 0.2]},
+    {"kind": "evaluation", "step": 2, "seconds": 0.6, "epoch": 0, "split": "validation", "error": 30.0},
+    {"kind": "test", "step": 2, "seconds": 0.7, "error": 20.0, "weights": "last"},
+]
+
+
+def test_a_table_beside_the_picture(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in METRICS))
+    table = CSV()
+    table.folder = tmp_path
+    table.end({})
+    assert draw_curve(tmp_path, METRICS) == ""
+    with (tmp_path / "curve.csv").open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert tuple(rows[0]) == COLUMNS
+    assert [row["kind"] for row in rows] == ["train", "evaluation", "test"]
+    assert [float(row["error"]) for row in rows] == [40, 30, 20]
+    assert rows[1]["loss"] == ""
+    assert rows[1]["split"] == "validation"
+    assert min(Image.open(tmp_path / "curve.png").size) > 100

@@ -1,7 +1,5 @@
 """A step that is replayed: what comes before the graph, what it is given, and what it cannot take."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

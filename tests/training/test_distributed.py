@@ -1,7 +1,5 @@
 """Gradients that travel in buckets: the mean over processes, whatever order they come in, and the step around them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

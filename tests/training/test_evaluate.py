@@ -42,7 +42,7 @@ class Scores(NamedTuple):
 
 
 class Echo(nn.Module):
-    """Answers with its input."""
+    """Answers with its input, of images with the pixels of the first row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,24 +51,19 @@ class Echo(nn.Module):
 
     def forward(self, images: Tensor) -> Scores:
         self.modes.append(self.training)
-        return Scores(images * self.weight)
+        return Scores((images if images.ndim == 2 else images[:, 0, 0]) * self.weight)
 
 
-class Listed(Held):
+def listed(scores: list[list[float]], targets: Any, rule: str = "top1") -> Held:
     """Scores and targets as examples."""
-
-    def __init__(self, scores: list[list[float]], targets: Any, rule: str = "top1") -> None:
-        self.scores, self.targets = torch.tensor(scores), torch.tensor(targets)
-        super().__init__(len(self.scores), len(scores[0]), rule)
-
-    def take(self, index: Tensor) -> Batch:
-        return Batch(self.scores[index], self.targets[index])
+    inputs, expected = torch.tensor(scores), torch.tensor(targets)
+    return Held(lambda index: Batch(inputs[index], expected[index]), len(scores), len(scores[0]), rule)
 
 
 def test_error_and_confusion_by_hand() -> None:
     scores = [[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.1, 0.8, 0.1]]
     model = Echo().train()
-    result = evaluate(model, Listed(scores, [0, 1, 1, 2, 2]), batch=2)
+    result = evaluate(model, listed(scores, [0, 1, 1, 2, 2]), batch=2)
     assert (result.examples, result.wrong, result.error, result.accuracy) == (5, 2, 40.0, 60.0)
     assert result.confusion == ((1, 0, 0), (1, 1, 0), (0, 1, 1))  # true down, answered across
     assert not any(model.modes)
@@ -78,7 +73,7 @@ def test_error_and_confusion_by_hand() -> None:
 def test_two_digits_count_only_together() -> None:
     scores = [[0.9, 0.8, 0.1, 0.0], [0.9, 0.1, 0.8, 0.0], [0.1, 0.2, 0.3, 0.9]]
     targets = [[1.0, 1, 0, 0], [1.0, 1, 0, 0], [0.0, 0, 1, 1]]
-    result = evaluate(Echo(), Listed(scores, targets, "top2"), batch=2)
+    result = evaluate(Echo(), listed(scores, targets, "top2"), batch=2)
     assert result.wrong == 1
     assert result.accuracy == pytest.approx(200 / 3)
     assert (result.every_label.present, result.every_label.found) == (6, 5)
@@ -89,7 +84,7 @@ def test_two_digits_count_only_together() -> None:
 def test_threshold_asks_for_exactly_the_digits_there() -> None:
     scores = [[2.0, -1, -1], [2.0, 1, -1], [-1.0, -1, -1], [3.0, 3, 3]]
     targets = [[1.0, 0, 0], [1.0, 0, 0], [0.0, 0, 1], [1.0, 1, 0]]
-    result = evaluate(Echo(), Listed(scores, targets, "threshold"), threshold=score_threshold("bce"))
+    result = evaluate(Echo(), listed(scores, targets, "threshold"), threshold=score_threshold("bce"))
     assert result.wrong == 3  # one too many, one missing, one too many
     assert result.labels == (Label(3, 3, 3), Label(1, 2, 1), Label(1, 1, 0))
     assert result.every_label == Label(5, 6, 4)  # two false alarms
@@ -146,24 +141,13 @@ def test_tables_for_people() -> None:
 
 def test_nothing_to_evaluate_on_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one example"):
-        evaluate(Echo(), Held(0, 2, "top1"))
-
-
-class Corner(nn.Module):
-    """Scores: the pixels of the first row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(()))
-
-    def forward(self, images: Tensor) -> Scores:
-        return Scores(images[:, 0, 0] * self.weight)
+        evaluate(Echo(), Held(lambda index: Batch(index, index), 0, 2, "top1"))
 
 
 @pytest.mark.parametrize("rule", ["top1", "top2"])
 @pytest.mark.parametrize("classes", [2, 4])
 def test_a_model_of_other_classes_is_refused(rule: str, classes: int) -> None:
-    held = Listed([[0.6, 0.5, 0.0]], [1] if rule == "top1" else [[1, 1, 0]], rule)
+    held = listed([[0.6, 0.5, 0.0]], [1] if rule == "top1" else [[1, 1, 0]], rule)
     held.classes = classes
     with pytest.raises(ValueError, match=rf"^model: expected one that tells the data's {classes} classes, got 3"):
         evaluate(Echo(), held)
@@ -189,29 +173,21 @@ def test_nudged_images_move_along_each_diagonal_and_lose_what_leaves() -> None:
     assert len(both) == 10
     assert torch.equal(torch.cat(both[5:]), torch.cat(both[:5]).flip(-1))
     assert [len(views(image)), len(views(image, mirror=True))] == [1, 2]
-    scores = viewed(Corner(), Batch(image, torch.zeros(1)), nudge=1)  # of rows 1 2 3, twice 0 0 0, 0 4 5 and 5 6 0
+    scores = viewed(Echo(), Batch(image, torch.zeros(1)), nudge=1)  # of rows 1 2 3, twice 0 0 0, 0 4 5 and 5 6 0
     torch.testing.assert_close(scores, torch.tensor([[6.0, 12, 8]]) / 5)
-
-
-class Corners(Listed):
-    """Scores as the first row of images of one channel. The second is [9, 0, 9], which moved up along a diagonal is
-    [0, 9, 0] in the first."""
-
-    def take(self, index: Tensor) -> Batch:
-        rows = self.scores[index]
-        below = torch.tensor([9.0, 0, 9]).expand_as(rows)
-        return Batch(torch.stack([rows, below], 1)[:, None], self.targets[index])
 
 
 @pytest.mark.parametrize(("setting", "wrong"), [("nudge=0", 2), ("mirror=true", 1), ("nudge=1", 0)])
 def test_a_recipe_is_evaluated_with_its_views(setting: str, wrong: int) -> None:
-    """[0.6, 0.5, 0] and its mirror image are [0.3, 0.5, 0.3] together."""
-    held = Corners([[0.6, 0.5, 0.0], [0.0, 0.1, 0.9]], [1, 1])
-    assert evaluate_as(small_recipe(setting), Corner(), held).wrong == wrong
+    """Scores are the first row: [0.6, 0.5, 0] and its mirror image have the mean [0.3, 0.5, 0.3]; the second row, moved
+    up along a diagonal, is [0, 9, 0]."""
+    images, targets = torch.tensor([[[0.6, 0.5, 0], [9, 0, 9]], [[0, 0.1, 0.9], [9, 0, 9]]])[:, None], torch.ones(2)
+    held = Held(lambda index: Batch(images[index], targets[index].long()), 2, 3, "top1")
+    assert evaluate_as(small_recipe(setting), Echo(), held).wrong == wrong
 
 
 def test_a_recipe_is_evaluated_with_the_threshold_of_its_loss() -> None:
-    held = Listed([[0.3, -1.0], [0.7, -1.0]], [[1.0, 0], [1.0, 0]], "threshold")
+    held = listed([[0.3, -1.0], [0.7, -1.0]], [[1.0, 0], [1.0, 0]], "threshold")
     assert [evaluate_as(small_recipe(f"loss.kind={k}"), Echo(), held).wrong for k in ("margin", "bce")] == [1, 0]
 
 

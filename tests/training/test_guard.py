@@ -14,7 +14,7 @@ from flashcaps.training.batches import Batch, ImageStream
 from flashcaps.training.checkpoint import load_state
 from flashcaps.training.guard import NonFinite, diagnose, first_bad
 from flashcaps.training.loop import RunOptions, train
-from flashcaps.training.run_folder import RunFolder
+from flashcaps.training.run_folder import RunFolder, read_metrics
 from flashcaps.training.step import TrainStep
 
 from ..fake_data import fake_load_data, small_recipe, small_step
@@ -172,8 +172,7 @@ def test_a_run_stops_and_says_why(tmp_path: Path) -> None:
     assert 13 in report["indices"][0]
     assert f"at step {report['step']} " in str(caught.value)
     assert not (tmp_path / "run.lock").exists()
-    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert all(step <= report["step"] for step in steps)
+    assert all(line["step"] <= report["step"] for line in read_metrics(tmp_path))
 
 
 @pytest.mark.usefixtures("spoiled")

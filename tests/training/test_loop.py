@@ -24,7 +24,7 @@ from flashcaps.training.distributed import Stopped, Workers, find_device, was_re
 from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.memory import OutOfMemory
 from flashcaps.training.recipe import read_recipe
-from flashcaps.training.run_folder import RunFolder
+from flashcaps.training.run_folder import RunFolder, read_metrics
 from flashcaps.training.step import TrainStep
 
 from ..fake_data import fake_load_data, fake_split, small_recipe
@@ -55,8 +55,7 @@ def options(path: Path, **more: Any) -> RunOptions:
 
 
 def metrics(folder: Path, kind: str = "train") -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [m for m in map(json.loads, lines) if m["kind"] == kind]
+    return [m for m in read_metrics(folder) if m["kind"] == kind]
 
 
 def assert_same_weights(a: Path, b: Path, names: tuple[str, ...] = ("last", "ema")) -> None:

@@ -64,15 +64,14 @@ def test_cosine_with_warm_up() -> None:
     assert lr(Schedule("constant"), 77) == 0.001
 
 
-def pair() -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
-    torch.manual_seed(0)
-    values = [torch.randn(3, 4, dtype=torch.float32), torch.randn(5)]
-    return tuple([torch.nn.Parameter(x.clone()) for x in values] for _ in range(2))  # type: ignore[return-value]
+def weights() -> list[torch.nn.Parameter]:
+    torch.manual_seed(1)
+    return [torch.nn.Parameter(torch.randn(size)) for size in [(6, 4), (3, 7), (5,), (6, 4)]]
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_radam_is_torchs(decay: float) -> None:
-    ours, theirs = pair()
+    ours, theirs = weights(), weights()
     a, b = RAdam(ours, 0.01, weight_decay=decay), torch.optim.RAdam(theirs, 0.01, weight_decay=decay)
     for step in range(12):  # plain momentum first, adaptive from the sixth step on
         for params, optimiser in ((ours, a), (theirs, b)):
@@ -151,11 +150,6 @@ def test_orthogonalised(shape: tuple[int, ...]) -> None:
     assert ((values > 0.5) & (values < 1.3)).all()
     assert (inside - torch.diag_embed(values)).abs().max() < 0.15
     assert float(s.max() / s.min()) > 1.5
-
-
-def weights() -> list[torch.nn.Parameter]:
-    torch.manual_seed(1)
-    return [torch.nn.Parameter(torch.randn(size)) for size in [(6, 4), (3, 7), (5,), (6, 4)]]
 
 
 def test_muon_is_torchs_and_adamw_for_vectors() -> None:

@@ -1,4 +1,5 @@
-"""The measure of routing, against loops over children and against networks with fewer iterations."""
+"""The measure of routing, against loops over children and against networks with fewer iterations; the change of routing
+logits while a model trains, against plain sums."""
 
 import json
 import math
@@ -13,22 +14,25 @@ from typer.testing import CliRunner
 
 import flashcaps
 from flashcaps.cli import app
+from flashcaps.functional import squash
+from flashcaps.models import create_model
 from flashcaps.nn.trace import decisions, presence, trace_layers
 from flashcaps.routing import ROUTING
 from flashcaps.training.batches import Batch, Held
 from flashcaps.training.loop import RunOptions, train
-from flashcaps.training.routing_measure import measure_routing
+from flashcaps.training.routing_measure import (
+    has_routing_logits,
+    logit_change,
+    measure_routing,
+    probe_due,
+    probe_logits,
+)
 
 from ..fake_data import small_recipe, write_idx
 
 
-class Images(Held):
-    def __init__(self, images: Tensor, targets: Tensor, rule: str = "top1") -> None:
-        super().__init__(len(images), 4, rule)
-        self.images, self.targets = images, targets
-
-    def take(self, index: Tensor) -> Batch:
-        return Batch(self.images[index], self.targets[index])
+def held_images(images: Tensor, targets: Tensor, rule: str = "top1") -> Held:
+    return Held(lambda index: Batch(images[index], targets[index]), len(images), 4, rule)
 
 
 def network(routing: str, **overrides: Any) -> Any:
@@ -104,7 +108,7 @@ def test_every_algorithm_layer_by_layer_and_iteration_by_iteration(routing: str)
     targets = answers[-1].clone()
     targets[:3] = answers[0][:3]
     targets[3] = (targets[3] + 1) % 4
-    found = measure_routing(model.train(), Images(images, targets), batch=3)
+    found = measure_routing(model.train(), held_images(images, targets), batch=3)
     assert model.training
     assert found.wrong == tuple(int((x != targets).sum()) for x in answers)
     assert found.changed == sum(len({int(x[n]) for x in answers}) > 1 for n in range(12))
@@ -151,7 +155,7 @@ def test_em_answers_by_what_its_activations_go_through() -> None:
     torch.testing.assert_close(moved, {n: x for n, x in once.named_buffers() if n in moved})  # recorded or not
     assert all(0 <= float(x.activation.min()) <= float(x.activation.max()) <= 1 for x in steps)
     model.eval()
-    found = measure_routing(model, Images(images, model(images).scores.argmax(1)))
+    found = measure_routing(model, held_images(images, model(images).scores.argmax(1)))
     assert found.wrong[-1] == 0
 
 
@@ -160,7 +164,7 @@ def test_two_classes_an_image_are_one_answer() -> None:
     model, images = network("heinsen"), torch.rand(20, 1, 20, 20)
     targets = torch.zeros(20, 4)
     targets[:, :2] = 1
-    found = measure_routing(model, Images(images, targets, "top2"))
+    found = measure_routing(model, held_images(images, targets, "top2"))
     top = model.capsules.layers[-1]
     pairs = []
     for t in (1, 2, 3):
@@ -171,11 +175,11 @@ def test_two_classes_an_image_are_one_answer() -> None:
 
 
 def test_what_cannot_be_measured_is_an_error() -> None:
-    plain, held = flashcaps.create_model("cnn_mnist"), Images(torch.rand(1, 1, 20, 20), torch.zeros(1))
+    plain, held = flashcaps.create_model("cnn_mnist"), held_images(torch.rand(1, 1, 20, 20), torch.zeros(1))
     with pytest.raises(ValueError, match="model: expected a capsule network"):
         measure_routing(plain, held)
     with pytest.raises(ValueError, match="held: expected at least one example"):
-        measure_routing(network("dynamic"), Images(torch.rand(0, 1, 20, 20), torch.zeros(0)))
+        measure_routing(network("dynamic"), held_images(torch.rand(0, 1, 20, 20), torch.zeros(0)))
 
 
 def test_the_command_prints_and_keeps_it(tmp_path: Path) -> None:
@@ -195,3 +199,50 @@ def test_the_command_prints_and_keeps_it(tmp_path: Path) -> None:
     assert json.loads(found.stdout)["routing"]["examples"] == 40
     wrong = CliRunner().invoke(app, [*words, "--ensemble"])
     assert "--routing: expected one run" in str(wrong.exception)
+
+
+SMALL = {"backbone": {"channels": 4}, "primary": {"types": 2}, "decoder": False}
+
+
+@pytest.fixture
+def model() -> Any:
+    torch.manual_seed(0)
+    return create_model("capsnet_tiny", **SMALL)
+
+
+@pytest.fixture
+def batch(model: Any) -> Batch:
+    return Batch(torch.rand(20, *model.image), torch.zeros(20, dtype=torch.int64))
+
+
+@torch.no_grad()
+def test_logit_change_is_the_difference_of_summed_agreements(model: Any, batch: Batch) -> None:
+    model.eval()
+    layer, own = model.capsules.layers[-1], model.capsules.layers[-1].routing.iterations
+    votes = layer.votes(model.primary(model.backbone(batch.inputs)))
+    b, expected = torch.zeros(votes.shape[:3]), []
+    for _ in range(5):
+        v = squash((b.softmax(-1)[..., None] * votes).sum(1))
+        change = (votes * v[:, None]).sum(-1)
+        expected.append(float(change.abs().mean()))
+        b = b + change
+    assert logit_change(model, batch, 5).tolist() == pytest.approx(expected, rel=1e-4)
+    assert layer.routing.iterations == own
+
+
+def test_probing_changes_nothing_and_takes_the_first_images(model: Any, batch: Batch) -> None:
+    before = torch.get_rng_state(), {name: x.clone() for name, x in model.state_dict().items()}
+    change = probe_logits(model.train(), batch)
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert all(torch.equal(x, before[1][name]) for name, x in model.state_dict().items())
+    first = Batch(batch.inputs[:16], batch.targets[:16])
+    with torch.no_grad():
+        assert change == pytest.approx(logit_change(model.eval(), first, 6).tolist(), rel=1e-5)
+
+
+def test_logits_are_probed_early_and_of_dynamic_routing_alone(model: Any) -> None:
+    assert [step for step in range(1, 101) if probe_due(step)] == [1, 2, 5, 10, 20, 50, 100]
+    assert has_routing_logits(model)
+    assert not has_routing_logits(create_model("capsnet_tiny", routing="em", **SMALL))
+    assert not has_routing_logits(create_model("cnn_diverse_pool"))

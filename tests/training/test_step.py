@@ -118,15 +118,12 @@ def test_bounded_coefficients_follow_the_learning_rate() -> None:
     assert min(x.abs().max() for x in moves[True]) > 1e-5
 
 
-def test_average_by_hand() -> None:
+def test_an_average_has_weights_and_statistics_averaged_and_counters_as_they_are() -> None:
     step, plan = small_step("ema=0.75")
     weight = step.model.capsules.layers[0].weight
     before = weight.detach().clone()
     step(plan.index[0], plan.noise[0], 0)
     torch.testing.assert_close(step.tested.capsules.layers[0].weight, 0.75 * before + 0.25 * weight.detach())
-
-
-def test_an_average_has_the_statistics_averaged_and_the_counters_as_they_are() -> None:
     source = torch.nn.BatchNorm2d(2)
     average = Average(source, 0.75)
     source.running_mean.fill_(4.0)

@@ -1,6 +1,5 @@
 """Text as hidden states: batches, mixup, and a real transformer where one is installed."""
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from flashcaps.training.batches import Share, spread
 from flashcaps.training.capture import record
 from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.recipe import Augment, read_recipe
+from flashcaps.training.run_folder import read_metrics
 from flashcaps.training.text import (
     HeldText,
     KeptPhrases,
@@ -42,7 +42,6 @@ def phrases(count: int = 40) -> Phrases:
 def test_a_batch_is_as_long_as_its_longest_phrase() -> None:
     batch = phrases().batch(torch.tensor([0, 3, 12]))  # "phrase 0": 8 letters, "phrase 12": 9
     assert batch.inputs.shape == (3, 9, 3, 6)
-    assert batch.mask is not None
     assert batch.mask.tolist() == [[1] * 8 + [0], [1] * 8 + [0], [1] * 9]
     assert batch.targets.tolist() == [0, 3, 2]
     assert phrases().batch(torch.tensor([0, 3])).inputs.shape == (2, 8, 3, 6)
@@ -56,7 +55,6 @@ def test_mixup_mixes_states_masks_and_labels_alike() -> None:
     weight, partner = stream.augment.mixing(noise)
     w = weight[:, None]
     one_hot = torch.nn.functional.one_hot(plain.targets, 5).float()
-    assert plain.mask is not None
     torch.testing.assert_close(mixed.targets, w * one_hot + (1 - w) * one_hot[partner])
     torch.testing.assert_close(mixed.mask, w * plain.mask + (1 - w) * plain.mask[partner])
     expected = w[..., None, None] * plain.inputs + (1 - w[..., None, None]) * plain.inputs[partner]
@@ -100,8 +98,7 @@ def write_trees(root: Path, counts: tuple[int, int, int] = (24, 8, 8)) -> Path:
 
 
 def losses_of(folder: Path) -> list[float]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [m["loss"] for m in lines if m["kind"] == "train"]
+    return [m["loss"] for m in read_metrics(folder) if m["kind"] == "train"]
 
 
 @pytest.mark.gpu
@@ -143,8 +140,6 @@ def test_a_baseline_on_kept_states_is_opened_and_asked_as_any_other(tmp_path: Pa
     asked = ["a warm film", "the dull city"]
     assert [found.file for found in predict_texts(model, asked)] == asked
     run = open_run(tmp_path / "run", data=str(tmp_path))
-    assert run.batch is not None
-    assert run.tokens is not None
     assert len(run.tokens) == len(run.batch.inputs) == 8
     assert run.tokens[0][0] == "[CLS]"
 

@@ -61,7 +61,7 @@ def load_data(name: str, root: Root = None, **options: Any) -> Dataset:
 
 
 def find_data(name: str) -> Callable[..., Dataset]:
-    """The function that loads the data set `name`; an unknown name is answered with the nearest ones."""
+    """The function that loads the data set `name`; the error for an unknown name has the nearest ones."""
     known = name.replace("-", "_")
     if known not in DATA:
         hint = nearest(known.lower(), DATA) or f"; there are {', '.join(DATA)}"

@@ -1,8 +1,8 @@
 """Digits on 40 x 40: affNIST (Tieleman 2013), MNIST under small affine transformations, 320,000 in the test set;
-translated MNIST, to train on; and affNIST-style, MNIST's test digits turned, sheared, scaled and moved here.
+translated MNIST, to train on; and affNIST-style, MNIST's test digits rotated, sheared, scaled and moved by this module.
 
-affNIST-style is a stand-in for affNIST: numbers measured on it are not affNIST's, and are named so. It and translated
-MNIST are pure functions of (seed, index of the digit).
+affNIST-style is a stand-in for affNIST, and numbers measured on it carry its name. It and translated MNIST are pure
+functions of (seed, index of the digit).
 """
 
 import math
@@ -45,7 +45,7 @@ def random_affine(u: Tensor) -> Tensor:
 
 
 def _ink_corners(images: Tensor) -> Tensor:
-    """The corners (B, 4, 2), as (x, y) from the centre, of the box around each image's ink."""
+    """The corners (B, 4, 2) of the box around each image's ink, as (x, y) from the centre of the image."""
     ink = images.amax(1) > 0
     edges = []
     for dim in (1, 2):  # columns with ink, then rows with ink
@@ -61,9 +61,9 @@ def _ink_corners(images: Tensor) -> Tensor:
 
 
 def warp(images: Tensor, matrix: Tensor, place: Tensor) -> Tensor:
-    """images (B, C, H, W) uint8 under matrix (B, 2, 2), placed on the canvas so that all ink stays on it.
+    """images (B, C, H, W) uint8 transformed by matrix (B, 2, 2), and placed so that all ink stays on the canvas.
 
-    place (B, 2) in [0, 1]: where between its left- and topmost and its right- and bottommost possible place.
+    place (B, 2) in [0, 1]: (x, y) between the leftmost and the rightmost, the topmost and the bottommost place.
     """
     height, width = images.shape[2:]
     corners = _ink_corners(images) @ matrix.transpose(1, 2)
@@ -80,19 +80,10 @@ def warp(images: Tensor, matrix: Tensor, place: Tensor) -> Tensor:
 
 
 def translated(split: Split, *, seed: int) -> Split:
-    """Each digit anywhere on the canvas, nothing else done to it."""
+    """Each digit at a random place of the canvas."""
     spare = CANVAS - split.images.shape[2]
-    offsets = (uniform(seed, torch.arange(len(split), device=split.labels.device), 2) * (spare + 1)).long()
+    offsets = (uniform(seed, torch.arange(len(split)), 2) * (spare + 1)).long()
     return replace(split, images=random_crop(split.images, CANVAS, spare, offsets))
-
-
-def transformed(split: Split, *, seed: int) -> Split:
-    """A random affine version of each digit."""
-    parts = []
-    for index in torch.arange(len(split), device=split.labels.device).split(_CHUNK):
-        u = uniform(seed, index, 6)
-        parts.append(warp(split.images[index], random_affine(u[:, :4]), u[:, 4:]))
-    return replace(split, images=torch.cat(parts))
 
 
 @published(MNIST)
@@ -112,8 +103,11 @@ def translated_mnist(root: Root = None, *, seed: int = 0, centred: bool = False)
 @published(MNIST)
 def affnist_style(root: Root = None, *, seed: int = 0, centred: bool = False) -> Dataset:
     """Trained on translated MNIST, tested on transformed test digits, one version of each (affNIST itself has 32)."""
-    base = translated_mnist(root, seed=seed, centred=centred)
-    return replace(base, name="affnist_style", test=transformed(mnist(root).test, seed=seed + 2))
+    base, digits, parts = translated_mnist(root, seed=seed, centred=centred), mnist(root).test, []
+    for index in torch.arange(len(digits)).split(_CHUNK):
+        u = uniform(seed + 2, index, 6)
+        parts.append(warp(digits.images[index], random_affine(u[:, :4]), u[:, 4:]))
+    return replace(base, name="affnist_style", test=replace(digits, images=torch.cat(parts)))
 
 
 def read_affnist(path: Path) -> Split:

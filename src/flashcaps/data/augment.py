@@ -1,7 +1,7 @@
-"""Augmentation of whole batches: every image draws its own numbers, without loops over images or synchronisation.
+"""Augmentation of whole batches. Every image has its own random numbers; nothing loops over images or synchronises.
 
-Images are (B, C, H, W), uint8 or float, and keep their type where no arithmetic is done on them. Random numbers are
-handed in (`offsets`, `mask`, ...), so that a captured graph can be fed from outside.
+Images are (B, C, H, W), uint8 or float, and keep their dtype unless it says floats. Random numbers are arguments
+(`offsets`, `mask`, ...), so that a captured CUDA graph can be given new ones.
 """
 
 import torch
@@ -39,7 +39,7 @@ def window(images: Tensor, corners: Tensor, size: Size) -> Tensor:
     check_images(images)
     batch, channels, height, width = images.shape
     rows, columns = (torch.arange(n, device=images.device) for n in _pair(size))
-    padded = F.pad(images, (1, 1, 1, 1))  # a ring of zeros: every place outside is clamped into it
+    padded = F.pad(images, (1, 1, 1, 1))  # a ring of zeros, to which every place outside is clamped
     y = (corners[:, :1] + rows + 1).clamp(0, height + 1)  # (B, H')
     x = (corners[:, 1:] + columns + 1).clamp(0, width + 1)  # (B, W')
     b = torch.arange(batch, device=images.device)[:, None, None, None]
@@ -48,7 +48,7 @@ def window(images: Tensor, corners: Tensor, size: Size) -> Tensor:
 
 
 def shift(images: Tensor, offsets: Tensor) -> Tensor:
-    """Move each image by offsets (B, 2) int64, down and right, with zeros moving in."""
+    """Move each image by offsets (B, 2) int64, down and right, and fill with zeros."""
     return window(images, -offsets, (images.shape[2], images.shape[3]))
 
 
@@ -66,7 +66,7 @@ def random_crop(images: Tensor, size: Size, padding: int, offsets: Tensor) -> Te
 
 
 def center_crop(images: Tensor, size: Size) -> Tensor:
-    """The window of `size` in the middle; zeros around where it is larger than the image."""
+    """The window of `size` in the middle, with zeros around the image where the window is larger."""
     check_images(images)
     (height, width), (h, w) = images.shape[2:], _pair(size)
     top, left = (height - h) // 2, (width - w) // 2
@@ -74,7 +74,7 @@ def center_crop(images: Tensor, size: Size) -> Tensor:
 
 
 def flip(images: Tensor, mask: Tensor) -> Tensor:
-    """Mirror the images left to right where mask (B,) says so."""
+    """Mirror images left to right where mask (B,) is true."""
     check_images(images)
     return torch.where(mask[:, None, None, None], images.flip(-1), images)
 
@@ -97,9 +97,9 @@ def brightness_contrast(images: Tensor, brightness: float, contrast: tuple[float
 
 
 def cutout(images: Tensor, side: int, places: Tensor) -> Tensor:
-    """Set a square of side x side pixels to the mean of its image (of each channel); the edge cuts it off.
+    """Set a square of side x side pixels to the mean of its image, channel by channel. Its centre is in the image.
 
-    places (B, 2) in [0, 1): where its centre lies, down and across. Returns floats.
+    places (B, 2) in [0, 1): where the centre lies, down and across. Returns floats.
     """
     check_images(images)
     check_sizes(side=side)
@@ -126,7 +126,7 @@ def mix(x: Tensor, weight: Tensor, partner: Tensor) -> Tensor:
 
 
 def resize(images: Tensor, size: Size) -> Tensor:
-    """Scale to `size`: the mean of the pixels covered when smaller, bilinear otherwise."""
+    """Scale to `size`: by the mean of the pixels covered if it is smaller, bilinear otherwise."""
     check_images(images)
     height, width = _pair(size)
     if 0 in images.shape[1:]:

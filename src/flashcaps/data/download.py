@@ -1,8 +1,8 @@
-"""Getting data sets: from where they are published or from a folder; every file is checked.
+"""Gets data sets from where they are published, or from a folder, and checks every file.
 
 A file is written as NAME.part, checked, renamed, and its checksum noted in SHA256SUMS. A download that stopped is
-resumed, a wrong one is deleted, and a good file already in place is left alone. Of several processes that want the
-same file one gets it and the others wait.
+resumed, a wrong one is deleted, and a good file already in place is left alone. Where several processes want the same
+file, one gets it and the others wait.
 """
 
 import gzip
@@ -57,12 +57,12 @@ def _bring(remote: Remote, folder: Path, source: Root, report: Progress) -> list
             note_sums(folder, present)
     except PermissionError:
         if not (present := present or _present(remote, folder)):
-            raise  # good files in a folder that is read-only need no note
+            raise  # but good files in a read-only folder need no note
     return present
 
 
 def _digest(path: Path, checksum: str, *, unpacked: bool = False) -> str:
-    """"md5:..." or "sha256:...", of the kind of `checksum`, of a file, or of what a gzip file unpacks to."""
+    """A file's checksum, "md5:..." or "sha256:..." as `checksum` is; unpacked: that of a gzip file's content."""
     kind = checksum.partition(":")[0]
     with path.open("rb") as stream:
         packed = unpacked and stream.read(2) == b"\x1f\x8b"
@@ -76,7 +76,7 @@ def _digest(path: Path, checksum: str, *, unpacked: bool = False) -> str:
 def _fault(path: Path, file: Remote | Member) -> str:
     """What is wrong with a copy of a published file or of an archive's member, or ""."""
     found = _digest(path, file.checksum) if file.checksum else ""
-    if file.checksum and found == file.checksum:
+    if found and found == file.checksum:
         return ""
     if file.content and _digest(path, file.content, unpacked=True) == file.content:
         return ""

@@ -1,8 +1,8 @@
-"""Published data files: what they are, finding and reading them; errors name the file, what was expected and found.
+"""Published data files: how they are described, found and read. Errors name the file, what was expected and found.
 
-What arrives is checked, wherever it comes from. A checksum was computed from a copy of the file, or is the one that its
-authors or other libraries publish; the file of each data set says which. A folder that `fetch` filled has its
-files' checksums in SHA256SUMS; a file listed there is checked whenever it is read.
+Every file is checked, wherever it comes from. Its checksum was computed from a copy, or is the one that its authors or
+other libraries publish; the module of each data set says which. `fetch` notes checksums in SHA256SUMS, and a file that
+is listed there is checked whenever it is read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIMIT = 4 << 30  # bytes a file may unpack to
 
 
 class Member(NamedTuple):
-    """A file in an archive, and where it goes under the data set's folder; size 0 and checksum "" are not known."""
+    """A file in an archive, and its path under the data set's folder. A size of 0 or a checksum of "" is not known."""
 
     path: str
     file: str
@@ -39,9 +39,9 @@ class Member(NamedTuple):
 
 
 class Remote(NamedTuple):
-    """A published file: "md5:..." or "sha256:..." of its bytes, and (`content`) of what it unpacks to.
+    """A published file. checksum: "md5:..." or "sha256:..." of its bytes; content: of what a gzip file unpacks to.
 
-    A gzip file that unpacks to `content` is right however it was packed.
+    A gzip file with the right `content` is accepted, however it was packed.
     """
 
     file: str
@@ -76,7 +76,7 @@ def data_root(root: Root = None) -> Path:
 
 
 def locate(name: str, root: Root, folders: tuple[str, ...], files: tuple[str, ...]) -> Path:
-    """The first of `files` that is in the first of `folders` under the root, as it is or unpacked from its .gz."""
+    """The first of `files` in the first of `folders` under the root that exists, packed as .gz or unpacked."""
     base = data_root(root)
     for folder in folders:
         for file in files:
@@ -93,7 +93,7 @@ def wrong(path: Path, expected: object, found: object) -> ValueError:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's content, checked, and unpacked when it is a gzip file whatever its name."""
+    """The file's content, checked, and unpacked where it is a gzip file, whatever its name."""
     raw = read_checked(path)
     if raw[:2] != b"\x1f\x8b":
         return raw
@@ -168,7 +168,7 @@ def load_mat(path: Path, key: str) -> Any:
     matlab, raw = import_extra("scipy.io", "mat", path.name), read_checked(path)
     try:
         content = matlab.loadmat(io.BytesIO(raw))
-    except Exception as error:  # scipy answers a damaged file with whatever its parser met first
+    except Exception as error:  # scipy raises all kinds of errors for damaged files
         raise wrong(path, "a MATLAB 5 file", f"{len(raw):,} bytes that do not parse ({error})") from None
     if key not in content:
         raise wrong(path, f"a variable {key!r}", sorted(k for k in content if not k.startswith("__")))

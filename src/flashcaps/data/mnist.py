@@ -60,7 +60,7 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
 
 
 def _split(name: str, root: Root, folders: tuple[str, ...], prefix: str) -> Split:
-    # the digits' authors wrote "train-images-idx3-ubyte"; some unpackers write "train-images.idx3-ubyte"
+    # the files are published as "train-images-idx3-ubyte"; some programs unpack "train-images.idx3-ubyte"
     stems = [(f"{prefix}-{kind}-idx{n}-ubyte.gz", f"{prefix}-{kind}.idx{n}-ubyte") for kind, n in
              (("images", 3), ("labels", 1))]
     image_path, label_path = (locate(name, root, folders, stem) for stem in stems)

@@ -22,8 +22,8 @@ from .split import Batch, Dataset, Split, check_integers, to_float
 class MultiMNIST:
     """Pairs from the digits of one split, without end.
 
-    at(index, seed) gives the pairs of an endless list by their place in it, the same on every device, so that processes
-    can share it out; the first ones of a seed are a test set.
+    at(index, seed) gives pairs of an endless list by their index, the same on every device, so that processes can share
+    the list. The first pairs of a seed are a test set.
     """
 
     columns = 6  # random integers a pair takes: first digit, second digit, two shifts each
@@ -41,9 +41,7 @@ class MultiMNIST:
             raise ValueError(f"digits: expected at least two classes, got class counts {count.tolist()}")
         self.shift, self.classes = shift, classes
         self.images, self.labels = digits.images, digits.labels
-        self.order = digits.labels.argsort(stable=True)  # digits by class: position -> digit
-        self.position = torch.empty_like(self.order)
-        self.position[self.order] = torch.arange(len(digits), device=self.order.device)
+        self.order = digits.labels.argsort(stable=True)  # the digits in the order of their classes
         self.count = count[digits.labels]  # (N,) how many digits share this one's class, and where they start
         self.start = (count.cumsum(0) - count)[digits.labels]
 

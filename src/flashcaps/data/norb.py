@@ -1,7 +1,7 @@
 """smallNORB (LeCun, Huang, Bottou 2004): 24,300 + 24,300 stereo pairs of toys, 96 x 96.
 
-Its binary matrix format, little-endian: magic, number of dimensions, at least three sizes, values. Viewpoints are held
-out in the same way here and in synthetic-NORB.
+Its files are binary matrices, little-endian: magic, number of dimensions, at least three sizes, values. smallNORB and
+synthetic-NORB hold out viewpoints in the same way.
 """
 
 import struct
@@ -79,9 +79,9 @@ def hold_out_views(
 ) -> Dataset:
     """Train on familiar viewpoints, test on novel ones; `validation` is the test's instances from familiar viewpoints.
 
-    Novel examples have a held-out azimuth (step 0..17) or elevation (step 0..8), familiar ones neither. A run's curve
-    follows the familiar viewpoints and its test is on the novel ones: two numbers on the same toys, none of which was
-    trained on. Nothing to hold out: the data set as it is.
+    Novel examples have a held-out azimuth (step 0..17) or elevation (step 0..8), familiar ones have neither. A run's
+    curve is measured on familiar viewpoints and its test on novel ones, of the same toys, none of which it was trained
+    on. Without viewpoints to hold out, the data set is returned as it is.
     """
     azimuths, elevations = sorted(set(held_out_azimuths)), sorted(set(held_out_elevations))
     if not azimuths and not elevations:

@@ -21,9 +21,9 @@ def from_torch(
 ) -> Dataset:
     """Data sets whose items are (image, label), with a length.
 
-    An image is a tensor or array (C, H, W) of bytes, or of floats, which stay as they are; or a PIL picture. A label is
-    a class from 0, or (K,) of 0 and 1 for several at once. Items are read once; streaming: images are read anew for
-    every batch, by several threads, as random transforms and large data need it.
+    An image is a tensor or array (C, H, W) of bytes or floats, whose values are kept, or a PIL picture. A label is a
+    class from 0, or (K,) of 0 and 1 for several at once. Items are read once. streaming: several threads read images
+    anew for every batch, as random transforms and large data need it.
     """
     given = {"train": train, "test": test, "validation": validation}
     splits = {name: _split(name, data, streaming) for name, data in given.items() if data is not None}

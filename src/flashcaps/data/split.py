@@ -1,4 +1,4 @@
-"""What every data set gives: splits of uint8 images that become float batch by batch."""
+"""What every data set consists of: splits of uint8 images, which become floats batch by batch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..routing.checks import check_sizes
+
+CPU = torch.device("cpu")
 
 
 def check_integers(name: str, x: Tensor) -> None:
@@ -26,8 +28,8 @@ def check_integers(name: str, x: Tensor) -> None:
 class Batch(NamedTuple):
     """inputs (B, ...) float; targets: class indices (B,) or multi-hot (B, K); mask (B, n) of the hidden states of text.
 
-    For the decoder: chosen classes (B,) or (B, M), -1 for none, and the pictures it should draw of them: of a composed
-    image (B, 2, C, H, W), the two before they were overlaid.
+    For the decoder: chosen classes (B,) or (B, M), -1 for none, and the pictures it should draw of them. Those of a
+    composed image are its two parts, (B, 2, C, H, W).
     """
 
     inputs: Tensor
@@ -39,23 +41,23 @@ class Batch(NamedTuple):
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Pillow decodes outside the interpreter's lock, so threads decode at once."""
+    """Threads decode pictures in parallel, as Pillow releases the interpreter's lock."""
     return ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="pictures")
 
 
+@dataclass(frozen=True)
 class StoredImages:
-    """Stands in for the images (N, C, H, W) uint8 of a Split: `images[index]` reads those pictures and no others.
+    """Stands in for the images (N, C, H, W) of a Split: `images[index]` reads those pictures and keeps none of them.
 
-    read(k) gives picture k as uint8 (C, H, W); index (N,) int64: which pictures these are, in order. A batch is put on
-    `device`; nothing is kept.
+    read(k) gives picture k, (C, H, W); index (N,) int64: the pictures, in order; image: (C, H, W); device: of batches.
     """
 
-    layout = torch.strided
-
-    def __init__(self, read: Callable[[int], Tensor], index: Tensor, image: Sequence[int],
-                 device: torch.device | str = "cpu", dtype: torch.dtype = torch.uint8) -> None:
-        self.read, self.index, self.image, self.device = read, index, tuple(image), torch.device(device)
-        self.dtype = dtype
+    read: Callable[[int], Tensor]
+    index: Tensor
+    image: Sequence[int]
+    device: torch.device = CPU
+    dtype: torch.dtype = torch.uint8
+    layout: ClassVar[torch.layout] = torch.strided
 
     @property
     def shape(self) -> torch.Size:
@@ -68,12 +70,11 @@ class StoredImages:
         return 4
 
     def to(self, device: torch.device | str) -> StoredImages:
-        return StoredImages(self.read, self.index, self.image, device, self.dtype)
+        return replace(self, device=torch.device(device))
 
     def select(self, index: Tensor | slice) -> StoredImages:
         """Some of these pictures, not read yet."""
-        index = index if isinstance(index, slice) else index.cpu()
-        return StoredImages(self.read, self.index[index], self.image, self.device, self.dtype)
+        return replace(self, index=self.index[index if isinstance(index, slice) else index.cpu()])
 
     def __getitem__(self, index: Tensor | slice) -> Tensor:
         return self.end([self.begin(k) for k in self.select(index).index.tolist()])
@@ -96,9 +97,9 @@ class StoredImages:
 class Split:
     """N examples: images (N, C, H, W) uint8, labels (N,) int64, info: one (N,) tensor per further label.
 
-    Images that are not bytes, as features of a table, are float32 and stay as they are.
-    A text data set has its N phrases in `text`, and images of shape (N, 0, 0, 0). Images that are read as they are
-    needed are a StoredImages, which is indexed like a tensor.
+    Images that are not bytes, such as the columns of a table, are float32, and their values are kept. A text data set
+    has its N phrases in `text`, and images of shape (N, 0, 0, 0). Images that are read when they are needed are
+    StoredImages, which are indexed like a tensor.
     """
 
     images: Tensor
@@ -115,8 +116,7 @@ class Split:
                              f"{tuple(self.images.shape)}; keep pixels as 0..255 and let to_float make the batches")
         if self.labels.device != self.images.device:
             raise ValueError(f"labels: on {self.labels.device}, but the images are on {self.images.device}; move one")
-        columns = {"labels": self.labels, **self.info}
-        for name, column in columns.items():
+        for name, column in {"labels": self.labels, **self.info}.items():
             if column.shape[:1] != self.images.shape[:1]:
                 raise ValueError(f"{name}: expected {len(self)} rows, one per image, got {tuple(column.shape)}")
         if self.text is not None and len(self.text) != len(self):
@@ -137,16 +137,16 @@ class Split:
             text = tuple(text[i] for i in rows)
         info = {name: column[indices] for name, column in self.info.items()}
         images: Any = self.images.select(indices) if isinstance(self.images, StoredImages) else self.images[indices]
-        return Split(images, self.labels[indices], info, text)
+        return replace(self, images=images, labels=self.labels[indices], info=info, text=text)
 
 
 @dataclass(frozen=True)
 class Dataset:
     """A training and a test split, and what a model must know about them.
 
-    shape is that of one image as the model sees it. Where images are composed from the splits' digits,
-    `compose(split)` makes them: an object with at(index, seed) -> Batch.
-    `validation` is set only where the authors publish one, or where viewpoints are held out: the familiar ones.
+    shape: of one image as the model sees it. validation: only where the authors publish one, or where viewpoints are
+    held out, the familiar ones. compose: for images that are composed of the splits' digits; compose(split) has a
+    method at(index, seed) -> Batch.
     """
 
     name: str
@@ -161,18 +161,18 @@ class Dataset:
 
 
 def to_float(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """uint8 0..255 -> float in [0, 1]; float images pass."""
+    """uint8 0..255 -> floats in [0, 1]. Images of floats keep their values."""
     if not isinstance(images, Tensor):
         raise TypeError(f"images: expected a tensor, got {type(images).__name__}")
     if images.dtype != torch.uint8:
         if not images.is_floating_point():
             raise ValueError(f"images: expected uint8 or floats, got {images.dtype}; convert them with .float()")
         return images.to(dtype)
-    return images.to(dtype).mul_(1 / 255)  # CPU and GPU round a quotient differently, but not this product
+    return images.to(dtype).mul_(1 / 255)  # a CPU and a GPU round this product alike, but not a quotient
 
 
 def holdout(split: Split, count: int, seed: int = 0) -> tuple[Split, Split]:
-    """(train, validation): `count` examples held out with every class in proportion."""
+    """(train, validation): holds out `count` examples, every class in proportion."""
     check_sizes(0, count=count)
     if not 0 < count < len(split):
         raise ValueError(f"holdout: expected 1 to {len(split) - 1} of {len(split)} examples held out, got {count}")
@@ -182,8 +182,8 @@ def holdout(split: Split, count: int, seed: int = 0) -> tuple[Split, Split]:
         raise ValueError(f"labels: expected classes from 0, got {labels.min().item()}")
     share = torch.bincount(labels).double() * count / len(split)
     quota = share.floor().long()
-    most_owed = (share - quota).argsort(descending=True, stable=True)
-    quota[most_owed[: count - int(quota.sum())]] += 1
+    largest_rest = (share - quota).argsort(descending=True, stable=True)
+    quota[largest_rest[: count - int(quota.sum())]] += 1
 
     shuffled = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))
     held = torch.zeros(len(split), dtype=torch.bool)

@@ -83,14 +83,6 @@ def read_trees(path: Path) -> Iterator[list[Phrase]]:
                 raise wrong(path, f"{expected} in line {number}", found) from None
 
 
-def _unique(trees: list[list[Phrase]]) -> list[Phrase]:
-    """Each (text, label) once, in order; a phrase that is a root anywhere counts as one."""
-    seen: dict[tuple[str, int], bool] = {}
-    for text, label, root in chain.from_iterable(trees):
-        seen[text, label] = seen.get((text, label), False) or root
-    return [Phrase(text, label, root) for (text, label), root in seen.items()]
-
-
 def _sst(name: str, root: Root, binary: bool, phrases: bool, counts: tuple[int, ...] | None) -> Dataset:
     splits = []
     for number, part in enumerate(("train", "dev", "test")):
@@ -98,7 +90,11 @@ def _sst(name: str, root: Root, binary: bool, phrases: bool, counts: tuple[int, 
         trees = list(read_trees(path))
         if counts is not None and len(trees) != counts[number]:
             raise wrong(path, f"{counts[number]:,} trees", f"{len(trees):,}")
-        wanted = _unique(trees) if part == "train" and phrases else [tree[-1] for tree in trees]
+        wanted = [tree[-1] for tree in trees]
+        if part == "train" and phrases:  # each (text, label) once, in order, as a root if it is one anywhere
+            seen = dict.fromkeys(((p.text, p.label) for p in chain.from_iterable(trees)), False)
+            seen |= {(p.text, p.label): True for p in wanted}
+            wanted = [Phrase(text, label, root) for (text, label), root in seen.items()]
         if binary:
             wanted = [phrase._replace(label=int(phrase.label > 2)) for phrase in wanted if phrase.label != 2]
         labels = torch.tensor([phrase.label for phrase in wanted], dtype=torch.int64)

@@ -1,4 +1,5 @@
-"""Your own data: pictures in a folder per class, in a table or a data set of the Hugging Face hub; texts in a table.
+"""Your own data: pictures in a folder per class, in a table or in a data set of the Hugging Face hub; tables of numbers
+and of texts.
 
     dataset = load_data("images", path="pets")              # pets/cat/*.png, pets/dog/*.jpg
     dataset = load_data("table", path="scenes.csv")         # file,label  or  file,sea,sky,people with 0 and 1
@@ -39,7 +40,7 @@ SAMPLE = 200  # pictures that a size is chosen from
 
 
 class Listing(NamedTuple):
-    """Examples before they are read. labels (N,) int64, or multi-hot (N, K); parts: "" is not assigned yet."""
+    """Examples that are not read yet. labels (N,) int64, or multi-hot (N, K). parts: "" if not assigned yet."""
 
     files: Sequence[Any]  # paths, stored pictures, or texts
     labels: Tensor
@@ -52,7 +53,7 @@ class Listing(NamedTuple):
 
 
 def list_folder(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
-    """A folder per class, or folders train, val and test with a folder per class in each."""
+    """Lists a folder per class, or folders train, val and test with a folder per class in each."""
     base = Path(path).expanduser()
     if not base.is_dir():
         raise FileNotFoundError(f"--images: no folder {path}; give one that holds a folder of pictures per class")
@@ -86,7 +87,7 @@ def pictures_in(folder: Path) -> list[Path]:
 
 
 def _names(seen: Sequence[str], given: Sequence[str], where: str) -> tuple[str, ...]:
-    """The classes in order: those given (a model knows them already), or all seen, numbers as numbers."""
+    """The classes in order: those given, which a model already has, or all seen, with numbers in numerical order."""
     if given:
         return tuple(given)
     names = sorted(set(seen), key=lambda c: (0, int(c), c) if c.isdecimal() and len(c) < 100 else (1, 0, c))
@@ -106,17 +107,16 @@ def _indices(names: tuple[str, ...], words: Sequence[str], where: str | Sequence
 
 
 def list_table(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
-    """A .csv or .tsv with a header: a file column, then one label column or one column of 0 and 1 per class.
+    """Lists a .csv or .tsv with a header: a column of files, and one of labels or a column of 0 and 1 per class.
 
-    Labels joined by | or ; are several at once. A column "split" says train, val or test. Files are relative to the
-    table.
+    Several labels are joined by | or ;. A column "split" has train, val or test. Paths are relative to the table.
     """
     table, rows, columns = read_rows(path, "--table", "file,label")
     file = next((c for c in columns if c.lower() in FILE_COLUMNS), columns[0])
     if os.path.isfile(table.parent / file):
         raise ValueError(f"{table}: expected a header, got a file, {file}; add a first line file,label")
     files = [table.parent / row[file] for row in rows]
-    missing = next((f for f in files if not os.path.isfile(f)), None)  # also False for what cannot be a path
+    missing = next((f for f in files if not os.path.isfile(f)), None)  # os.path, as Path raises for impossible paths
     if missing is not None:
         raise FileNotFoundError(f"{table}: no file {str(missing)[:300]}; paths in column {file!r} are relative to the "
                                 "table")
@@ -124,7 +124,7 @@ def list_table(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
 
 
 def holds_numbers(path: str | Path) -> bool:
-    """Whether a table has a label column by name, no column of files, and numbers in all the others."""
+    """Whether a table has a column of labels by its name, no column of files, and numbers in all other columns."""
     _, rows, columns = read_rows(path, "--table", "file,label")
     features = feature_columns(columns)
     files = any(c.lower() in FILE_COLUMNS for c in columns)
@@ -132,7 +132,7 @@ def holds_numbers(path: str | Path) -> bool:
 
 
 def feature_columns(columns: list[str]) -> list[str]:
-    """The columns beside label and split."""
+    """The columns other than label and split."""
     return [c for c in columns if c.lower() not in (*LABEL_COLUMNS, "split")]
 
 
@@ -158,9 +158,9 @@ def read_features(table: Path, rows: Rows, columns: Sequence[str]) -> Tensor:
 
 
 def list_numbers(path: str | Path, class_names: Sequence[str] = (), features: Sequence[str] = ()) -> Listing:
-    """A .csv or .tsv with a header: columns of numbers, and a column label (and split) as in `list_table`.
+    """Lists a .csv or .tsv with a header: columns of numbers, and a column label (and split) as in `list_table`.
 
-    features: which columns, in which order; by default all beside label and split.
+    features: the columns to read, in this order; by default all but label and split.
     """
     table, rows, columns = read_rows(path, "--table", "height,width,label")
     numbers = read_features(table, rows, features or feature_columns(columns))
@@ -169,7 +169,7 @@ def list_numbers(path: str | Path, class_names: Sequence[str] = (), features: Se
 
 
 def list_text(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
-    """A .csv or .tsv with a header: a column text, and labels (and a column split) as in `list_table`."""
+    """Lists a .csv or .tsv with a header: a column text, and labels (and a column split) as in `list_table`."""
     table, rows, columns = read_rows(path, "--text", "text,label")
     text = next((c for c in columns if c.lower() in TEXT_COLUMNS), columns[0])
     texts = [row[text].strip() for row in rows]
@@ -192,9 +192,9 @@ def _listing(files: Sequence[Any], column: str, table: Path, rows: Rows, columns
 
 
 def read_rows(path: str | Path, flag: str, header: str) -> tuple[Path, Rows, list[str]]:
-    """(the file, its rows, its columns) of a .csv or .tsv; errors name the option `flag` and an example of a `header`.
+    """(the file, its rows, its columns) of a .csv or .tsv. flag, header: the option and an example header, for errors.
 
-    Fields are divided by commas, or by what divides the header: semicolons, tabs. Columns without a name are left out.
+    Fields are separated by commas, or by the semicolons or tabs of the header. Columns without a name are left out.
     """
     table = Path(path).expanduser()
     if not table.is_file():
@@ -246,7 +246,7 @@ def _labels(rows: Rows, columns: list[str], given: Sequence[str], where: str) ->
 
 
 def _by_column(rows: Rows, columns: list[str], given: Sequence[str], where: str) -> tuple[Tensor, tuple[str, ...]]:
-    """A column of 0 and 1 per class: labels (N, K)."""
+    """The labels (N, K) and classes of a table with a column of 0 and 1 per class."""
     for k, row in enumerate(rows):
         wrong = next((c for c in columns if row[c].strip() not in ("0", "1")), None)
         if wrong is not None:
@@ -260,7 +260,7 @@ def _by_column(rows: Rows, columns: list[str], given: Sequence[str], where: str)
 
 
 class HubPictures(Sequence[Any]):
-    """The pictures of a data set of the hub, each read from memory-mapped files when it is asked for."""
+    """The pictures of a data set of the hub, which are read from memory-mapped files one by one."""
 
     def __init__(self, rows: Any, column: str, name: str) -> None:
         self.rows, self.column, self.name = rows, column, name
@@ -278,7 +278,7 @@ class HubPictures(Sequence[Any]):
 
 
 def list_hub(path: str, class_names: Sequence[str] = ()) -> Listing:
-    """A data set of the hub, or a folder of files that `datasets.load_dataset` reads, with columns image and label."""
+    """Lists a data set of the hub, or a folder for `datasets.load_dataset`, with columns image and label."""
     datasets = import_extra("datasets", "hub", "--dataset")
     try:
         loaded = datasets.load_dataset(path)
@@ -304,7 +304,7 @@ def list_hub(path: str, class_names: Sequence[str] = ()) -> Listing:
 
 
 def assign(listing: Listing, seed: int) -> list[str]:
-    """train, validation or test for every example; those without a part are split 70, 10 and 20 % within each class."""
+    """The part of every example. Those without one are split within their class: 70, 10 and 20 %."""
     parts = list(listing.parts)
     free = [k for k, part in enumerate(parts) if not part]
     known = set(parts) - {""}
@@ -336,7 +336,7 @@ def read_picture(source: Any, channels: int = 0) -> Tensor:
             loaded = np.load(source)
         except (EOFError, OSError) as error:
             raise ValueError(f"{source}: not a whole array ({error}); remove or replace it") from None
-        except ValueError:  # which advises to unpickle it
+        except ValueError:  # whose message advises to unpickle it
             raise ValueError(f"{source}: not an array of numbers as np.save writes it; remove or replace it") from None
         return _array(loaded, channels, str(source))
     if isinstance(source, np.ndarray):
@@ -350,8 +350,8 @@ def read_picture(source: Any, channels: int = 0) -> Tensor:
 
 
 def _eight_bits(image: Any, source: Any, channels: int) -> Any:
-    """A picture that convert() keeps the look of: 16 bits and fractions become bytes, transparency becomes white."""
-    from PIL import Image  # a tenth of a second that data without pictures do not need
+    """A picture that convert() does not distort: 16 bits and fractions become bytes, transparency becomes white."""
+    from PIL import Image  # takes a tenth of a second, which data without pictures do not need
 
     if image.mode == "F" or image.mode.startswith("I"):
         x = np.asarray(image)
@@ -377,7 +377,7 @@ def _open(source: Any) -> Any:
     try:
         opened: Any = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
         opened.load()
-        opened = ImageOps.exif_transpose(opened)  # as a camera was held
+        opened = ImageOps.exif_transpose(opened)  # upright, however the camera was held
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{_where(source)}: not a whole picture ({error}); remove or replace it") from None
     return opened
@@ -405,7 +405,7 @@ def _bytes(x: np.ndarray, most: int, where: str) -> np.ndarray:
 
 
 def survey(listing: Listing, size: Sequence[int] = (), channels: int = 0) -> tuple[int, int, int]:
-    """(C, H, W) that pictures are brought to: `size`, or the median of a sample, its longer side at most 128 pixels."""
+    """(C, H, W) for all pictures: `size`, or the median of a sample, with a longer side of at most 128 pixels."""
     n = len(listing.files)
     sample = [listing.files[k * n // min(n, SAMPLE)] for k in range(min(n, SAMPLE))]
     shapes = [tuple(read_picture(f).shape) for f in sample]
@@ -419,7 +419,7 @@ def survey(listing: Listing, size: Sequence[int] = (), channels: int = 0) -> tup
 
 
 def count_classes(listing: Listing) -> dict[str, int]:
-    """Examples of each class."""
+    """The number of examples of each class."""
     labels = listing.labels if listing.multilabel else torch.eye(len(listing.class_names))[listing.labels]
     return dict(zip(listing.class_names, labels.sum(0).int().tolist(), strict=True))
 
@@ -451,9 +451,8 @@ def read_pictures(
 ) -> Dataset:
     """Your own pictures. kind: "images", a folder at `path`; "table", a .csv; "hub", a name or a folder of data files.
 
-    size (height, width) and channels: what all pictures are brought to, chosen from a sample by default.
-    class_names, multilabel and examples: what a model was trained with. streaming: leave the pictures on disk, and read
-    those of a batch when it is asked for.
+    size (height, width) and channels: those of all pictures, chosen from a sample by default. class_names, multilabel
+    and examples: those that a model was trained with. streaming: pictures stay on disk and are read batch by batch.
     """
     listing = same_labels(LISTS[kind](path, class_names), path, multilabel, examples)
     shape = survey(listing, size, channels)
@@ -492,9 +491,9 @@ def feature_scale(listing: Listing, seed: int = 0) -> tuple[list[float], list[fl
 
 
 def same_labels(listing: Listing, path: str, multilabel: bool | None, examples: int = 0) -> Listing:
-    """Raises, or warns, where the data are not those a model was trained with.
+    """The listing. Raises, or warns, if a model was trained with other data.
 
-    A change of the number of examples (0: not known) changes which of them are held out.
+    If the number of examples (0: not known) has changed, other examples are held out.
     """
     if multilabel not in (None, listing.multilabel):
         raise ValueError(f"{path}: expected {'several labels' if multilabel else 'one label'} an example, as the "
@@ -510,7 +509,7 @@ def read_text(
     root: Root = None, *, path: str, class_names: Sequence[str] = (), multilabel: bool | None = None,
     examples: int = 0, seed: int = 0,
 ) -> Dataset:
-    """Texts and labels of a table; a transformer's hidden states are computed batch by batch."""
+    """Texts and labels of a table, for whose batches a transformer computes hidden states."""
     listing = same_labels(list_text(path, class_names), path, multilabel, examples)
     images = torch.empty(len(listing.files), 0, 0, 0, dtype=torch.uint8)
     return _dataset(Split(images, listing.labels, {}, tuple(listing.files)), listing, "text", (0, 0, 0), seed)

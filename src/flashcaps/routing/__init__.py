@@ -1,4 +1,4 @@
-"""One paper, one file. A new algorithm is a file here, a line in `ROUTING` and a test."""
+"""Routing algorithms, one file per paper. A new one is a file here, a line in `ROUTING` and a test."""
 
 from ..plugins import Registry
 from .attention import Attention

@@ -14,15 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .checks import (
-    check_choice,
-    check_devices,
-    check_iterations,
-    check_number,
-    check_overflow,
-    check_shape,
-    check_votes,
-)
+from .checks import check_arguments, check_choice, check_iterations, check_number, check_overflow
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
 from .em import activation_logit
 from .math import Softmax, compute_dtype, full_precision, over_parents, weighted_moments
@@ -44,33 +36,30 @@ def attention_routing(
     record: bool = False,
     softmax: Softmax = over_parents,
 ) -> Routed:
-    """One step of Procedure 1, or `iterations`. votes (B, I, J, D), pose (B, J, D) of the parents so far -> the new.
+    """Procedure 1: `iterations` steps, each from the parents' pose to their next. votes (B, I, J, D), pose (B, J, D).
 
-    pose None: the first step, uniform coefficients. weight, bias (D,): LayerNorm's scale and shift; norm=False
-    leaves the sum as it is (ablation A). beta_u, beta_a (J,): capsules with em's activation (ablation C), where
-    `activation` (B, I) multiplies the child's votes.
+    pose None: the first step has uniform coefficients. weight, bias (D,): scale and shift of LayerNorm, which
+    norm=False leaves out (ablation A). beta_u (J,) or (J, D) and beta_a (J,): parents have the activation of em
+    (ablation C), and `activation` (B, I) multiplies the votes of each child.
     """
-    b, i, j, d = check_votes(votes)
+    b, i, j, d = check_arguments(
+        votes, pose=(pose, "BJD", None), weight=(weight, "D", None), bias=(bias, "D", None),
+        activation=(activation, "BI", None), beta_u=(beta_u, "J", "JD", None), beta_a=(beta_a, "J", None),
+    )  # fmt: skip
     check_iterations(iterations)
     check_number("scale", scale)
-    check_shape("pose", pose, (b, j, d), "the parents' pose")
-    check_shape("weight", weight, (d,), "LayerNorm's scale")
-    check_shape("bias", bias, (d,), "LayerNorm's shift")
-    check_shape("activation", activation, (b, i), "one per child")
-    check_shape("beta_u", beta_u, [(j,), (j, d)], "one per parent, or per parent and pose element")
-    check_shape("beta_a", beta_a, (j,), "one per parent")
-    check_devices(votes, pose=pose, weight=weight, bias=bias, activation=activation, beta_u=beta_u, beta_a=beta_a)
     if (beta_u is None) != (beta_a is None):
         raise ValueError(f"{'beta_u' if beta_u is None else 'beta_a'}: expected with the other beta, got None")
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
     if activation is not None:
         votes = votes * activation.to(votes.dtype)[..., None, None]
-    p = None if pose is None else pose.to(votes.dtype)
+    p, gamma, beta = (None if x is None else x.to(votes.dtype) for x in (pose, weight, bias))
     history: list[Step] = []
     for _ in range(iterations):
         a = votes.new_zeros(b, i, j) if p is None else scale * torch.einsum("bijd,bjd->bij", votes, p)  # Eq. 2
         r = softmax(a)  # Eq. 3   (B, I, J)
-        p = finish(torch.einsum("bij,bijd->bjd", r, votes), norm, weight, bias)  # Eq. 4   (B, J, D)
+        p = torch.einsum("bij,bijd->bjd", r, votes)  # Eq. 4   (B, J, D)
+        p = F.layer_norm(p, (d,), gamma, beta) if norm else p
         if record:
             history.append(Step(r, p.to(dtype)))
     active = variance = logit = None
@@ -84,20 +73,12 @@ def attention_routing(
     return Routed(p.to(dtype), active, r, variance, tuple(history) if record else None)
 
 
-def finish(p: Tensor, norm: bool, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """LayerNorm over the pose (Eq. 4), or nothing."""
-    if not norm:
-        return p
-    weight, bias = (None if x is None else x.to(p.dtype) for x in (weight, bias))
-    return F.layer_norm(p, p.shape[-1:], weight, bias)
-
-
 @dataclass(frozen=True)
 class Attention(Routing):
-    """scale: None is D ** -0.5, as in the authors' code. norm: LayerNorm, learned scale and shift.
+    """scale: of the agreement; None is D ** -0.5, as in the authors' code. norm: LayerNorm, scale and shift learned.
 
-    activation: em's activations in the capsules (ablation C). initial: the parents' first pose, "zero",
-    "learned" (a bias, start 0) or "random" (drawn once).
+    activation: capsules have the activation of em (ablation C). initial: the parents' pose before the first step,
+    "zero", "learned" (starts from 0) or "random" (drawn once).
     """
 
     title = "Inverted dot-product attention"
@@ -144,7 +125,7 @@ class Attention(Routing):
         pose: Tensor | None = None,
         **common: Any,
     ) -> Routed:
-        """From `pose`, or from the initial one."""
+        """Routes from `pose`, or from the initial one."""
         b, _, j, d = votes.shape
         initial = learned.get("initial")
         learned = {name: x for name, x in learned.items() if name != "initial"}

@@ -1,6 +1,4 @@
-"""Errors at the boundary: the argument, what was expected, what came, and the remedy."""
-
-from __future__ import annotations
+"""Checks of arguments. Their errors name the argument, what was expected, what came, and the remedy."""
 
 import functools
 import importlib
@@ -16,10 +14,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-OLDEST_TORCH = (2, 11)  # and pyproject.toml has it
-DEVICES = ("cpu", "cuda", "meta")  # others, such as mps, have never been tried
-MOST_ITERATIONS = 1000  # more is a mistake, and would look like a hang
-# What other layers of PyTorch call an argument, and what capsule layers do: the first that a layer has.
+OLDEST_TORCH = (2, 11)  # as in pyproject.toml
+DEVICES = ("cpu", "cuda", "meta")  # no others, such as mps, have been tested
+MOST_ITERATIONS = 1000  # more are a mistake, and would look like a hang
+# The names of arguments in other layers of PyTorch, and the names that a capsule layer may have for them.
 MEANT = {"kernel_size": ("kernel",), "in_features": ("in_dim", "in_channels"), "out_features": ("out_dim", "dim"),
          "in_channels": ("in_types",), "out_channels": ("out_types", "types")}  # fmt: skip
 
@@ -27,24 +25,24 @@ Init = TypeVar("Init", bound=Callable[..., None])
 
 
 def check_torch(version: str) -> None:
-    """That PyTorch is not older than what the tests run with."""
+    """Raises where PyTorch is older than the oldest that tests run with."""
     if tuple(map(int, version.split(".")[:2])) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
         remedy = shlex.join([sys.executable, "-m", "pip", "install", f"torch>={oldest}"])
         raise ImportError(f"torch: flashcaps needs PyTorch {oldest} or later, got {version}; {remedy}")
 
 
-check_torch(torch.__version__)  # before an operator that an older one cannot read is met
+check_torch(torch.__version__)  # before operators are defined that an older one cannot read
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """'; did you mean X?' or nothing."""
+    """'; did you mean X?', or '' where no word is near."""
     close = get_close_matches(word, list(words), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def install_command(**extras: str) -> str:
-    """What to type for extras of this package, each with its module: pip and their packages by name.
+    """The pip command for extras of this package, extra=module, which names the packages that the extras consist of.
 
     `pip install flashcaps[...]` would ask an index for flashcaps, which may have been installed from a folder.
     """
@@ -57,7 +55,7 @@ def install_command(**extras: str) -> str:
 
 
 def import_extra(module: str, extra: str, what: str) -> Any:
-    """A module that an extra of this package brings; where it is missing, an error says how to get it."""
+    """Imports a module of an extra of this package; where it is missing, the error says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -66,7 +64,7 @@ def import_extra(module: str, extra: str, what: str) -> Any:
 
 
 def explained(init: Init) -> Init:
-    """A constructor that answers a wrong call with the one that was meant, as far as what came says it."""
+    """A constructor whose error for a wrong call shows the call that was probably meant."""
     signature = inspect.signature(init)
     known = {name: p for name, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     required = [name for name, p in known.items() if p.default is p.empty and name != "self"]
@@ -113,7 +111,7 @@ def check_iterations(iterations: int) -> None:
 
 
 def check_number(name: str, value: float, least: float = -math.inf) -> None:
-    """A real number that is not NaN or Inf."""
+    """Raises unless `value` is a finite number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name}: expected a number, got {value!r}")
     if not (math.isfinite(value) and value >= least):
@@ -122,7 +120,7 @@ def check_number(name: str, value: float, least: float = -math.inf) -> None:
 
 
 def check_per_iteration(name: str, value: float | Sequence[float], iterations: int) -> tuple[float, ...]:
-    """One number for each iteration."""
+    """`value` as one number for each iteration."""
     if not isinstance(value, list | tuple):
         value = (cast(float, value),) * iterations
     if len(value) != iterations:
@@ -156,7 +154,7 @@ def check_floating(name: str, x: Tensor) -> None:
 
 
 def check_dtype(name: str, x: Tensor, weight: Tensor) -> None:
-    """x has the dtype of a module's weights, unless autocast sees to it."""
+    """Raises unless x has the dtype of a module's weights, or autocast converts it."""
     kind = x.device.type
     if x.dtype != weight.dtype and not (kind != "meta" and torch.is_autocast_enabled(kind)):
         raise ValueError(f"{name}: expected {weight.dtype} like the weights, got {x.dtype}; convert one with .to()")
@@ -177,7 +175,7 @@ def check_votes(votes: Tensor) -> tuple[int, int, int, int]:
 
 
 def check_shape(name: str, x: Tensor | None, shapes: tuple[int, ...] | list[tuple[int, ...]], what: str) -> None:
-    """`x` is None, or floating point with one of these shapes."""
+    """Raises unless `x` is None, or floating point with one of these shapes."""
     if x is None:
         return
     check_floating(name, x)
@@ -188,7 +186,7 @@ def check_shape(name: str, x: Tensor | None, shapes: tuple[int, ...] | list[tupl
 
 
 def check_given(name: str, x: Tensor, shapes: tuple[int, ...] | list[tuple[int, ...]], what: str) -> None:
-    """As `check_shape`, where None will not do."""
+    """As `check_shape`, but None is refused, too."""
     check_floating(name, x)
     check_shape(name, x, shapes, what)
 
@@ -199,8 +197,26 @@ def check_devices(like: Tensor, **tensors: Tensor | None) -> None:
             raise ValueError(f"{name}: expected on {like.device} like the rest, got {x.device}; move it with .to()")
 
 
+def check_arguments(votes: Tensor, **arguments: tuple[Any, ...]) -> tuple[int, int, int, int]:
+    """(B, I, J, D) of votes. Raises unless every argument, name=(tensor, *shapes), has one of its shapes.
+
+    A shape is a word, "BJD" for (B, J, D), or None for an argument that may be None.
+    """
+    sizes = dict(zip("BIJD", check_votes(votes), strict=True))
+    for name, (x, *words) in arguments.items():
+        if x is None and None in words:
+            continue
+        check_floating(name, x)
+        shapes = [tuple(sizes[axis] for axis in word) for word in words if word is not None]
+        if tuple(x.shape) not in shapes:
+            axes = " or ".join(" x ".join(word) for word in words if word is not None)
+            raise ValueError(f"{name}: expected {' or '.join(map(str, shapes))} ({axes}), got {tuple(x.shape)}")
+        check_devices(votes, **{name: x})
+    return sizes["B"], sizes["I"], sizes["J"], sizes["D"]
+
+
 def check_probability(name: str, x: Tensor) -> None:
-    """Numbers from 0 to 1, but for rounding. On other devices than the CPU nobody looks: it would stall them."""
+    """Raises unless numbers lie from 0 to 1, but for rounding. Only on the CPU: reading them would stall a device."""
     if x.numel() and can_look(x):
         low, high = (float(v) for v in x.detach().aminmax())
         if low < -1e-3 or high > 1 + 1e-3:
@@ -214,21 +230,21 @@ def is_transformed() -> bool:
 
 
 def can_look(x: Tensor) -> bool:
-    """Whether the numbers of `x` can be looked at without waiting for a device, and are there at all."""
+    """Whether the numbers of `x` exist and can be read without waiting for a device."""
     if x.device.type != "cpu" or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return False
     plain = type(x) is Tensor or type(x) is torch.nn.Parameter  # fake tensors have no numbers
-    return plain and not is_transformed()  # nor have those under vmap
+    return plain and not is_transformed()  # and tensors under vmap have none, either
 
 
 class TooLarge(ValueError):
-    """Finite numbers of which no finite result can come."""
+    """Finite arguments that are too large for a finite result."""
 
 
 def check_overflow(results: Iterable[Tensor | None], gradients: bool = True, /, **arguments: Tensor | None) -> None:
-    """Refuse finite arguments of which no finite result, or no finite gradient, can come: the largest is named.
+    """Raises where finite arguments are too large for finite results or gradients, and names the largest argument.
 
-    NaN and Inf that came in go out again. On other devices than the CPU nobody looks: it would stall them.
+    NaN and Inf in the arguments may be in the results. Only on the CPU: reading numbers would stall a device.
     """
     seen = [x for x in results if x is not None]
     if not all(can_look(x) for x in (*seen, *arguments.values()) if x is not None):

@@ -1,4 +1,4 @@
-"""What every routing algorithm shares: its result, its contract, the axes.
+"""What all routing algorithms share: the axes, the result, and the contract with layers.
 
 Axes: B batch, I lower capsules (children), J upper capsules (parents), D pose (a P x P matrix pose is
 flattened row by row). In a convolutional layer B runs over images and places, I over types x k x k.
@@ -24,7 +24,7 @@ class Step(NamedTuple):
 
 
 class Routed(NamedTuple):
-    """Upper capsules after routing. Every layer takes one as another layer gives it."""
+    """Upper capsules after routing, as every layer returns and takes them."""
 
     pose: Tensor  # (B, J, D)
     activation: Tensor | None = None  # (B, J)
@@ -35,8 +35,8 @@ class Routed(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What an algorithm may size its learned tensors by. `children` is None when a layer takes any number;
-    `parents` is 1 when it makes any number, which then share everything."""
+    """Sizes of a layer, for the shapes of learned tensors. `children` is None where a layer takes any number of them;
+    `parents` is 1 where it makes any number, which then share all tensors."""
 
     children: int | None
     parents: int
@@ -52,39 +52,39 @@ class Learned(NamedTuple):
 
     shape: tuple[int, ...]
     start: float = 0.0
-    per_child: bool = False  # the first axis runs over children: repeated where a transform is shared
+    per_child: bool = False  # the first axis runs over children; it is repeated where they share a transform
     state: bool = False  # a buffer the algorithm updates itself, not a parameter of the optimiser
     random: bool = False  # start from N(0, 1) instead of a constant
-    parents: int | None = None  # the axis of parents: shared along it by a layer that makes any number
+    parents: int | None = None  # the axis of parents, along which a layer that makes any number shares it
 
 
 class Memory(Protocol):
-    """What a layer keeps of its last forward pass in training, for a step that the algorithm takes itself."""
+    """What a layer keeps of its last forward pass, for a training step of the algorithm's own."""
 
     votes: Any  # `kernels.votes.Votes`, or None
 
     def keep(self, learned: Tensors, weight: Tensor, hidden: bool) -> Tensors:
-        """The tensors to route with. hidden: another layer above has the objective."""
+        """The tensors to route with. hidden: the objective belongs to a layer above."""
         ...
 
 
 @dataclass(frozen=True)
 class Routing:
-    """An algorithm inside a layer: its options, what it declares, the learned tensors it asks for, how it is called.
+    """An algorithm inside a layer: its options, its declarations, the learned tensors it needs, and how it is called.
 
-    The class attributes are declarations, and all that layers, models, figures and the command line know of an
-    algorithm. `input_activation` and `output_activation` say what the activation of a child and of a parent mean:
+    The class attributes are declarations: layers, models, figures and the command line know nothing else of an
+    algorithm. `input_activation` and `output_activation` say what the activation of a child and of a parent means:
     "probability", "score" (a logit), "length" (already part of the pose) or None.
     """
 
-    title: ClassVar[str] = ""  # in words; the name in `ROUTING` where it is empty
+    title: ClassVar[str] = ""  # in words; where it is empty, the name in `ROUTING`
     function: ClassVar[Function]  # the algorithm on explicit votes: staticmethod(my_routing)
     input_activation: ClassVar[str | None] = None
     output_activation: ClassVar[str | None] = None
     loss: ClassVar[str] = "cross_entropy"  # what its class scores are trained with: "margin", "spread" or this
     over: ClassVar[str] = "types"  # a convolutional softmax runs over parent "types" at each place, or "positions" too
     vote_bias: ClassVar[bool] = False  # whether votes have a learned bias by default
-    stepwise: ClassVar[bool] = False  # whether `run` can go on from a given pose of the parents, one step at a time
+    stepwise: ClassVar[bool] = False  # whether `run` can continue from a pose of the parents, one step at a time
 
     iterations: int = 3
 
@@ -93,18 +93,18 @@ class Routing:
 
     @property
     def explicit(self) -> bool:
-        """Whether these options need all votes at once, so that no fused twin runs them."""
+        """Whether these options need all votes at once, which fused twins never store."""
         return False
 
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         return {}
 
     def output_norm(self, sizes: Sizes) -> nn.Module | None:
-        """What the parents' activations (N, J) go through after routing, N over examples and places; None: nothing."""
+        """A module for the parents' activations (N, J) after routing, N over examples and places, or None."""
         return None
 
     def memory(self) -> Memory | None:
-        """A place for what the algorithm's own training step needs of a forward pass; None: it takes no such step."""
+        """What a layer keeps for the algorithm's own training step; None where the algorithm has none."""
         return None
 
     def init_weights(self, weight: Tensor, sizes: Sizes) -> None:

@@ -1,4 +1,4 @@
-r"""Routing Towards Discriminative Power of Class Capsules (2021): coefficients b (I, J) belong to the layer.
+r"""Routing Towards Discriminative Power of Class Capsules (2021): the layer keeps its coefficients b (I, J).
 
     v_j = sum_i b_ij u_j|i,   s_j = squash(v_j)              Eq. 6, 2: no softmax, no iterations, signed b
     max_b  sum_k delta_jk ||v_jk||^2 - lambda penalty(b)     Eq. 10, 14: k runs over the batch
@@ -6,12 +6,12 @@ r"""Routing Towards Discriminative Power of Class Capsules (2021): coefficients 
 Coefficients take one step of gradient ascent per training step, after the weights (Algorithm 1), and are
 frozen in evaluation.
 
-The objective of parent j is a quadratic form b_j^T M_j b_j with M_j = sum_k delta_jk U_jk U_jk^T (Eq. 11), in which the
+The objective of parent j is a quadratic form b_j^T M_j b_j with M_j = sum_k delta_jk U_jk U_jk^T (Eq. 11), where the
 rows of U_jk (I, D) are the votes. M_j is indefinite: along a direction whose eigenvalue exceeds the penalty's, b grows
-without bound, and only weights that learn to make M_j smaller hold it back. `bounded` stops the gain: delta_jk = 0
-where the margin loss of s_jk is 0 already, so b moves by an example only while the weights have a gradient from it too,
-and the rate rises and falls with theirs. As with any gradient descent the rate must not overshoot: classes outside the
-image shrink by factors 1 - 2 rate e, e an eigenvalue of sum_k U_jk U_jk^T, so rate < 1 / e for the largest.
+without bound, unless the weights learn to make M_j smaller. `bounded` stops this growth: delta_jk = 0 where the margin
+loss of s_jk is already 0, so an example moves b only while it has a gradient for the weights, too, and the rate follows
+their learning rate. Like any step of gradient ascent, it must not overshoot: classes outside the image shrink by
+factors 1 - 2 rate e, for the eigenvalues e of sum_k U_jk U_jk^T, so the rate must be below 1 / e of the largest.
 """
 
 from __future__ import annotations
@@ -23,16 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checks import (
-    can_look,
-    check_choice,
-    check_devices,
-    check_given,
-    check_number,
-    check_overflow,
-    check_tensor,
-    check_votes,
-)
+from .checks import can_look, check_arguments, check_choice, check_devices, check_number, check_overflow, check_tensor
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
 from .math import Softmax, compute_dtype, full_precision, length, over_parents, squash
 
@@ -43,11 +34,9 @@ def discriminative_routing(
 ) -> Routed:
     """votes (B, I, J, D), coefficients (I, J) -> pose squash(sum_i b_ij votes), activation its length.
 
-    `softmax` is what other algorithms normalise by; these coefficients are signed and no distribution.
+    `softmax` is not used: these coefficients are signed, and no distribution over parents.
     """
-    b, i, j, _ = check_votes(votes)
-    check_given("coefficients", coefficients, (i, j), "one per child and parent")
-    check_devices(votes, coefficients=coefficients)
+    b, i, j, _ = check_arguments(votes, coefficients=(coefficients, "IJ"))
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
     v = torch.einsum("ij,bijd->bjd", coefficients.to(votes.dtype), votes)  # Eq. 6   (B, J, D)
     s = squash(v)  # Eq. 2
@@ -72,8 +61,8 @@ def check_labels(labels: Tensor, batch: int, parents: int) -> None:
 def label_signs(labels: Tensor, v: Tensor, margins: tuple[float, float] | None = None) -> Tensor:
     """delta (B, J): +1 for the classes in an image, -1 for the others. labels (B,) indices or (B, J) multi-hot.
 
-    margins (m+, m-): 0 for a class in the image of length m+ or more, and for one outside it of length m- or less.
-    Lengths are those after squash; v (B, J, D) is before it.
+    margins (m+, m-): delta is 0 for classes in the image of length m+ or more, and for others of length m- or less.
+    v (B, J, D) is before squash, lengths are after it.
     """
     if labels.ndim == 1:
         labels = labels[:, None] == torch.arange(v.shape[1], device=labels.device)
@@ -89,9 +78,9 @@ def ascend(
 ) -> Tensor:
     """One step of Eq. 13 or 15, given agreement_ij = sum_k delta_jk u_j|i . v_j (summed over the batch).
 
-    The printed equations are followed: Eq. 13 has lambda / 2 inside the sum over the batch, so its penalty counts
-    once per example; Eq. 15 has lambda outside the sum but inside the factor 2. The exact gradients of Eq. 10 and
-    14 would be lambda b counted once, twice gamma, and lambda sign(b), once gamma.
+    These are the equations as printed: Eq. 13 has lambda / 2 inside the sum over the batch, so its penalty counts once
+    per example; Eq. 15 has lambda outside the sum, inside the factor 2. In the exact gradients of Eq. 10 and 14 the
+    penalty would count once, as 2 gamma lambda b and gamma lambda sign(b).
     """
     check_choice("penalty", penalty, ("l2", "l1"))
     if penalty == "l2":
@@ -107,43 +96,42 @@ def discriminative_update(
 
     votes (B, I, J, D) are those of the step's own forward pass. rate (gamma) multiplies the sum over the batch.
     """
-    b, i, j, _ = check_votes(votes)
-    check_given("coefficients", coefficients, (i, j), "one per child and parent")
+    b, _, j, _ = check_arguments(votes, coefficients=(coefficients, "IJ"))
     check_labels(labels, b, j)
-    check_devices(votes, coefficients=coefficients, labels=labels)
+    check_devices(votes, labels=labels)
     check_number("rate", rate)
     check_number("strength", strength)
     votes = votes.to(compute_dtype(votes))
     v = torch.einsum("ij,bijd->bjd", coefficients.to(votes.dtype), votes)  # before squash
     agreement = torch.einsum("bj,bijd,bjd->ij", label_signs(labels, v), votes, v)
     check_overflow((agreement,), votes=votes, coefficients=coefficients)
-    risen = ascend(coefficients.to(votes.dtype), agreement, b, rate, strength, penalty)  # the sum may pass fp16's end
+    risen = ascend(coefficients.to(votes.dtype), agreement, b, rate, strength, penalty)  # fp16 may not hold the sum
     return risen.to(coefficients.dtype)
 
 
 class ForwardPass:
-    """What the ascent needs of a layer's forward pass in training: its votes, and the coefficients its graph holds.
+    """What the ascent needs of a layer's last forward pass in training: its votes, and the coefficients in its graph.
 
-    It belongs to a graph, so a copy of the layer starts without it. moves: whether coefficients are meant to move.
+    Both belong to that graph, so copies of the layer start without them. moves: whether coefficients should move.
     """
 
     def __init__(self, moves: bool = True) -> None:
         self.votes: Any = None  # `kernels.votes.Votes`
         self.coefficients: Tensor | None = None
-        self.version: int | None = None  # of the weights, to notice when they have moved on
+        self.version: int | None = None  # of the weights, which tells whether an optimiser has moved them
         self.state_version: int | None = None  # of the layer's coefficients
         self.moves = moves
 
     def keep(self, learned: Tensors, weight: Tensor, hidden: bool) -> Tensors:
-        """A copy of the coefficients goes into the graph, so that the state itself may change at any time."""
+        """Puts a copy of the coefficients into the graph, so that the layer's own may change at any time."""
         self._expect_ascent(weight, learned["coefficients"])
         self.coefficients = learned["coefficients"].clone()
-        if hidden:  # its gradient follows from the objective of the class layer
+        if hidden:  # the objective of the class layer gives its gradient
             self.coefficients.requires_grad_()
         return learned | {"coefficients": self.coefficients}
 
     def _expect_ascent(self, weight: Tensor, state: Tensor) -> None:
-        """Warns, once, where an optimiser has moved the weights since the last pass and nothing the coefficients."""
+        """Warns, once, if an optimiser has moved the weights since the last pass while the coefficients stayed."""
         if torch.compiler.is_compiling():
             self.version = None
             return
@@ -158,23 +146,20 @@ class ForwardPass:
     def clear(self) -> None:
         self.votes = self.coefficients = None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ForwardPass:
-        return ForwardPass(self.moves)
-
     def __reduce__(self) -> tuple[type[ForwardPass], tuple[bool]]:
-        return ForwardPass, (self.moves,)
+        return ForwardPass, (self.moves,)  # for pickle and for deepcopy
 
 
 @dataclass(frozen=True)
 class Discriminative(Routing):
-    """rate (gamma), strength (lambda), penalty ("l2" or "l1") of the coefficients' own update.
+    """rate (gamma), strength (lambda) and penalty ("l2" or "l1") of the coefficients' own update.
 
     Nine classes of ten push a capsule's coefficients towards 0, where they stay: at a rate of 1e-4 some classes of
     MNIST die while the weights warm up, at 1e-5 none does.
 
-    bounded: the ascent stops where the margin loss is 0 and its rate follows the learning rate of the weights, so a
-    batch that is solved moves coefficients by their penalty alone. The paper has neither. The class layer's option
-    decides on the stop, for hidden layers too.
+    bounded: the ascent stops where the margin loss is 0, and its rate follows the learning rate of the weights, so a
+    batch that is solved moves coefficients by their penalty alone. The paper has neither. Where the ascent stops, the
+    option of the class layer decides for hidden layers, too.
     """
 
     title = "Discriminative routing"
@@ -197,7 +182,7 @@ class Discriminative(Routing):
     def learned(self, sizes: Sizes) -> dict[str, Learned]:
         if sizes.children is None:
             raise ValueError("in_capsules: discriminative routing keeps a coefficient per child, got None (any number)")
-        start = 1 / sizes.parents  # at 0 the gradient is 0 and it never moves
+        start = 1 / sizes.parents  # not 0, where the gradient is 0, too
         return {"coefficients": Learned((sizes.children, sizes.parents), start=start, per_child=True, state=True)}
 
     def memory(self) -> ForwardPass:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checks import check_devices, check_iterations, check_overflow, check_shape, check_votes
+from .checks import check_arguments, check_iterations, check_overflow
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
 from .math import Softmax, compute_dtype, full_precision, length, over_children, over_parents, squash
 
@@ -30,17 +30,14 @@ def dynamic_routing(
     record: bool = False,
     softmax: Softmax = over_parents,
 ) -> Routed:
-    """Procedure 1. votes (B, I, J, D) -> pose (B, J, D), activation = length (B, J), coupling (B, I, J).
+    """Procedure 1. votes (B, I, J, D) -> pose v (B, J, D), activation ||v|| (B, J), coupling c (B, I, J).
 
-    logits (I, J): log priors b_ij, default 0. bias (J, D): added to s_j in every iteration, as the authors'
-    code does. leaky: one more parent, "none of the above", takes a share that is dropped. detach: no
-    gradient through any but the last iteration.
+    logits (I, J) or (J,): log priors b_ij, 0 by default. bias (J, D): added to s_j in every iteration, as the authors'
+    code does. leaky: one more parent, "none of the above", takes a share that is dropped. detach: gradients go
+    through the last iteration alone.
     """
-    b_, i, j, d = check_votes(votes)
+    b_, i, j, _ = check_arguments(votes, logits=(logits, "IJ", "J", None), bias=(bias, "JD", None))
     check_iterations(iterations)
-    check_shape("logits", logits, [(i, j), (j,)], "log priors")
-    check_shape("bias", bias, (j, d), "one vector per parent")
-    check_devices(votes, logits=logits, bias=bias)
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
     b = votes.new_zeros(b_, i, j) if logits is None else logits.to(votes.dtype).expand(b_, i, j)
     history: list[Step] = []
@@ -52,7 +49,7 @@ def dynamic_routing(
         if record:
             history.append(Step(c, v.to(dtype)))
         if t < iterations - 1:
-            agreement = torch.einsum("bijd,bjd->bij", u, v)
+            agreement = torch.einsum("bijd,bjd->bij", u, v)  # Procedure 1, line 7   (B, I, J)
             b = b + (agreement.detach() if detach else agreement)
     check_overflow((v, c), votes=votes, logits=logits, bias=bias)
     return Routed(v.to(dtype), length(v).to(dtype), c, history=tuple(history) if record else None)
@@ -60,9 +57,10 @@ def dynamic_routing(
 
 @dataclass(frozen=True)
 class Dynamic(Routing):
-    """leaky, detach: see `dynamic_routing`. prior: learn the log priors. bias: learn a bias (start 0.1).
+    """leaky, detach: see `dynamic_routing`. prior: learn the log priors. bias: learn a bias, which starts from 0.1.
 
-    over_children: the softmax of Eq. 3 runs over i, as in some public ports, and couplings sum to 1 for each parent.
+    over_children: the softmax of Eq. 3 runs over the children i, as in some public code, so that the couplings of each
+    parent sum to 1.
     """
 
     title = "Dynamic routing"

@@ -6,8 +6,8 @@ r"""Matrix Capsules with EM Routing (Hinton, Sabour, Frosst, 2018), as in the sl
              a_j = sigmoid(lambda (beta_a - sum_h cost_jh))
     E-step   r_ij = a_j p_ij / sum_k a_k p_ik               p_ij = N(V_ij; mu_j, sigma^2_j)
 
-Two options of `EM` put these sums on a scale that suits layers of any size. With n_j = sum_i r'_ij, n_0 what it would
-be if children shared themselves out evenly, and tau the sharpness:
+Two options of `EM` scale these sums so that they suit layers of any size. With n_j = sum_i r'_ij, n_0 the n_j of
+children that divide themselves evenly among parents, and tau the sharpness:
 
     relative    a_j = sigmoid(lambda (beta_a - n_j / n_0 mean_h(beta_u + log sigma_jh)))
     sharpness   r_ij = a_j p_ij^tau / sum_k a_k p_ik^tau
@@ -24,15 +24,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .checks import (
+    check_arguments,
     check_devices,
-    check_given,
     check_iterations,
     check_number,
     check_overflow,
     check_per_iteration,
     check_probability,
     check_tensor,
-    check_votes,
 )
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
 from .math import (
@@ -54,12 +53,12 @@ def inverse_temperature(iterations: int) -> tuple[float, ...]:
 
 
 def rising_sharpness(iterations: int, dim: int) -> tuple[float, ...]:
-    """tau_t = (t + 1) / ((T - 1) D): evidence by element of a pose, and all of it only at the last E-step."""
+    """tau_t = (t + 1) / ((T - 1) D): the mean evidence of the D elements, which counts in full at the last E-step."""
     return tuple((t + 1) / (max(iterations - 1, 1) * dim) for t in range(iterations))
 
 
 def even_share(shape: Sequence[int], softmax: Softmax) -> float:
-    """n_0 = sum_i r_ij of a parent where the children of votes (B, I, J, D) share themselves out evenly."""
+    """n_0 = sum_i r_ij of a parent, where children divide themselves evenly. shape: (B, I, J, D) of the votes."""
     _, i, j, _ = shape
     if not isinstance(softmax, OverPositions):
         return i / j
@@ -92,23 +91,21 @@ def em_routing(
 ) -> Routed:
     """Procedure 1. votes (B, I, J, D), activation (B, I) -> pose, activation (B, J), coupling, variance.
 
-    beta_u (J,) or (J, D), beta_a (J,). mask (I, J), true where a child can vote for a parent. eps is added to
-    sum_i r' where it divides, and to the variance. sharpness (tau) multiplies the log density of the E-step. logits:
-    the activation is what the logistic function would be taken of. coupling is the r of the last M-step.
+    beta_u (J,) or (J, D), beta_a (J,). mask (I, J): true where a child can vote for a parent. eps is added to
+    sum_i r' where it divides, and to the variance. sharpness (tau) multiplies the log density of the E-step.
+    logits: the activation is left before the sigmoid. coupling is the r of the last M-step.
     """
-    b, i, j, d = check_votes(votes)
+    b, i, j, _ = check_arguments(
+        votes, activation=(activation, "BI"), beta_u=(beta_u, "J", "JD"), beta_a=(beta_a, "J")
+    )
+    check_probability("activation", activation)
     check_iterations(iterations)
     check_number("eps", eps, 0)
-    check_given("activation", activation, (b, i), "one per child")
-    check_probability("activation", activation)
-    check_given("beta_u", beta_u, [(j,), (j, d)], "one per parent, or per parent and pose element")
-    check_given("beta_a", beta_a, (j,), "one per parent")
     schedule = check_per_iteration("inverse_temperature", inverse_temperature, iterations)
     taus = check_per_iteration("sharpness", sharpness, iterations)
     if mask is not None:
         check_tensor("mask", mask)
-    check_devices(votes, activation=activation, beta_u=beta_u, beta_a=beta_a, mask=mask)
-    if mask is not None:
+        check_devices(votes, mask=mask)
         if tuple(mask.shape) != (i, j):
             raise ValueError(f"mask: expected {(i, j)} (child, parent), got {tuple(mask.shape)}")
         softmax = masked(softmax, mask.bool())
@@ -117,11 +114,11 @@ def em_routing(
     history: list[Step] = []
     r = softmax(votes.new_zeros(b, i, j))  # 1 / number of parents a child can vote for
     for t, inverse in enumerate(schedule):
-        total, mu, variance = weighted_moments(r * activation[..., None], votes, eps)  # M-step
-        logit = activation_logit(total, variance, beta_u, beta_a, inverse)
+        total, mu, variance = weighted_moments(r * activation[..., None], votes, eps)  # M-step   (B, J, D)
+        logit = activation_logit(total, variance, beta_u, beta_a, inverse)  # (B, J)
         if record:
             history.append(Step(r, mu.to(dtype), (logit if logits else logit.sigmoid()).to(dtype)))
-        if t < iterations - 1:  # E-step
+        if t < iterations - 1:  # E-step   (B, I, J)
             r = softmax(F.logsigmoid(logit)[:, None] + taus[t] * log_density(votes, mu, variance))
     check_overflow((mu, variance, logit, r), votes=votes, activation=activation, beta_u=beta_u, beta_a=beta_a)
     a = logit if logits else logit.sigmoid()
@@ -130,13 +127,13 @@ def em_routing(
 
 @dataclass(frozen=True)
 class EM(Routing):
-    """inverse_temperature (lambda): None is 0.01 (1 - 0.95^(t+1)), and 1 where `relative`. eps: see `em_routing`.
+    """inverse_temperature (lambda): None is 0.01 (1 - 0.95^(t+1)), or 1 where `relative`. eps: see `em_routing`.
 
-    relative: the cost by share and pose element, see above, so that one lambda near 1 serves layers of 2 and of 50
-    effective children, and beta_a learns as fast as other weights. sharpness (tau): None is 1, and `rising_sharpness`
-    where `relative`: a log density is a sum over the D elements of a pose, which makes assignments hard before votes
-    mean anything, the more so the more iterations there are. norm_activation: batch normalisation of the last logit,
-    which gives every type a lambda and beta_a of its own. beta_u, beta_a: their initial values.
+    relative: the cost by share and pose element, as above. One lambda near 1 then suits layers of 2 and of 50 effective
+    children, and beta_a learns as fast as other weights. sharpness (tau): None is 1, or `rising_sharpness` where
+    `relative`: a log density sums over the D elements of a pose, which makes assignments hard before votes mean
+    anything, and harder with every iteration. norm_activation: batch normalisation of the last logit, which gives every
+    type its own lambda and beta_a. beta_u, beta_a: their initial values.
     """
 
     title = "EM routing"
@@ -171,10 +168,10 @@ class EM(Routing):
         return nn.Sequential(nn.BatchNorm1d(sizes.parents), nn.Sigmoid()) if self.norm_activation else None
 
     def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
-        """Near the identity, where poses keep their size: a vote is the child's own pose, a little turned.
+        """Near the identity: a vote is nearly the child's own pose, and poses keep their size from layer to layer.
 
-        Votes turned at random average to a pose smaller by the root of their number, layer upon layer; variances are
-        then small, costs far below 0, and the activations of all classes near 1, where they have hardly a gradient.
+        The mean of n votes in random directions is smaller by sqrt(n) in every layer. Variances are then small, costs
+        far below 0, and the activations of all classes near 1, where they have hardly a gradient.
         """
         _, d, _, h = weight.shape
         if d == h:
@@ -187,15 +184,13 @@ class EM(Routing):
     def run(
         self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
     ) -> Routed:
-        schedule: float | Sequence[float] | None = self.inverse_temperature
-        shape = votes.shape  # (B, I, J, D)
+        schedule, tau = self.inverse_temperature, self.sharpness
         if schedule is None:
             schedule = 1.0 if self.relative else inverse_temperature(self.iterations)
-        tau: float | Sequence[float] | None = self.sharpness
         if tau is None:
-            tau = rising_sharpness(self.iterations, shape[3]) if self.relative else 1.0
-        if self.relative:  # lambda (beta_a - cost / (n_0 D)) is lambda / (n_0 D) (n_0 D beta_a - cost)
-            whole = even_share(shape, common.get("softmax", over_parents)) * shape[3]
+            tau = rising_sharpness(self.iterations, votes.shape[3]) if self.relative else 1.0
+        if self.relative:  # lambda (beta_a - cost / (n_0 D)) = lambda / (n_0 D) (n_0 D beta_a - cost)
+            whole = even_share(votes.shape, common.get("softmax", over_parents)) * votes.shape[3]
             schedule = tuple(x / whole for x in check_per_iteration("inverse_temperature", schedule, self.iterations))
             learned = learned | {"beta_a": whole * learned["beta_a"]}
         return function(

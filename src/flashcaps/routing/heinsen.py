@@ -17,15 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .checks import (
-    check_devices,
-    check_given,
-    check_iterations,
-    check_number,
-    check_overflow,
-    check_shape,
-    check_votes,
-)
+from .checks import check_arguments, check_iterations, check_number, check_overflow
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
 from .math import Softmax, compute_dtype, full_precision, log_density, over_parents, weighted_moments
 
@@ -45,17 +37,15 @@ def heinsen_routing(
 ) -> Routed:
     """Algorithm 1. votes (B, I, J, D), score (B, I) -> pose, activation = score (B, J), coupling R, variance.
 
-    A score of -inf is an absent child, +inf one that is surely there. beta_use, beta_ignore (I, J) or (J,). start
-    (I, J): logits of the first R, default uniform. eps is added to the sum of D_use and to the variance.
+    A child of score -inf is absent, one of +inf is present for certain. beta_use, beta_ignore (I, J) or (J,). start
+    (I, J): logits of the first R, which is uniform by default. eps is added to the sum of D_use and to the variance.
     """
-    b, i, j, _ = check_votes(votes)
+    b, i, j, _ = check_arguments(
+        votes, score=(score, "BI"), beta_use=(beta_use, "IJ", "J"), beta_ignore=(beta_ignore, "IJ", "J"),
+        start=(start, "IJ", None),
+    )  # fmt: skip
     check_iterations(iterations)
     check_number("eps", eps, 0)
-    check_given("score", score, (b, i), "one logit per child")
-    check_given("beta_use", beta_use, [(i, j), (j,)], "per child and parent, or per parent")
-    check_given("beta_ignore", beta_ignore, [(i, j), (j,)], "per child and parent, or per parent")
-    check_shape("start", start, (i, j), "logits of the first R")
-    check_devices(votes, score=score, beta_use=beta_use, beta_ignore=beta_ignore, start=start)
     votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
     beta_use, beta_ignore = beta_use.to(votes.dtype), beta_ignore.to(votes.dtype)
     f = score.to(votes.dtype).sigmoid()[..., None]  # (B, I, 1)
@@ -65,10 +55,10 @@ def heinsen_routing(
         use = f * r  # Eq. 4
         ignore = f - use  # Eq. 6
         a = (beta_use * use).sum(1) - (beta_ignore * ignore).sum(1)  # Eq. 8   (B, J)
-        _, mu, variance = weighted_moments(use, votes, eps)
+        _, mu, variance = weighted_moments(use, votes, eps)  # (B, J, D) each
         if record:
             history.append(Step(r, mu.to(dtype), a.to(dtype)))
-        if t < iterations - 1:  # the next iteration's E-step: there is none after the last M-step
+        if t < iterations - 1:  # the E-step of the next iteration
             r = softmax(F.logsigmoid(a)[:, None] + log_density(votes, mu, variance))  # Eq. 2   (B, I, J)
     check_overflow((mu, variance, a, r), votes=votes, beta_use=beta_use, beta_ignore=beta_ignore, start=start)
     return Routed(mu.to(dtype), a.to(dtype), r, variance, tuple(history) if record else None)
@@ -76,8 +66,8 @@ def heinsen_routing(
 
 @dataclass(frozen=True)
 class Heinsen(Routing):
-    """tied: one beta for both uses. eps: see `heinsen_routing`. one_to_one: with a variable number of parents,
-    start R from a softmax over this many times the identity, which breaks the symmetry between them."""
+    """tied: beta_ignore is beta_use. eps: see `heinsen_routing`. one_to_one: for a variable number of parents, R
+    starts as the softmax of this number times the identity, which breaks the symmetry between parents."""
 
     title = "Heinsen's routing"
     function = staticmethod(heinsen_routing)

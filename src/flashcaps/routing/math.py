@@ -24,8 +24,8 @@ def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """A context without autocast: products of half precision would reach softmax, exponentials and variances."""
-    if not torch.compiler.is_compiling():  # which older versions of torch cannot ask through
+    """A context without autocast, whose products in half precision would enter softmax, exponentials and variances."""
+    if not torch.compiler.is_compiling():  # older versions of torch cannot trace these questions
         kind = device.type
         known = kind in ("cpu", "cuda") or torch.amp.is_autocast_available(kind)
         if not (known and torch.is_autocast_enabled(kind)):
@@ -34,7 +34,7 @@ def no_autocast(device: torch.device) -> AbstractContextManager[object]:
 
 
 def full_precision(function: Callable[P, T]) -> Callable[P, T]:
-    """Run without autocast, on the device of the first argument."""
+    """Runs `function` without autocast on the device of its first argument."""
 
     @functools.wraps(function)
     def inner(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -62,7 +62,7 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
 
 
 def over_parents(logits: Tensor, leaky: bool = False) -> Tensor:
-    """Softmax over the last axis, the parents (Eq. 3). Leaky: one more parent of logit 0, its share dropped."""
+    """Softmax over the last axis, the parents (Eq. 3). leaky: one more parent, of logit 0, whose share is dropped."""
     if leaky:
         return F.pad(logits, (0, 1)).softmax(-1)[..., :-1]
     return logits.softmax(-1)
@@ -74,7 +74,7 @@ def over_children(logits: Tensor, leaky: bool = False) -> Tensor:
 
 
 def masked(softmax: Softmax, mask: Tensor) -> Softmax:
-    """`softmax` among the parents a child can vote for, mask (I, J); a child with no parent is coupled to nobody."""
+    """`softmax` over the parents a child can vote for, mask (I, J). A child without any has couplings of 0."""
 
     def inner(logits: Tensor, leaky: bool = False) -> Tensor:
         lowest = torch.finfo(logits.dtype).min  # not -inf: a row of nothing but -inf would be NaN
@@ -86,9 +86,9 @@ def masked(softmax: Softmax, mask: Tensor) -> Softmax:
 class OverPositions:
     """Softmax over every parent type **and position** that covers a child of a convolutional layer.
 
-    child (P, K): which place of the input each of the K kernel offsets at each of the P outputs looks at.
-    Logits come as (B * P, T * K, J); those that belong to one child lie in different rows, so sums over
-    its parents are scattered to the child and gathered back. grid: the same in numbers, for kernels.
+    child (P, K): the place of the input that kernel offset k sees at output p. Logits are (B * P, T * K, J), and those
+    of one child lie in different rows: sums over its parents are scattered to the child and gathered back. grid: what
+    `child` follows from, for kernels.
     """
 
     def __init__(self, child: Tensor, places: int, grid: Grid | None = None) -> None:
@@ -116,13 +116,13 @@ class OverPositions:
 
 
 def weighted_moments(weight: Tensor, votes: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Of votes (B, I, J, D) weighted by (B, I, J): their total weight (B, J), mean and variance (B, J, D).
+    """The total weight (B, J), mean and variance (B, J, D) of votes (B, I, J, D) with weight (B, I, J).
 
     eps is added to the total where it divides, and to the variance.
     """
-    total = weight.sum(1)
-    share = weight / (total + eps)[:, None]
-    mean = torch.einsum("bij,bijd->bjd", share, votes)
+    total = weight.sum(1)  # (B, J)
+    share = weight / (total + eps)[:, None]  # (B, I, J)
+    mean = torch.einsum("bij,bijd->bjd", share, votes)  # (B, J, D)
     variance = torch.einsum("bij,bijd->bjd", share, (votes - mean[:, None]).square()) + eps
     return total, mean, variance
 

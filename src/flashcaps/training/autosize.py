@@ -1,12 +1,12 @@
-"""Recipes for a user's own data: sizes of the model and length of training by rule, with a line on every choice.
+"""Recipes for a user's own data: rules choose the model's sizes and the length of training, and say why.
 
     sized = size_model((3, 50, 70), classes=3)
     model = create_model(sized.name, **sized.overrides)
     recipe, why = own_recipe("images", "pets/")
     recipe, why = own_text_recipe("reviews.csv", "path/to/transformer")
 
-Images get a capsule network; texts get heinsen's head over the frozen hidden states of a transformer, which are
-computed batch by batch and not stored: a text of 64 tokens in a transformer of 13 layers of 768 takes 2.5 MB.
+Images get a capsule network. Texts get heinsen's head over the hidden states of a frozen transformer, which are
+computed batch by batch and not stored: those of one text, 64 tokens in 13 layers of 768, take 2.5 MB.
 """
 
 import math
@@ -47,12 +47,14 @@ HIDDEN = 128  # units between a table's numbers and primary capsules
 TOKENS = 64  # of a text, at most
 WORD_PIECES = 1.5  # tokens a word, roughly, in the vocabularies of published transformers
 
+# The flag of `flashcaps train` for each kind of a user's data.
+FLAGS = {"images": "--images", "table": "--table", "numbers": "--table", "hub": "--dataset", "text": "--text"}
 # The loss for several classes an example, in place of the one that an algorithm declares.
 SEVERAL = {"margin": "margin", "spread": "margin", "cross_entropy": "bce"}
 
 
 class Length(NamedTuple):
-    """How long training on own data should take: about `steps` steps, within these epochs."""
+    """How long to train on a user's data: about `steps` steps, but so many epochs at least and at most."""
 
     steps: int
     epochs: tuple[int, int]
@@ -75,7 +77,7 @@ class Sized(NamedTuple):
 def size_model(
     image: Image, classes: int, routing: str = "dynamic", *, multilabel: bool = False, backbone: str = ""
 ) -> Sized:
-    """Backbone, primary grid, capsule counts and decoder for images (C, H, W). backbone: "timm:NAME", or by rule."""
+    """Chooses backbone, grid, capsules and decoder for images (C, H, W). backbone: "timm:NAME", or "" by rule."""
     if min(image[1:]) < SMALLEST:
         got = f"{image[1]} x {image[2]}"
         raise ValueError(f"image: expected at least {SMALLEST} x {SMALLEST} pixels, got {got}; scale it up")
@@ -111,7 +113,7 @@ def size_model(
 
 
 def _pretrained(image: Image, backbone: str) -> Sized:
-    """A network of timm; primary capsules at every place of its last feature map, or every second where it is large."""
+    """A network of timm, with primary capsules at every place of its last feature map, or every second."""
     if not backbone.startswith(PREFIX):
         raise ValueError(f"backbone: expected {PREFIX}NAME, as timm:resnet18, got {backbone!r}")
     network = Timm(backbone.removeprefix(PREFIX), pretrained=False).build(image[0])
@@ -124,7 +126,7 @@ def _pretrained(image: Image, backbone: str) -> Sized:
 
 
 def _one_convolution(image: Image) -> Sized | None:
-    """With the smallest stride that leaves at most LONGEST places; None where no stride does."""
+    """One convolution, with the smallest stride that leaves at most LONGEST places; None if no stride does."""
     c, height, width = image
     primary_kernel, primary_stride = (5, 2) if min(height, width) >= 14 else (3, 1)
     for stride in STRIDES:
@@ -172,11 +174,11 @@ def own_recipe(
     backbone: str = "",
     start: str = "",
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """(recipe, a line on every choice) for a user's pictures, of which a sample is read.
+    """(recipe, a line on every choice) for a user's pictures, or a table of numbers. A sample of the pictures is read.
 
-    kind: "images" (a folder), "table" (a .csv) or "hub" (a name). size: (H, W) they are resized to. backbone:
-    "timm:NAME", or by default one that is chosen by rule. start: a run, weights file or shipped name to begin with, a
-    network whose size and algorithm then count; its class layer is new.
+    kind: "images" (a folder), "table" (a .csv) or "hub" (a name). size: (H, W) to resize pictures to. backbone:
+    "timm:NAME", or "" by rule. start: a run, weights file or shipped name to begin with; its network is used, with a
+    new class layer.
     """
     check_choice("kind", kind, LISTS)
     check_choice("routing", routing, ROUTING)
@@ -207,7 +209,7 @@ def own_recipe(
 
 
 def _started(start: str, classes: int, multilabel: bool) -> tuple[Sized, Image, str, bool]:
-    """The network that `start` names for other classes; its images, its algorithm's loss, and whether it draws."""
+    """The network of `start` for other classes; the size of its images, its algorithm's loss, and whether it draws."""
     model: Any = load(start, classes=classes)
     if model.image is None:
         raise ValueError(f"--from: expected a network for pictures, got {start}, {model.name}, which reads texts")
@@ -221,7 +223,7 @@ def _started(start: str, classes: int, multilabel: bool) -> tuple[Sized, Image, 
 
 
 def _own_numbers(path: str, overrides: Iterable[str], routing: str) -> tuple[Recipe, tuple[str, ...]]:
-    """For a table of plain numbers: a hidden layer, and from it primary capsules at a single place."""
+    """The recipe for a table of numbers: a hidden layer, then primary capsules at a single place."""
     listing = list_numbers(path)
     columns = feature_columns(read_rows(path, "--table", "height,width,label")[2])
     classes, train = len(listing.class_names), assign(listing, 0).count("train")
@@ -278,20 +280,18 @@ def own_text_recipe(
 
 
 def own_command(recipe: Recipe) -> list[str]:
-    """What follows `flashcaps train` to make this recipe again: its name, or the pictures or texts it was made for."""
-    path, overrides = recipe.data.options.get("path", ""), recipe.model.overrides
-    flags = {"routing": "--routing", "backbone": "--backbone", "pretrained": "--from"}
-    chosen = [word for key, flag in flags.items() if isinstance(overrides.get(key), str)
-              for word in (flag, overrides[key])]
-    if recipe.data.name == "text":
-        return ["--text", path, "--transformer", recipe.data.transformer, *chosen]
-    if recipe.data.name == "numbers":
-        return ["--table", path, *chosen]
-    if recipe.data.name not in LISTS:
+    """The arguments of `flashcaps train` that make this recipe again: its name, or the user's data and the choices."""
+    data, overrides = recipe.data, recipe.model.overrides
+    if data.name not in FLAGS:
         return [recipe.name]
-    flag = {"images": "--images", "table": "--table", "hub": "--dataset"}[recipe.data.name]
-    size = [] if "pretrained" in overrides else ["--size", *map(str, recipe.data.options["size"])]
-    return [flag, path, *size, *chosen]
+    words = [FLAGS[data.name], data.options["path"]]
+    if data.name == "text":
+        words += ["--transformer", data.transformer]
+    elif data.name in LISTS and "pretrained" not in overrides:
+        words += ["--size", *map(str, data.options["size"])]
+    for key, flag in (("routing", "--routing"), ("backbone", "--backbone"), ("pretrained", "--from")):
+        words += [flag, overrides[key]] if isinstance(overrides.get(key), str) else []
+    return words
 
 
 def _content(

@@ -1,11 +1,11 @@
 """Batches for training and evaluation, made on the device from data that are stored there.
 
-A training stream plans a whole epoch at once (which examples, in which order, with which random numbers) as a pure
-function of (seed, epoch), and makes a batch as a pure function of its row of the plan. So a run can resume anywhere,
-any number of processes share what one would take, and a captured step is fed by copying one row.
+A training stream plans a whole epoch (which examples, in which order, with which random numbers) as a pure function of
+(seed, epoch), and makes a batch as a pure function of its row of the plan. So a run can resume at any step, processes
+share the batch that one process would take, and the input of a captured step is one row.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import NamedTuple, cast
 
@@ -58,17 +58,17 @@ class Stream:
 
 
 class Held:
-    """Examples to evaluate on, always the same. rule: how scores become an answer, "top1", "top2" or "threshold"."""
+    """Examples to evaluate on, always the same. take(index) gives the batch of those at index (n,).
 
-    def __init__(self, count: int, classes: int, rule: str, device: torch.device | str = "cpu") -> None:
-        self.count, self.classes, self.rule, self.device = count, classes, rule, device
+    rule: how scores become an answer, "top1", "top2" or "threshold".
+    """
+
+    def __init__(self, take: Callable[[Tensor], Batch], count: int, classes: int, rule: str,
+                 device: torch.device | str = "cpu") -> None:  # fmt: skip
+        self.take, self.count, self.classes, self.rule, self.device = take, count, classes, rule, device
 
     def __len__(self) -> int:
         return self.count
-
-    def take(self, index: Tensor) -> Batch:
-        """The examples at index (n,)."""
-        raise NotImplementedError
 
     def batches(self, size: int) -> Iterator[Batch]:
         for index in torch.arange(self.count, device=self.device).split(size):
@@ -164,11 +164,11 @@ class ImageStream(ShuffledStream):
 
 
 class StreamedImages(ImageStream):
-    """The batches of ImageStream, from a split whose images are StoredImages: they are read a few batches ahead.
+    """The batches of ImageStream, from a split whose images are StoredImages, which are read a few batches ahead.
 
-    In memory are 8 bytes an example for the order of an epoch, as much for its inverse, the random numbers of the plan
-    and the pictures of AHEAD + 1 batches. Any rows may be asked for, so that a run can resume anywhere; those that
-    follow in the plan are read ahead.
+    It holds 8 bytes an example for the order of an epoch, as much for the inverse of the order, the random numbers of
+    the plan, and the pictures of AHEAD + 1 batches. Rows may be asked for in any order, as a resumed run does; those
+    that follow in the plan are read ahead.
     """
 
     def __init__(self, split: Split, augment: Augment, share: Share, classes: int, seed: int) -> None:
@@ -218,26 +218,13 @@ def spread(total: int, wanted: int) -> Tensor:
     return torch.arange(wanted) * total // wanted
 
 
-class HeldImages(Held):
-    """A split as it is, or its centres where training takes crops; of several classes an image, all are to be found."""
+def held_images(split: Split, crop: int, dataset: Dataset) -> Held:
+    """The images of a split, or their centres where training takes crops. Where images have several classes, an answer
+    must have all of them."""
 
-    def __init__(self, split: Split, crop: int, dataset: Dataset) -> None:
-        rule = "threshold" if dataset.multilabel else "top1"
-        super().__init__(len(split), dataset.classes, rule, split.labels.device)
-        self.split, self.crop = split, crop
-
-    def take(self, index: Tensor) -> Batch:
-        images, labels = self.split.images[index], self.split.labels[index]
-        images = to_float(change.center_crop(images, self.crop) if self.crop else images)
+    def take(index: Tensor) -> Batch:
+        images, labels = split.images[index], split.labels[index]
+        images = to_float(change.center_crop(images, crop) if crop else images)
         return Batch(images, labels, labels, images)
 
-
-class HeldPairs(Held):
-    """The first `count` composed images. rule: "top2" where there are always two, "threshold" where one or two."""
-
-    def __init__(self, pairs: MultiMNIST, count: int, classes: int, rule: str) -> None:
-        super().__init__(count, classes, rule, pairs.device)
-        self.pairs = pairs
-
-    def take(self, index: Tensor) -> Batch:
-        return self.pairs.at(index)
+    return Held(take, len(split), dataset.classes, "threshold" if dataset.multilabel else "top1", split.labels.device)

@@ -1,4 +1,4 @@
-"""What is told about a run: curve.csv always, TensorBoard and Weights & Biases on request, and yours.
+"""Callbacks of a run: curve.csv always, TensorBoard and Weights & Biases on request, and your own.
 
     class Print(Callback):
         def epoch(self, at, metrics):
@@ -27,7 +27,7 @@ COLUMNS = ("kind", "step", "epoch", "seconds", "loss", "error", "lr", "images_s"
 
 @dataclass(frozen=True)
 class Started:
-    """A run as it starts, or goes on after `at` of its `total` steps."""
+    """A run that starts, or resumes after `at` of its `total` steps."""
 
     recipe: Recipe
     folder: Path
@@ -38,19 +38,19 @@ class Started:
 
 
 class Callback:
-    """Is told about a run, in its first process. `at` counts the steps that are done.
+    """Methods that the first process of a run calls. `at` counts the steps that are done.
 
-    No step waits for it: numbers come every train.log_every steps, when the device is waited for anyway.
+    No step waits for them: numbers come every train.log_every steps, when the loop waits for the device anyway.
     """
 
     def start(self, run: Started) -> None:
         """Before the first step."""
 
     def compiled(self, kernels: int, total: int) -> None:
-        """On a GPU, then: so many of the kernels that its cache had not are compiled."""
+        """On a GPU, after `start`: how many of the kernels that were missing in its cache are compiled."""
 
     def step(self, at: int, metrics: dict[str, float]) -> None:
-        """metrics: epoch, loss, error in percent, lr, images_s; means since the last time."""
+        """metrics: epoch, loss, error in percent, lr, images_s; means since the last call."""
 
     def epoch(self, at: int, metrics: dict[str, Any]) -> bool | None:
         """metrics: epoch; where held-out data were evaluated also split, error, best. Returns True to end the run."""
@@ -78,7 +78,7 @@ class CSV(Callback):
 
 
 class Scalars(Callback):
-    """Hands every number on by name: train/loss, validation/error, test/value."""
+    """Writes every number under a name: train/loss, validation/error, test/test_error_percent."""
 
     at = 0
 

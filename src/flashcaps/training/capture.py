@@ -26,10 +26,10 @@ def capture(step: Callable[P, T], *, otherwise: str = "call the step itself") ->
             optimiser.step()
             return loss
 
-    The first three calls run as they are, and count like any other; the fourth is recorded, and from then on calls copy
-    their tensors to where the graph reads them. So all of them have the shapes and dtypes of the first, nothing in the
-    step may wait for the device (`.item()`), a number that changes has to be a tensor (a learning rate, too), and what
-    the step returns is overwritten by the next call. Without a CUDA device the step is returned as it is.
+    The first three calls run the step itself; the fourth is recorded, and from then on calls copy their tensors to
+    where the graph reads them. So all calls have the shapes and dtypes of the first, nothing in the step may wait for
+    the device (`.item()`), a number that changes must be a tensor (also a learning rate), and the next call overwrites
+    what the step returned. Without a CUDA device the step is returned as it is.
 
     otherwise: what an error advises where the step cannot be captured.
     """
@@ -73,7 +73,7 @@ class CapturedStep(Generic[P, T]):
 
 
 def check_tensors(given: tuple[object, ...], named: dict[str, object]) -> list[Tensor]:
-    """What a captured step is called with: CUDA tensors by position."""
+    """The arguments of a captured step; raises unless they are CUDA tensors by position."""
     if named:
         raise TypeError(f"{next(iter(named))}: a captured step takes tensors by position, got it by name")
     tensors = [x for x in given if isinstance(x, Tensor)]
@@ -86,7 +86,7 @@ def check_tensors(given: tuple[object, ...], named: dict[str, object]) -> list[T
 
 
 def on_side_stream(run: Callable[[], T]) -> T:
-    """Runs once on another stream, as CUDA wants before a graph is recorded."""
+    """Runs on another stream, as CUDA requires before a graph is recorded."""
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(main)
     with torch.cuda.stream(side):
@@ -96,9 +96,9 @@ def on_side_stream(run: Callable[[], T]) -> T:
 
 
 def record(run: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
-    """A CUDA graph of one run, and what the run returned: each replay writes there.
+    """A CUDA graph of one run, and what the run returned, where each replay writes.
 
-    Other threads, as NCCL's, may ask CUDA for what they need meanwhile.
+    The error mode lets other threads, such as NCCL's, call CUDA meanwhile.
     """
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()

@@ -1,7 +1,7 @@
-"""Files of a run: weights (safetensors with their config inside) and states to resume from (checked, two kept).
+"""Files of a run: weights (safetensors with their config inside) and the last two states to resume from.
 
-Every file is written under another name, synced and renamed: whatever stops the process, the old file or the new one
-is there, whole. Every file carries a checksum: a damaged one is named and never loaded.
+Every file is written under another name, synced and renamed: whatever stops the process, either the old file or the new
+one is there, and it is whole. Every file has a checksum: a damaged one is named and never loaded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHECK = 16  # hex digits of the checksum in the name of a state
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
-    """Writes all of the content or, if anything goes wrong, leaves what was there before."""
+    """Writes all of the content or, if anything fails, leaves the old file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     raw = content.encode() if isinstance(content, str) else content
@@ -45,14 +45,14 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     os.replace(part, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the rename must survive a power cut, too
+        os.fsync(folder)  # so that the rename, too, survives a power cut
     finally:
         os.close(folder)
 
 
 @contextmanager
 def room_for(path: Path, size: int) -> Iterator[None]:
-    """Explains a full disk, a quota or a limit on file sizes with the path and the bytes that were to be written."""
+    """Errors for a full disk, a quota or a limit on file sizes name the path and the bytes to be written."""
     try:
         yield
     except OSError as error:
@@ -64,7 +64,7 @@ def room_for(path: Path, size: int) -> Iterator[None]:
 
 
 def save_weights(path: Path, model: nn.Module, config: dict[str, Any]) -> None:
-    """The model's weights, and in the same file what it takes to build it again; compressed where it ends in .xz."""
+    """Writes the model's weights and the config that builds it again to one file, compressed if it ends in .xz."""
     raw = weights_bytes(model, config)
     write_atomic(path, compress(raw) if path.suffix == SUFFIX else raw)
 
@@ -79,9 +79,9 @@ def load(
 ) -> Model:
     """The model of a run folder, a weights file, or a name that ships with flashcaps, ready to use (eval mode).
 
-    weights: "ema", "last" or "best" of a run folder; by default those the run was tested with. backbone: the module a
-    model was built on, where it was one of yours; one of timm is built again by its name. classes: of your own, to be
-    trained on: everything is kept but the class layer, which is new.
+    weights: "ema", "last" or "best" of a run folder; by default those the run was tested with. backbone: the module
+    that the model was built on, if it was your own; a network of timm is built again by its name. classes: the number
+    of classes of your own data; the class layer is then new, and must be trained.
     """
     path = find_weights(name, weights)
     stored, config = read_weights(path)
@@ -101,7 +101,7 @@ def list_states(folder: Path) -> list[Path]:
 
 
 def save_state(folder: Path, state: dict[str, Any], step: int) -> None:
-    """Writes a state with its checksum in its name; the one before it is kept."""
+    """Writes a state with its checksum in its name, and deletes all but the one before it."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content, stem = buffer.getvalue(), f"state-{step:08d}-"
@@ -115,7 +115,7 @@ def save_state(folder: Path, state: dict[str, Any], step: int) -> None:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """The newest whole state of a run, on the CPU. A damaged one is named and dropped; the one before it is loaded."""
+    """The newest whole state of a run, on the CPU. A damaged one is deleted with a warning."""
     for path in list_states(folder):
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest()[:CHECK] == path.stem[-CHECK:]:

@@ -1,4 +1,4 @@
-"""The processes of a run: one, or several that torchrun started, each with its device and its part of every batch."""
+"""The processes of a run: one, or several that torchrun started, each with a device and a part of every batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Workers:
     world: int = 1
 
     def average_statistics(self, model: nn.Module) -> None:
-        """Averages batch normalisation's running statistics, which each process took from its own images."""
+        """Averages the running statistics of batch normalisation, which each process took from its own images."""
         if self.world > 1:
             for name, x in model.named_buffers():
                 if name.endswith(("running_mean", "running_var")):
@@ -62,16 +62,17 @@ class Workers:
         return values[0]
 
     def agreed(self, flag: bool) -> bool:
-        """Whether any process has the flag; all of them ask at the same step."""
+        """Whether any process has the flag; all processes must call it at the same step."""
         return flag if self.world == 1 else bool(self.summed(torch.tensor(float(flag), device=self.device)))
 
 
 class GradientBuckets:
-    """Averages gradients over the process group while the backward pass goes on.
+    """Averages gradients over the process group during the backward pass.
 
-    Parameters share buckets of about `size` bytes, the last first, whose gradients come first. A bucket that is full is
-    averaged beside what is computed next. Buckets leave in the same order in every process, the last with the loss
-    after the backward pass. Gradients stay in their buckets, in the layout of their parameters.
+    Parameters share buckets of about `size` bytes, from the last parameter, whose gradient comes first. A bucket with
+    all its gradients is averaged while the backward pass continues. Every process sends its buckets in the same order,
+    the last one after the backward pass, with the loss. Gradients stay in their buckets, in the layout of their
+    parameters.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], size: int = BUCKET) -> None:
@@ -82,18 +83,18 @@ class GradientBuckets:
             self.buckets[-1].append(p)
             p.register_post_accumulate_grad_hook(self._note)
         self.place = {p: k for k, bucket in enumerate(self.buckets) for p in bucket}
-        self.missing: list[int] = []  # gradients of each bucket; empty between steps
+        self.missing: list[int] = []  # gradients that each bucket still waits for; empty between steps
         self.sent: list[tuple[Tensor, Any]] = []
         self.averages = dist.get_backend() == "nccl"  # gloo can only sum
 
     def begin(self) -> None:
-        """Before the backward pass that completes the gradients."""
+        """Is called before the backward pass that completes the gradients."""
         self.missing = [len(bucket) for bucket in self.buckets]
 
     def finish(self, loss: Tensor) -> None:
-        """After it: the average of all gradients, and of this process's `loss`."""
+        """Is called after it: averages all gradients, and `loss` in place."""
         while len(self.sent) < len(self.buckets) - 1:
-            self._send()  # has parameters that this step did not use
+            self._send()  # a bucket with parameters that this step did not use
         mean = self._send(loss)[-1]
         for flat, work in self.sent:
             work.wait()
@@ -109,7 +110,7 @@ class GradientBuckets:
                 self._send()
 
     def _send(self, *more: Tensor) -> list[Tensor]:
-        """What the bucket holds: gradients, then `more`."""
+        """Starts to average the next bucket; returns what it holds, gradients and then `more`."""
         given = [p for p in self.buckets[len(self.sent)] if p.grad is not None]
         tensors = [*(p.grad for p in given if p.grad is not None), *more]
         *starts, end = accumulate((-(-x.numel() // ALIGNED) * ALIGNED for x in tensors), initial=0)
@@ -142,10 +143,11 @@ def join_workers(device: str = "auto") -> Workers:
 
 
 def meet(store: dist.Store, rank: int, world: int) -> dist.Store:
-    """A part of torchrun's store under a prefix that only the processes of this start know.
+    """A part of torchrun's store, under a prefix that only the processes of this start know.
 
-    The store outlives them: after a restart a process would find the addresses of the old ones in it and wait for
-    them. So each process writes a new random word, the first answers with its own, and waits until all have read it.
+    The store outlives the processes: after a restart a process would find the addresses of the old ones there, and wait
+    for them. So each process writes a new random word; the first process answers every word with its own, which becomes
+    the prefix, and waits until all have read it.
     """
     word = secrets.token_hex(8)
     if rank > 0:
@@ -172,7 +174,7 @@ def was_restarted() -> bool:
 
 
 def lost_workers(workers: Workers, error: BaseException) -> str:
-    """The processes that do not answer after a failed exchange, in words; "" where it was another error."""
+    """The processes that do not answer after a failed exchange, as "rank 1, 3"; "" for other errors."""
     broken = isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL", "Connection"))
     if workers.world == 1 or not broken or not dist.is_initialized():
         return ""
@@ -185,7 +187,7 @@ def lost_workers(workers: Workers, error: BaseException) -> str:
         while not all(present) and time.monotonic() < until:
             present = [store.check([key]) for key in here]
             time.sleep(0.1)
-    except RuntimeError:  # the first process keeps the store, unless torchrun does
+    except RuntimeError:  # the store is in the first process, unless torchrun has it
         return "rank 0"
     missing = [str(rank) for rank, answered in enumerate(present) if not answered]
     return f"rank {', '.join(missing)}" if missing else ""
@@ -193,12 +195,12 @@ def lost_workers(workers: Workers, error: BaseException) -> str:
 
 def leave_workers() -> None:
     if dist.is_initialized():
-        gc.collect()  # NCCL waits for captured steps that hold its work
+        gc.collect()  # otherwise NCCL waits for captured steps that hold its work
         dist.destroy_process_group()
 
 
 def find_device(device: str) -> torch.device:
-    """"auto", "cpu", "cuda", "cuda:1"; one that is not there, or that nothing here is tested on, is an error."""
+    """The device of "auto", "cpu", "cuda" or "cuda:1"; raises where it does not exist, or was never tested."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -229,7 +231,7 @@ class Stopped(Exception):
 
 
 class StopSignals:
-    """A context in which Ctrl-C and SIGTERM are only recorded; a second Ctrl-C interrupts."""
+    """A context that records Ctrl-C and SIGTERM instead of stopping; a second Ctrl-C interrupts."""
 
     def __init__(self) -> None:
         self.number = 0

@@ -1,5 +1,5 @@
-"""What `flashcaps checks` prints: versions, devices, extras, which backend of each algorithm runs and why no other, and
-each of them compared with the reference."""
+"""What `flashcaps checks` prints: versions, devices, extras, the backend of each algorithm and why no other, and
+how far every backend is from the reference."""
 
 import os
 import platform
@@ -33,7 +33,7 @@ class Comparison(NamedTuple):
 
 
 class Active(NamedTuple):
-    """What backend="auto" runs, and why the others do not."""
+    """The backend that backend="auto" chooses, and the reasons against the others."""
 
     algorithm: str
     backend: str
@@ -41,7 +41,7 @@ class Active(NamedTuple):
 
 
 def versions() -> dict[str, str]:
-    """Python's and those of the packages that compute; "" for one that is not installed."""
+    """The versions of Python and of the packages that compute; "" for a package that is not installed."""
     found = {"python": platform.python_version()} | dict.fromkeys(PACKAGES, "")
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -64,12 +64,12 @@ def devices() -> list[str]:
 
 
 def extras() -> dict[str, bool]:
-    """Which optional parts can be used here."""
+    """Which extras of the package are installed."""
     return {extra: util.find_spec(module) is not None for extra, module in EXTRAS.items()}
 
 
 def active_backends(device: torch.device | str = "cpu") -> list[Active]:
-    """For every algorithm the backend of a layer on `device` by default."""
+    """The default backend of a layer on `device`, for every algorithm."""
     rows = []
     for name in ROUTING:
         layer = _layer(name, "auto", device)
@@ -81,7 +81,7 @@ def active_backends(device: torch.device | str = "cpu") -> list[Active]:
 
 
 def why_not(algorithm: str, backend: str, device: torch.device | str) -> str:
-    """Why a backend is not what runs: it cannot, or another is faster."""
+    """Why a backend is not chosen: it cannot run, or another is faster."""
     try:
         choose_backend(algorithm, backend)
     except ValueError as error:
@@ -101,8 +101,9 @@ def compare_backends(device: torch.device | str = "cpu") -> list[Comparison]:
             if backend in ("auto", "reference") or elsewhere:
                 continue
             with suppress(ValueError):  # this algorithm has no such form, or it cannot run here
-                other = _run(name, backend, device)
-                rows.append(Comparison(name, backend, *map(_off, other, reference)))
+                found = zip(_run(name, backend, device), reference, strict=True)
+                off = [float((x - y).abs().max() / y.abs().max().clamp(min=1e-12)) for x, y in found]
+                rows.append(Comparison(name, backend, *off))
     return rows
 
 
@@ -118,7 +119,3 @@ def _run(name: str, backend: str, device: torch.device | str) -> tuple[torch.Ten
     (pose * torch.randn(4, 10, 16).to(device)).sum().backward()
     assert layer.weight.grad is not None
     return pose.detach(), layer.weight.grad
-
-
-def _off(x: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((x - expected).abs().max() / expected.abs().max().clamp(min=1e-12))

@@ -1,4 +1,4 @@
-"""Evaluation of a model, or of several as one: error with its 95 % interval, confusion table, labels found.
+"""Evaluation of a model, or of an ensemble: the error with its 95 % interval, and the counts of every class.
 
     model, members = open_ensemble(["runs/capsnet_cifar10-0", "runs/capsnet_cifar10-1"])
 """
@@ -29,9 +29,9 @@ Z95 = 1.959963984540054  # the normal distribution's 97.5 % point
 
 
 class Label(NamedTuple):
-    """One class where images have several: how many images have it, are answered with it, and both.
+    """Counts of one class where images have several: images that have it, answers that name it, and both at once.
 
-    A share of nothing is 0.
+    Precision, recall and F1 are 0 where they would divide by 0.
     """
 
     present: int
@@ -45,7 +45,7 @@ class Label(NamedTuple):
 
     @property
     def recall(self) -> float:
-        """Percent of what is there that was found."""
+        """Percent of the images with the class that were found."""
         return 100 * self.found / max(self.present, 1)
 
     @property
@@ -55,10 +55,10 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Counts on `examples` examples, and what follows from them, in percent.
+    """Counts on `examples` examples, and percentages of them.
 
-    confusion[t][p]: examples of class t answered p (one class an image). labels: the counts of each class (several an
-    image); an example is right only when its answer is exactly its labels.
+    With one class an image, confusion[t][p] counts the examples of class t that are answered p. With several, labels
+    has the counts of each class, and an example is right only if its answer is exactly its labels.
     """
 
     examples: int
@@ -74,7 +74,7 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """For several labels: the exact match."""
+        """Percent of right examples; with several labels, the exact match."""
         return 100 * (self.examples - self.wrong) / self.examples
 
     @property
@@ -90,7 +90,7 @@ class Evaluation:
 
     @property
     def digit_accuracy(self) -> float:
-        """The share of digits, or of other labels, in the images that were found."""
+        """Percent of the digits (or other labels) in the images that were found."""
         return self.every_label.recall if self.labels else self.accuracy
 
     def metric(self, name: str) -> tuple[float, tuple[float, float]]:
@@ -106,13 +106,13 @@ class Evaluation:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def wilson(count: int, total: int, z: float = Z95) -> tuple[float, float]:
-    """The Wilson score interval of a share, count of total."""
+def wilson(count: int, total: int) -> tuple[float, float]:
+    """The 95 % Wilson score interval of the share count / total."""
     if not 0 <= count <= total or total < 1:
         raise ValueError(f"count: expected 0 to total={total}, at least one example, got {count}")
-    p, z2 = count / total, z * z
+    p, z2 = count / total, Z95 * Z95
     centre = (p + z2 / (2 * total)) / (1 + z2 / total)
-    half = z / (1 + z2 / total) * math.sqrt(p * (1 - p) / total + z2 / (4 * total * total))
+    half = Z95 / (1 + z2 / total) * math.sqrt(p * (1 - p) / total + z2 / (4 * total * total))
     low = 0.0 if count == 0 else centre - half  # exact at the ends, where rounding would leave 1e-19
     return low, 1.0 if count == total else centre + half
 
@@ -126,7 +126,7 @@ def answers(scores: Tensor, rule: str, threshold: float = 0.5) -> Tensor:
 
 
 def is_right(scores: Tensor, targets: Tensor, rule: str, threshold: float = 0.5) -> Tensor:
-    """(B,) bool: the answer is exactly the classes in the image. targets (B,), multi-hot or mixed (B, K)."""
+    """(B,) bool: whether the answer is exactly the classes in the image. targets (B,), or (B, K) multi-hot or mixed."""
     if rule == "top1":
         return scores.argmax(1) == (targets if targets.ndim == 1 else targets.argmax(1))
     return (answers(scores, rule, threshold) == (targets > 0.5)).all(1)
@@ -139,7 +139,7 @@ def score_threshold(loss: str) -> float:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, without gradients; the mode before comes back."""
+    """A context in evaluation mode without gradients; the mode before is restored."""
     training = model.training
     model.eval()
     try:
@@ -175,7 +175,7 @@ def viewed(model: nn.Module, batch: Batch, mirror: bool = False, nudge: int = 0)
 def evaluate(
     model: nn.Module, held: Held, *, batch: int = 500, threshold: float = 0.5, mirror: bool = False, nudge: int = 0
 ) -> Evaluation:
-    """All of `held`, in evaluation mode, counted on the device and read at the end. mirror, nudge: see `views`."""
+    """Evaluates on all of `held`. Counts stay on the device until the end. mirror, nudge: see `views`."""
     if len(held) == 0:
         raise ValueError("held: expected at least one example to evaluate on, got none")
     k, device = held.classes, next(model.parameters()).device
@@ -206,7 +206,7 @@ def evaluate_as(recipe: Recipe, model: nn.Module, held: Held, batch: int = 500) 
 
 
 def confusion_text(evaluation: Evaluation, names: tuple[str, ...] = ()) -> str:
-    """The confusion table as text: true classes down, answers across; above 20 classes, the ten worst confusions."""
+    """The confusion table, true classes down, answers across; of more than 20 classes, the ten worst confusions."""
     table = evaluation.confusion
     names = names or tuple(str(i) for i in range(len(table)))
     if len(table) > 20:
@@ -229,7 +229,7 @@ def labels_text(evaluation: Evaluation, names: tuple[str, ...] = ()) -> str:
 
 
 class Ensemble(nn.Module):
-    """The mean of the members' scores: of lengths, activations or logits, whichever their loss takes."""
+    """A model whose scores are the mean of its members' scores: lengths, activations or logits, as their loss takes."""
 
     def __init__(self, members: Iterable[nn.Module]) -> None:
         super().__init__()
@@ -243,14 +243,14 @@ class Ensemble(nn.Module):
 
 
 class Member(NamedTuple):
-    """A checkpoint of the ensemble; result is what its run's result.json says, {} where there is none."""
+    """A checkpoint of the ensemble. result: the content of its run's result.json, {} where there is none."""
 
     recipe: Recipe
     result: dict[str, Any]
 
     @property
     def common(self) -> dict[str, Any]:
-        """What members must have in common: everything but the seed."""
+        """The recipe without the seed, which all members must share."""
         alike = replace(self.recipe, train=replace(self.recipe.train, seed=0), overrides=(), claim=Claim(), about="")
         return alike.to_dict()
 
@@ -258,7 +258,7 @@ class Member(NamedTuple):
 def open_ensemble(
     runs: Sequence[str], *, weights: str | None = None, device: torch.device | str = "cpu"
 ) -> tuple[Ensemble, list[Member]]:
-    """The checkpoints of one recipe, whatever their seeds, as one model."""
+    """Checkpoints of one recipe with different seeds, as one model."""
     models: list[Any] = [load(run, weights=weights, device=device) for run in runs]
     members: list[Member] = []
     for run, model in zip(runs, models, strict=True):

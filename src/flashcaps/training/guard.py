@@ -1,9 +1,9 @@
 """Steps with NaN or Inf are detected on the device, skipped, and reported at the next check.
 
-A step whose loss, gradients or coefficients hold NaN or Inf changes neither weights nor optimiser, and neither does any
-step after it until the loop checks (where it waits for the device anyway). The weights are then as they were before the
-bad batch. Batch statistics and the average of the weights did change, but no state is saved in between. Loss and
-gradients are tested after they were averaged over all processes, so all of them skip and stop at the same step.
+A step whose loss, gradients or coefficients hold NaN or Inf changes neither weights nor optimiser, and no step after it
+does until the loop checks, where it waits for the device anyway. The weights are then as they were before the bad
+batch. Batch statistics and averaged weights do change, but no state is saved in between. Loss and gradients are tested
+after they were averaged over all processes, so that all processes skip and stop at the same step.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class NonFinite(RuntimeError):
 
 
 class Guard:
-    """tripped: 0 or 1, which optimisers read as `found_inf`: at 1 they change nothing. asked, applied: steps since the
+    """tripped: 0 or 1, which optimisers read as `found_inf`; at 1 they change nothing. asked, applied: steps since the
     last check.
 
-    Discriminative routing's coefficients are no parameters: they are restored where a step is not applied.
+    The coefficients of discriminative routing are no parameters, so the guard restores them if a step is not applied.
     """
 
     def __init__(self, optimiser: torch.optim.Optimizer, coefficients: Sequence[Tensor], device: torch.device) -> None:
@@ -51,7 +51,7 @@ class Guard:
             kept.copy_(c)
 
     def test(self, loss: Tensor, grads: Iterable[Tensor]) -> None:
-        """Before the optimiser's step: trips where the largest element of any tensor is not finite."""
+        """Is called before the optimiser's step; trips if any tensor has an element that is not finite."""
         largest = torch._foreach_norm([*grads, *self.coefficients, loss], math.inf)
         bad = ~torch.stack([x.float() for x in largest]).isfinite().all()
         self.tripped.copy_(torch.maximum(self.tripped, bad))
@@ -60,7 +60,7 @@ class Guard:
             c.copy_(torch.where(self.tripped > 0, kept, c))
 
     def check(self) -> int | None:
-        """How many steps since the last check were applied before the bad one; None: all of them."""
+        """The number of steps since the last check that were applied before a bad one; None if none was bad."""
         asked, applied, self.asked = self.asked, int(self.applied), 0
         self.applied.zero_()
         return None if asked == applied else applied
@@ -87,7 +87,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 @contextmanager
 def watch_modules(model: nn.Module) -> Iterator[list[str]]:
-    """Lists the modules that return NaN or Inf from finite input; the first is the innermost of the first of them."""
+    """Lists modules that return NaN or Inf for finite input, in the order in which they end: the innermost is first."""
     found: list[str] = []
 
     def hook(name: str) -> Any:
@@ -107,8 +107,8 @@ def watch_modules(model: nn.Module) -> Iterator[list[str]]:
 
 
 def diagnose(step: TrainStep, index: Tensor, noise: Tensor) -> str:
-    """One line on where NaN or Inf comes from in this process's batch: the step is run again and not applied."""
-    if bad := first_bad(step.model.named_parameters()):  # not buffers: statistics have seen the bad batch already
+    """One line on the origin of NaN or Inf in this process's batch, for which the step is repeated, but not applied."""
+    if bad := first_bad(step.model.named_parameters()):  # not buffers, whose statistics the bad batch has changed
         return f"weights: {bad}; the step before made it"
     batch = step.stream.batch(index, noise)
     finite = batch.inputs.flatten(1).isfinite().all(1)

@@ -1,4 +1,4 @@
-"""Loads a recipe's [data] to the device: what the loop trains and evaluates on."""
+"""Loads the data of a recipe to the device, as the streams and sets that the loop trains and evaluates on."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +9,7 @@ from ..data import Dataset, DiverseMultiMNIST, Split, holdout, load_data
 from ..data.augment import resize
 from ..data.files import Root
 from ..data.split import StoredImages
-from .batches import Held, HeldImages, HeldPairs, ImageStream, PairStream, Share, Stream, StreamedImages, spread
+from .batches import Held, ImageStream, PairStream, Share, Stream, StreamedImages, held_images, spread
 from .recipe import Augment, Data, Recipe
 
 DEV_EXAMPLES = 512
@@ -17,7 +17,7 @@ DEV_EXAMPLES = 512
 
 @dataclass(frozen=True)
 class Sources:
-    """train is None where only evaluation was asked for. options: overrides of the model that follow from the data."""
+    """train is None for evaluation alone. options: overrides of the model that follow from the data."""
 
     dataset: Dataset
     train: Stream | None
@@ -32,7 +32,7 @@ def open_sources(
 ) -> Sources:  # fmt: skip
     """Loads, holds out, resizes and moves the data. share None: for evaluation alone. dev: a few hundred examples.
 
-    given: data to take instead of those that the recipe names; the model is built for their size and classes.
+    given: data to use instead of those that the recipe names; the model is built for their size and classes.
     """
     spec = recipe.data
     dataset, validation = load_splits(spec, root, device, given)
@@ -54,7 +54,7 @@ def open_sources(
     if dataset.compose is not None:
         return _pairs(recipe, dataset, splits, share, DEV_EXAMPLES if dev else spec.test)
     crop, classes = recipe.augment.crop, dataset.classes
-    held = {name: HeldImages(split, crop, dataset) for name, split in splits.items()}
+    held = {name: held_images(split, crop, dataset) for name, split in splits.items()}
     kind = StreamedImages if streamed else ImageStream
     stream = None if share is None else kind(splits["train"], recipe.augment, share, classes, recipe.train.seed)
     image = (dataset.shape[0], crop, crop) if crop else dataset.shape
@@ -83,9 +83,9 @@ def _pairs(recipe: Recipe, dataset: Dataset, splits: dict[str, Any], share: Shar
     assert compose is not None
     if recipe.augment != Augment():
         raise ValueError(f"augment: expected none for composed images, which are all new, got {recipe.augment}")
-    rule = "threshold" if compose is DiverseMultiMNIST else "top2"
+    rule = "threshold" if compose is DiverseMultiMNIST else "top2"  # one digit or two, or always two
     stream = None if share is None else PairStream(compose(splits["train"]), share, recipe.train.seed)
-    held = {name: HeldPairs(compose(split), count, dataset.classes, rule)
+    held = {name: Held(compose(split).at, count, dataset.classes, rule, split.labels.device)
             for name, split in splits.items() if name != "train"}
     return Sources(dataset, stream, held.get("validation"), held["test"], {})
 

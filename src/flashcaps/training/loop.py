@@ -41,7 +41,7 @@ Callbacks = Sequence[Callback]
 class RunOptions:
     """Where a run happens and how it starts. dev: a few steps on a few hundred examples, as a trial.
 
-    recipe_name: how the command line named the recipe, and flags: what else of it the command that resumes the run has.
+    recipe_name, flags: the recipe's name and further flags on the command line, for the command that resumes the run.
     """
 
     device: str = "auto"
@@ -65,10 +65,10 @@ class Outcome:
 
 def train(recipe: Recipe, options: RunOptions = RunOptions(), callbacks: Callbacks = (), *,
           data: Dataset | Mapping[str, Any] | None = None) -> Outcome:  # fmt: skip
-    """Train, evaluate on held-out data meanwhile, test at the end. Raises Stopped, its state saved, on a signal.
+    """Trains, evaluates on held-out data meanwhile, and tests at the end. On a signal, saves and raises Stopped.
 
-    data: instead of those the recipe names, what `flashcaps.data.from_torch` takes, {"train": a torch Dataset, "test":
-    another}, or what it gives. The model is built for their size and classes.
+    data: used instead of those the recipe names; the arguments of `flashcaps.data.from_torch`, {"train": a torch
+    Dataset, "test": another}, or its result. The model is built for their size and classes.
     """
     workers = join_workers(options.device)
     if isinstance(data, Mapping):
@@ -90,7 +90,7 @@ def train_once(
     run: RunFolder, options: RunOptions, workers: Workers, callbacks: Callbacks, resume: bool,
     data: Dataset | None = None,
 ) -> Outcome:  # fmt: skip
-    """Everything is built, and trained from the start or the newest state to the end."""
+    """Builds everything, and trains from the start, or from the newest state, to the end."""
     recipe = run.recipe
     state = workers.shared(run.newest() if resume and workers.rank == 0 else None)
     share = make_share(recipe, state, workers)
@@ -138,7 +138,7 @@ def train_once(
 def train_loop(
     step: TrainStep, sources: Sources, run: RunFolder, at: int, callbacks: Callbacks, stop: StopSignals
 ) -> int:
-    """From step `at` to the last one, or until the recipe or a callback ends it; the number of steps done."""
+    """Trains from step `at` to the last, or until the recipe or a callback ends it; returns the steps done."""
     spec, workers, stream = run.recipe.train, step.workers, step.stream
     main = workers.rank == 0
     plan, read_at, read_s, done = None, at, run.wall_s, False
@@ -149,7 +149,7 @@ def train_loop(
             step(plan.index[k], plan.noise[k], at)
         at += 1
         if main and probe_due(at) and has_routing_logits(step.model) and step.guard.healthy:
-            with suppress(TooLarge):  # weights that diverge are the guard's to report
+            with suppress(TooLarge):  # the guard reports weights that diverge
                 run.log("routing", at, change=probe_logits(step.model, stream.batch(plan.index[k], plan.noise[k])))
         epoch_ends = k + 1 == stream.steps or at == step.total
         if at % spec.log_every == 0 or epoch_ends:
@@ -157,7 +157,7 @@ def train_loop(
             if applied is not None:
                 raise_non_finite(step, read_at + applied, run.path)
             loss, error, _ = step.read()
-            images = (at - read_at) * stream.share.batch * workers.world  # a resumed run trained on others before
+            images = (at - read_at) * stream.share.batch * workers.world  # totals of a resumed run have those before it
             rate = images / max(run.wall_s - read_s, 1e-9)
             if main:
                 metrics = {"epoch": epoch, "loss": loss, "error": error, "lr": step.rates(at - 1).lr,
@@ -186,11 +186,11 @@ def train_loop(
 
 
 def make_run(recipe: Recipe, options: RunOptions, workers: Workers) -> RunFolder:
-    """The run's folder, not written to yet, and the command that resumes it."""
+    """The run's folder, to which nothing is written yet, with the command that resumes the run."""
     path = Path(options.out or Path("runs") / ("dev-" * options.dev + run_name(recipe)))
     name = [options.recipe_name] if options.recipe_name else own_command(recipe)
     command = ["flashcaps", "train", *name, *recipe.overrides]
-    has_own_seed = options.recipe_name.endswith(".toml")  # those that come along have 0
+    has_own_seed = options.recipe_name.endswith(".toml")  # the recipes of flashcaps have seed 0
     seed = recipe.train.seed if recipe.train.seed or has_own_seed else None
     flags = {"--seed": seed, "--device": options.device, "--out": options.out, "--data": options.data}
     for flag, value in flags.items():
@@ -201,14 +201,14 @@ def make_run(recipe: Recipe, options: RunOptions, workers: Workers) -> RunFolder
 
 @contextmanager
 def claimed(run: RunFolder, resume: bool, options: RunOptions, workers: Workers) -> Iterator[None]:
-    """Locks the run's folder. An error names the processes that do not answer any more."""
+    """A context that locks the run's folder, and whose errors name the processes that do not answer any more."""
     try:
         if workers.rank == 0:
             run.claim(resume, options.fresh or options.dev)
         workers.agreed(False)
         yield
     except RuntimeError as error:
-        with StopSignals():  # torchrun noticed, too, and sends SIGTERM while the others answer
+        with StopSignals():  # torchrun has noticed, too, and sends SIGTERM meanwhile
             lost = lost_workers(workers, error)
         if lost:
             cause = str(error).split(". ")[0]
@@ -220,7 +220,7 @@ def claimed(run: RunFolder, resume: bool, options: RunOptions, workers: Workers)
 
 
 def make_share(recipe: Recipe, state: dict[str, Any] | None, workers: Workers) -> Share:
-    """This process's part of a step. A resumed run keeps its images a step, whatever the number of processes."""
+    """This process's part of a step. A resumed run keeps the number of images a step, with any number of processes."""
     images = (state or {}).get("images", recipe.train.batch * workers.world)
     if images % (workers.world * recipe.train.accumulate):
         raise ValueError(f"--resume: expected a number of processes that can share a step of {images} images in "
@@ -256,17 +256,17 @@ def validate(step: TrainStep, sources: Sources, run: RunFolder, at: int) -> dict
 
 
 def is_done(step: TrainStep, run: RunFolder, at: int, metrics: dict[str, Any], callbacks: Callbacks) -> bool:
-    """Tells callbacks of an epoch. Whether stop_error is reached, patience at its end, or a callback says so."""
+    """Calls the callbacks of an epoch. Whether the run ends, by stop_error, by patience or by a callback."""
     spec = step.recipe.train
     done = any([callback.epoch(at, metrics) for callback in callbacks])
     if "error" in metrics and run.best:
         done |= bool(spec.stop_error) and metrics["error"] <= spec.stop_error
         done |= bool(spec.patience) and metrics["epoch"] - run.best["epoch"] >= spec.patience
-    return bool(step.workers.shared(done))  # the first process's: errors may differ
+    return bool(step.workers.shared(done))  # of the first process, as errors may differ
 
 
 def finish(step: TrainStep, sources: Sources, run: RunFolder, at: int) -> Outcome:
-    """Tests the weights the recipe selects; writes weights, pictures and the result."""
+    """Tests the weights that the recipe selects; writes weights, pictures and the result."""
     recipe, workers = step.recipe, step.workers
     chosen, model = "ema" if step.average is not None else "last", step.tested
     if workers.rank == 0:

@@ -1,7 +1,7 @@
-"""Memory: an estimate of what a training step takes, what is free, and which batch fits after it ran out.
+"""Memory: an estimate of what a training step needs, what is free, and the batch that fits after a step ran out.
 
     with batch_that_fits(step, index, noise):
-        step.advance(index, noise)          # out of memory: a line with the batch that would fit
+        step.advance(index, noise)          # if it runs out of memory, the error says which batch fits
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .recipe import Recipe
 if TYPE_CHECKING:
     from .step import TrainStep
 
-SPARE = 0.8  # the part of free memory that a plan may fill: the allocator and the optimiser's first step take some
+SPARE = 0.8  # the part of free memory that may be planned for; the allocator and the first step take the rest
 
 
 class OutOfMemory(RuntimeError):
@@ -34,8 +34,8 @@ class OutOfMemory(RuntimeError):
 
 @torch.no_grad()
 def memory_needed(model: nn.Module, example: Sequence[int], batch: int) -> int:
-    """Estimated bytes of a training step: weights five times (gradients, two moments, average), and the outputs of all
-    layers twice (kept for the backward pass, and their gradients). One example is run to measure them.
+    """Estimated bytes of a training step: the weights five times (with gradients, two moments and average), and the
+    outputs of all layers twice (with gradients), which are measured on one example.
 
     example: its shape, (C, H, W) of an image or (tokens, layers, width) of a text's hidden states.
     """
@@ -64,7 +64,7 @@ def memory_free(device: torch.device) -> int | None:
 
 
 def memory_warning(recipe: Recipe, device: torch.device, free: int | None = None) -> str | None:
-    """A warning where a step would not fit in free memory, with a batch that would. None for models of text."""
+    """A warning where a step would not fit in free memory, with a batch that would; None if it fits, or for text."""
     model = create_model(recipe.model.name, **for_loading(recipe.model.overrides))  # no weights are fetched to count
     free = memory_free(device) if free is None else free
     if model.image is None or free is None:
@@ -84,15 +84,15 @@ def in_bytes(count: int) -> str:
 
 @contextmanager
 def batch_that_fits(step: TrainStep, index: Tensor, noise: Tensor) -> Iterator[None]:
-    """Around a training step on `index` (B,), `noise` (B, columns): where it runs out of memory, OutOfMemory says which
-    batch fits. That is found by trying, which changes the weights of the failed run."""
+    """A context for a training step on `index` (B,), `noise` (B, columns). If it runs out of memory, smaller batches
+    are tried, which changes the weights of the failed run, and OutOfMemory says which one fits."""
     try:
         yield
         return
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        traceback.clear_frames(error.__traceback__)  # they hold the tensors that filled the memory
+        traceback.clear_frames(error.__traceback__)  # which hold the tensors that filled the memory
         reason = str(error).splitlines()[0]
     fits, batch, free = largest_batch(step, index, noise), len(index), memory_free(step.workers.device)
     advice = "try a smaller one, smaller images or fewer capsules"
@@ -106,7 +106,7 @@ def batch_that_fits(step: TrainStep, index: Tensor, noise: Tensor) -> Iterator[N
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA's own error, or the CPU allocator's, which is a plain RuntimeError."""
+    """Whether it is CUDA's own error, or that of the CPU allocator, a plain RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(
@@ -115,8 +115,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def largest_batch(step: TrainStep, index: Tensor, noise: Tensor) -> int:
-    """The largest of B/2, B/4, ... whose step fits, tried one after the other; 0 where none does, or where other
-    processes would have to try along."""
+    """The largest of B/2, B/4, ... whose step fits, by trying them in turn; 0 if none does, or if there are other
+    processes, which would have to try, too."""
     parts, size = step.recipe.train.accumulate, len(index)
     step.optimiser.zero_grad(set_to_none=True)
     while step.workers.world == 1 and size // 2 >= parts:
@@ -135,7 +135,7 @@ def largest_batch(step: TrainStep, index: Tensor, noise: Tensor) -> int:
 
 
 def release(device: torch.device) -> None:
-    """Frees what nothing refers to any more."""
+    """Frees memory that nothing refers to any more."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

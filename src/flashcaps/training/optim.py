@@ -1,8 +1,8 @@
 """Optimisers whose rates live on the device, and schedules as pure functions of the step.
 
-A captured step replays with whatever its tensors hold, so the learning rate (and RAdam's first momentum) are
-tensors there, filled before each replay. Like torch's fused optimisers, RAdam and Muon read `found_inf`: where it is 1,
-a step changes nothing.
+A captured step is replayed on what its tensors hold then, so the learning rate (and RAdam's first beta) are tensors on
+the device, filled before each replay. Like torch's fused optimisers, RAdam and Muon read `found_inf`; where it is 1, a
+step changes nothing.
 """
 
 import math
@@ -26,7 +26,7 @@ class Rates(NamedTuple):
 
 
 def scheduled(spec: Schedule, lr: float, step: int, total: int, per_epoch: int) -> Rates:
-    """The rates of a step, counted from 0, of `total` in the run and `per_epoch` in an epoch."""
+    """The rates of `step`, counted from 0, of `total` steps in the run and `per_epoch` in an epoch."""
     if spec.kind == "exponential":
         times = step / spec.every if spec.smooth else step // spec.every
         return Rates(max(lr * spec.factor**times, spec.floor))
@@ -50,14 +50,14 @@ def _cosine(t: float) -> float:
 
 
 def unless_found(found: Tensor | None, new: Iterable[Tensor], old: Iterable[Tensor]) -> list[Tensor]:
-    """`new`, or `old` where NaN or Inf was found in this step: an average that moves towards it then stays."""
+    """`new`, or `old` if this step found NaN or Inf, so that an average that moves towards it stays."""
     if found is None:
         return list(new)
     return [torch.where(found > 0, b, a) for a, b in zip(new, old, strict=True)]
 
 
 def moments(state: dict[Any, Any], params: list[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """First and second moments of the parameters and their counts of steps, zero before the first."""
+    """First and second moments of the parameters and their numbers of steps, 0 before the first step."""
     for p in params:
         if not state[p]:
             state[p] = {"m": torch.zeros_like(p), "v": torch.zeros_like(p), "t": torch.zeros((), device=p.device)}
@@ -66,7 +66,7 @@ def moments(state: dict[Any, Any], params: list[Tensor]) -> tuple[list[Tensor], 
 
 
 class GuardedOptimizer(torch.optim.Optimizer):
-    """Parameters that have gradients are updated group by group; where `found_inf` is 1, an update changes nothing."""
+    """Updates the parameters that have gradients, group by group; where `found_inf` is 1, an update changes nothing."""
 
     found_inf: Tensor | None = None
 
@@ -121,12 +121,12 @@ class RAdam(GuardedOptimizer):
         torch._foreach_add_(scale, group["eps"])
         torch._foreach_reciprocal_(scale)
         torch._foreach_mul_(scale, adaptive)
-        torch._foreach_add_(scale, [momentum_rate] * len(scale))  # added as one tensor, it would be read by the host
+        torch._foreach_add_(scale, [momentum_rate] * len(scale))  # a list, as the host would read a single tensor
         torch._foreach_addcmul_(params, m, scale, -1.0)
 
 
 def _rectified(t: Tensor, lr: Tensor, b1: Tensor, b2: float) -> tuple[Tensor, Tensor]:
-    """(rate of the plain momentum step, rate of the adaptive one): one of them is 0."""
+    """(rate of the plain momentum step, rate of the adaptive step); one of them is 0."""
     limit = 2 / (1 - b2) - 1
     power = torch.pow(b2, t.double())
     rho = limit - 2 * t * power / (1 - power)
@@ -150,9 +150,10 @@ def orthogonalise(x: Tensor) -> Tensor:
 
 
 def outputs_first(x: Tensor, like: Tensor, transforms: bool) -> Tensor:
-    """A view of x, the weight `like` or its gradient: axes of outputs before those of inputs, by their order in memory.
+    """A view of x, the weight `like` or its gradient, with the axes of outputs before those of inputs.
 
-    transforms: those of capsules (J, d, G, h) map the numbers of all children to those of all parents: (J, h, d, G).
+    Inputs keep their order in memory. transforms: weights (J, d, G, h) of capsule layers, which map the numbers of all
+    children to those of all parents, become (J, h, d, G).
     """
     if transforms:
         return x.permute(0, 3, 1, 2)
@@ -165,10 +166,10 @@ class Muon(GuardedOptimizer):
 
     m = mu m + (1 - mu) g,   x = (1 - mu) g + mu m,   p = (1 - lr decay) p - lr 0.2 sqrt(max(rows, columns)) U V^T
 
-    for x = U S V^T, so that a step moves each entry about as far as one of AdamW (Liu et al. 2025), which updates the
-    parameters that are no matrices. A weight of more axes is a matrix of its first axis, the outputs, by all others;
-    `transforms`, weights (J, d, G, h) of capsule layers among the parameters, are matrices (J h) x (d G) of their map.
-    Matrices of one shape are stacked, so that a step takes few launches; the state of the first holds all momenta.
+    for x = U S V^T, so that a step moves each entry about as far as a step of AdamW (Liu et al. 2025), which updates
+    parameters that are no matrices. A weight with more axes is a matrix of its first axis, the outputs, by all others;
+    `transforms`, weights (J, d, G, h) of capsule layers, are the matrices (J h) x (d G) of their map. Matrices of one
+    shape are stacked, so that a step takes few launches; the state of the first holds all momenta.
     """
 
     def __init__(
@@ -232,7 +233,7 @@ class Muon(GuardedOptimizer):
 def make_optimiser(
     params: Iterable[nn.Parameter], spec: Optimiser, device: torch.device, transforms: Iterable[nn.Parameter] = ()
 ) -> torch.optim.Optimizer:
-    """Fused where torch has it. On CUDA the learning rate is a device tensor and the step can be captured.
+    """The recipe's optimiser, fused where torch has it. On CUDA its learning rate is a tensor, so it can be captured.
 
     transforms: the weights of capsule layers, for `optimiser.transforms`.
     """
@@ -253,7 +254,7 @@ def make_optimiser(
 
 
 def set_rates(optimiser: torch.optim.Optimizer, rates: Rates, device: torch.device) -> None:
-    """Write the rates of a step: into the device tensors the optimiser reads, or as plain numbers on the CPU."""
+    """Writes the rates of a step into the optimiser, to its tensors on CUDA and as plain numbers on the CPU."""
     for group in optimiser.param_groups:
         keys = {"lr": rates.lr} | ({} if rates.momentum is None else {"beta1": rates.momentum})
         for key, value in keys.items():

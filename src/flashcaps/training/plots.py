@@ -7,9 +7,11 @@ from ..routing.checks import install_command
 from .batches import Held
 from .evaluate import evaluating
 
+SHOWN = 12  # images beside their reconstructions
+
 
 def _figure(width: float, height: float) -> Any:
-    """An empty figure, or None without matplotlib. Not pyplot's: it needs no screen, and nobody has to close it."""
+    """An empty figure, or None without matplotlib. Without pyplot it needs no screen and need not be closed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -18,7 +20,7 @@ def _figure(width: float, height: float) -> Any:
 
 
 def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
-    """curve.png: loss, and error on training and held-out data, by step. Returns why, where nothing can be drawn."""
+    """curve.png: loss, and error on training and held-out data, by step. Returns the reason if it cannot be drawn."""
     figure = _figure(9, 3.4)
     if figure is None:
         return f"no curve.png, which needs matplotlib: {install_command(plots='matplotlib')}"
@@ -40,21 +42,21 @@ def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
     return ""
 
 
-def draw_reconstructions(folder: Path, model: Any, held: Held, count: int = 12) -> None:
+def draw_reconstructions(folder: Path, model: Any, held: Held) -> None:
     """reconstructions.png: test images above what the decoder draws from the predicted class capsule."""
     if getattr(model, "decoder", None) is None:
         return
-    batch = held.some(count)
+    batch = held.some(SHOWN)
     with evaluating(model):
         output, rows = model(batch.inputs), [batch.inputs]
         if batch.targets.ndim == 1:
             rows.append(model.reconstruct(output.routed))
         else:
             rows += list(model.reconstruct(output.routed, output.scores.topk(2, 1).indices).unbind(1))
-    figure = _figure(count, len(rows) + 0.2)
+    figure = _figure(SHOWN, len(rows) + 0.2)
     if figure is None:
         return
-    axes = figure.subplots(len(rows), count, squeeze=False)
+    axes = figure.subplots(len(rows), SHOWN, squeeze=False)
     for row, images in zip(axes, rows, strict=True):
         for ax, image in zip(row, images.float().cpu(), strict=False):
             picture = image.permute(1, 2, 0) if len(image) == 3 else image[0]

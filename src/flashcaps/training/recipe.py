@@ -7,8 +7,8 @@ A recipe may name another as its base and say only what differs:
     base = "capsnet_mnist"              # or a .toml file, found from the folder of this one
     model.iterations = 1
 
-Sections merge key by key, and what a key holds is replaced, a list or an inline table, too. [claim] is one statement:
-it is inherited as a whole, or replaced as a whole where the recipe has its own.
+Sections merge key by key; the value of a key is replaced, also a list or an inline table. [claim] is inherited as a
+whole, or replaced as a whole if the recipe has its own.
 """
 
 import dataclasses
@@ -32,19 +32,19 @@ DEPTH = 16  # of tables and lists in each other
 BELOW_1 = math.nextafter(1.0, 0.0)
 LARGEST = 2**31 - 1
 
-# Fields that recipes had once and stored recipes still hold; at these values they changed nothing.
+# Former fields that stored recipes still hold; at these values they had no effect.
 RETIRED = {"optimiser.sharpness": 0.0, "schedule.staircase": True, "schedule.end_lr": 0.0, "augment.cutmix": 0.0,
            "train.rollback": 0, "train.channels_last": True}  # fmt: skip
 
 
 def number(default: Any, least: float, most: float) -> Any:
-    """A field for a number, or several, from `least` to `most`; others are refused before anything is allocated."""
+    """A field for numbers from `least` to `most`; others are refused before anything is allocated."""
     return field(default=default, metadata={"limits": (least, most)})
 
 
 @dataclass(frozen=True)
 class Model:
-    """name, and whatever else create_model(name) takes."""
+    """name, and any other argument of create_model(name)."""
 
     name: str
     overrides: dict[str, Any] = field(default_factory=dict)
@@ -52,13 +52,14 @@ class Model:
 
 @dataclass(frozen=True)
 class Data:
-    """name, and whatever else load_data(name) takes.
+    """name, and any other argument of load_data(name).
 
-    validation: examples held out of training (0: none, train on everything; published validation sets are used as
-    they are). held: options that differ for the held-out examples. resize: side of the images, made once on loading.
-    test: images of a composed test set. transformer: whose hidden states text becomes. tokens: of a text, at most.
-    keep: "no" computes hidden states for every batch; "fp32", "fp16" or "bf16" computes all of them once and keeps them
-    so on the device, which train.capture needs (on a GPU the transformer runs in half precision for the last two).
+    validation: the number of examples held out of training, 0 for none; a published validation set is used as it is.
+    held: options of load_data that differ for the held-out examples. resize: side that images are resized to on
+    loading. test: images of a composed test set. transformer: its hidden states stand for a text. tokens: of a text, at
+    most. keep: "no" computes hidden states for every batch; "fp32", "fp16" or "bf16" computes all of them once, and
+    keeps them on the device in this precision, which train.capture needs (on a GPU the transformer runs in half
+    precision for the last two).
     """
 
     name: str
@@ -74,10 +75,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Augment:
-    """shift: pixels each way. crop: side, of the image padded by `padding`; evaluation takes the centre.
+    """shift: pixels in each direction. crop: its side, from images padded by `padding`; evaluation takes the centre.
 
-    alternate: flip mirrors each image in every second epoch, half of them in even and half in odd ones, so that both
-    forms are seen equally often. cutout: side of a square that is blanked.
+    alternate: flip mirrors each image in every second epoch, half of the images in even epochs and half in odd ones, so
+    that both forms are seen equally often. cutout: side of a square that is blanked.
     """
 
     shift: int = number(0, 0, 4096)
@@ -93,11 +94,11 @@ class Augment:
 
 @dataclass(frozen=True)
 class Loss:
-    """reconstruction: the factor on the sum of squares per image; 0 makes no reconstruction.
+    """reconstruction: factor of the sum of squared errors of an image; 0 for no reconstruction.
 
-    class_weights: one per class, by which an example's loss is multiplied; balanced: those that make up for classes of
-    different sizes, N / (K N_k).
-    spread_margin: "linear" 0.2 -> 0.9 over the run, or "steps", the public code's sigmoid of the step.
+    class_weights: a factor for each class, by which the loss of its examples is multiplied. balanced: the factors
+    N / (K N_k), which compensate for classes of different sizes. spread_margin: "linear" from 0.2 to 0.9 over the run,
+    or "steps", a sigmoid of the step as in public code.
     """
 
     kind: Literal["margin", "spread", "cross_entropy", "logit_cross_entropy", "bce"] = "margin"
@@ -110,10 +111,10 @@ class Loss:
 
 @dataclass(frozen=True)
 class Optimiser:
-    """momentum belongs to sgd and muon; betas and eps to all but sgd.
+    """momentum is for sgd and muon; betas and eps are for all but sgd.
 
-    transforms: muon takes a capsule layer's weight (J, d, G, h) as the matrix of its map, (J h) x (d G), not as
-    J x (d G h): better on held-out pairs for three algorithms of four (results/trials/muon_transforms.json).
+    transforms: muon takes the weight (J, d, G, h) of a capsule layer as the matrix of its map, (J h) x (d G), not as
+    J x (d G h), which is better on held-out pairs for three algorithms of four (results/trials/muon_transforms.json).
     """
 
     kind: Literal["adam", "adamw", "sgd", "radam", "muon"] = "adam"
@@ -128,11 +129,11 @@ class Optimiser:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Of the learning rate, starting from the optimiser's lr.
+    """The schedule of the learning rate, which starts from the optimiser's lr.
 
     exponential: times `factor` every `every` steps, in stairs or `smooth`, down to `floor`. steps: times `factor` at
-    the epochs `milestones`. one_cycle: linear from `start_lr` to lr over the share `warmup` of the run, cosine back to
-    it; `momentum` goes from its first to its second value and back. cosine: linear warm-up, then cosine to 0.
+    the epochs `milestones`. one_cycle: linear from `start_lr` to lr over the share `warmup` of the run, then cosine
+    back; `momentum` goes from its first value to its second and back. cosine: linear warm-up, then cosine to 0.
     """
 
     kind: Literal["constant", "exponential", "steps", "one_cycle", "cosine"] = "constant"
@@ -150,14 +151,14 @@ class Schedule:
 class Train:
     """How long and how a run trains, and when it is evaluated.
 
-    steps, when not 0, count instead of epochs. batch: images per process and optimiser step, in `accumulate` parts.
-    ema: decay of the averaged weights, 0 for none. evaluate_every: epochs. select: which weights are tested at the
-    end: the last, the best on validation data, or (as some papers do) the best on the test data, evaluated all along.
-    stop_error: end as soon as the error on validation data, in percent, is at most this; patience: end after so many
-    epochs without a lower one, 0 for never (select = "validation" tests the best weights). test_curve: evaluations
-    score the test data, too, and nothing goes by it: what a model that stopped there would have reached. mirror:
-    evaluation sees every image and its mirror image, nudge: and moved by so many pixels along each diagonal, and takes
-    their mean score. save_seconds: time between two states to resume from. capture: the step as a CUDA graph, on a GPU.
+    steps: if not 0, they count instead of epochs. batch: images per process and optimiser step, in `accumulate` parts.
+    ema: decay of the averaged weights, 0 for none. evaluate_every: in epochs. select: which weights are tested at the
+    end, the last, the best on validation data, or (as in some papers) the best on the test data. stop_error: the run
+    ends when the error on validation data, in percent, is at most this. patience: it ends after so many epochs without
+    a lower error, 0 for never (select = "validation" tests the best weights). test_curve: every evaluation scores the
+    test data, too, only to show what a model that stopped there would have reached. mirror, nudge: scores are the mean
+    over every image, its mirror image, and both moved by so many pixels along each diagonal. save_seconds: time between
+    two states to resume from. capture: on a GPU, the step is a CUDA graph.
     """
 
     epochs: int = number(10, 1, 10**6)
@@ -183,10 +184,10 @@ class Train:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper reports: where, one number, and how many runs it is the mean of.
+    """What a paper reports: where, one number, and the number of runs it is the mean of.
 
-    on: the data it was measured on, where the recipe has a stand-in. public: the best that public code is known to
-    reach with the same network. accuracy: whether runs report accuracy where no paper has a number.
+    on: the data it was measured on, if the recipe has a stand-in for them. public: the best known number of public code
+    with the same network. accuracy: whether runs report accuracy if no paper has a number.
     """
 
     paper: str = ""
@@ -228,7 +229,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for section in SECTIONS:
-            _check_limits(section, getattr(self, section))
+            content = getattr(self, section)
+            for f in dataclasses.fields(content):
+                for key, leaf in _leaves(f"{section}.{f.name}", getattr(content, f.name), DEPTH):
+                    _check_leaf(key, leaf, *f.metadata.get("limits", (-LARGEST, LARGEST)))
         train, augment, momentum, kind = self.train, self.augment, self.schedule.momentum, self.optimiser.kind
         two_values = len(momentum) == 2 and kind == "radam"
         for key, wrong, expected, got in (
@@ -256,7 +260,7 @@ class Recipe:
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def to_toml(self) -> str:
-        """Every field with its value, its base's and defaults included: a file that `read_recipe` reads."""
+        """A file for `read_recipe` with every field, including those of the base and defaults."""
         lines = [f"about = {_literal(self.about)}"]
         for section in SECTIONS:
             content = dict(vars(getattr(self, section)))
@@ -277,12 +281,12 @@ def list_recipes() -> list[str]:
 
 
 def read_recipe(name: str, overrides: Iterable[str] = ()) -> Recipe:
-    """The recipe `name`, or of a .toml file, with fields replaced by KEY=VALUE overrides."""
+    """The recipe `name`, or that of a .toml file, with fields replaced by KEY=VALUE overrides."""
     return make_recipe(_resolved(name, "recipe", Path(), ()), overrides)
 
 
 def _resolved(name: str, asked: str, folder: Path, chain: tuple[Path, ...]) -> dict[str, Any]:
-    """The content of a recipe, merged over that of its base. asked: who names it, for errors. chain: those above it."""
+    """The content of a recipe merged with its base. asked: who names it, for errors. chain: the recipes above it."""
     if name.endswith(".toml"):
         path = folder / name
         if not path.is_file():
@@ -307,7 +311,7 @@ def _resolved(name: str, asked: str, folder: Path, chain: tuple[Path, ...]) -> d
 
 
 def make_recipe(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> Recipe:
-    """From nested dicts, as TOML gives them or Recipe.to_dict wrote them."""
+    """A recipe from nested dicts, as in TOML or from Recipe.to_dict."""
     tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
     before = _typed(tree.pop("overrides", ()), tuple[str, ...], "overrides")
     for key in tree:
@@ -400,7 +404,7 @@ def _make(kind: type, content: Any, section: str) -> Any:
 
 
 def _typed(value: Any, hint: Any, key: str) -> Any:
-    """value, of the type `hint`; an int is a float, a list is a tuple, nothing else is changed."""
+    """`value` as the type `hint`: an int becomes a float and a list a tuple, other types must match."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         if value in args:
@@ -428,14 +432,6 @@ def _typed(value: Any, hint: Any, key: str) -> Any:
     raise ValueError(f"{key}: expected {expected}, got {_short(value)}")
 
 
-def _check_limits(section: str, content: Any) -> None:
-    """Raise for the first number outside its limits, text that is too long, or nesting that is too deep."""
-    for f in dataclasses.fields(content):
-        limits = f.metadata.get("limits", (-LARGEST, LARGEST))
-        for key, leaf in _leaves(f"{section}.{f.name}", getattr(content, f.name), DEPTH):
-            _check_leaf(key, leaf, *limits)
-
-
 def _leaves(key: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """Every value under `key` that holds no others, with its full name."""
     if isinstance(value, Mapping):
@@ -452,6 +448,7 @@ def _leaves(key: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def _check_leaf(key: str, value: Any, low: float, high: float) -> None:
+    """Raises for a number outside its limits, or a text that is too long."""
     if isinstance(value, str) and len(value) > TEXT:
         raise ValueError(f"{key}: expected at most {TEXT:,} characters, got {len(value):,}")
     if isinstance(value, bool) or not isinstance(value, int | float) or low <= value <= high:

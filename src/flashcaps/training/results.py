@@ -1,4 +1,4 @@
-"""What a run measured: its result.json, and the results that are kept in a folder of them."""
+"""The result of a run, its result.json, and the folder in which results are kept."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def run_result(
 
 
 def make_result(recipe: Recipe, test: Evaluation, hardware: str, **measured: Any) -> dict[str, Any]:
-    """A result of a recipe: what it is, what the test gave, where it was computed, and what else was measured."""
+    """A result of a recipe: the recipe, the test, the hardware and versions, and whatever else was `measured`."""
     value, interval = test.metric(recipe.claim.metric)
     return {
         "recipe": recipe.name,
@@ -92,7 +92,7 @@ def ensemble_result(members: Sequence[Member], test: Evaluation, command: str, d
 
 
 def hardware(device: torch.device, world: int = 1) -> str:
-    """The device in words, and how many of them."""
+    """The name of the device, and how many of them there are."""
     times = f"{world} x " if world > 1 else ""
     if device.type == "cuda":
         return times + torch.cuda.get_device_name(device)
@@ -100,7 +100,7 @@ def hardware(device: torch.device, world: int = 1) -> str:
 
 
 def commit() -> str:
-    """$FLASHCAPS_COMMIT, or git's of the sources with "+" where files differ from it; "" where neither is known."""
+    """$FLASHCAPS_COMMIT, or git's commit of the sources, with "+" if files differ from it; "" if neither is known."""
     if given := os.environ.get("FLASHCAPS_COMMIT"):
         return given
     git = ["git", "-C", str(Path(__file__).parents[1])]

@@ -1,8 +1,7 @@
-"""Whether routing routes: how far couplings leave uniform, whether votes follow the answer, how often it changes from
-iteration to iteration, and how much each iteration of dynamic routing still changes its logits.
+"""Whether routing routes: how far couplings are from uniform, whether votes follow the answer, how often the answer
+changes from iteration to iteration, and how much each iteration of dynamic routing changes its logits.
 
-A run logs the last at a few early steps and ever fewer later ones; the figure `routing_logits` is drawn from these
-lines.
+A run logs the last at steps 1, 2, 5, 10, 20, ...; the figure `routing_logits` shows these lines of the log.
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from ..routing import Routed
 from .batches import Batch, Held
 from .evaluate import answers, evaluating, forward, is_right
 
-IMAGES = 50  # at once: couplings of every layer and iteration are held for as many
+IMAGES = 50  # at once, as couplings of every layer and iteration are held for all of them
 PROBED_ITERATIONS, PROBED_IMAGES = 6, 16
 
 
@@ -27,8 +26,8 @@ PROBED_ITERATIONS, PROBED_IMAGES = 6, 16
 class LayerRouting:
     """A capsule layer with J parents (types, in a convolutional layer), one number for each iteration.
 
-    largest: a child's largest coupling times J, 1 where couplings are uniform, J where one parent has all. entropy: of
-    its couplings over ln J, 1 and 0. Both are means over images and children, weighted by the children's presence.
+    largest: a child's largest coupling times J, 1 for uniform couplings, J if one parent has all. entropy: that of its
+    couplings divided by ln J, 1 and 0 in these cases. Both are means over images and children, weighted by presence.
     """
 
     routing: str
@@ -39,13 +38,13 @@ class LayerRouting:
 
 @dataclass(frozen=True)
 class RoutingMeasure:
-    """Capsule layers from the lowest, and what the class layer would answer after each iteration.
+    """The capsule layers from the lowest, and what the class layer would answer after each iteration.
 
-    wrong: images answered wrongly after each iteration. changed: images whose answer is not the same after all of them.
-    righted: the first iteration's answer is wrong, the last one's right. spoiled: the reverse. attracted: after each
-    iteration, the share of all votes that a class gets in images where it is the answer, less its share in the others,
-    mean over classes, times J: 0 where shares know nothing of the answer. fixed: couplings are coefficients of the
-    layers, signed and the same for every image; a share is that of their sizes, nothing iterates.
+    wrong: images with a wrong answer after each iteration. changed: images whose answer changes between iterations.
+    righted: images whose first answer is wrong and whose last is right. spoiled: the reverse. attracted, after each
+    iteration: the share of all votes that a class gets in images where it is the answer, less its share in the others,
+    mean over classes, times J; 0 if shares do not depend on the answer. fixed: nothing iterates, as couplings are
+    signed coefficients of the layers, the same for every image; shares are then of their absolute values.
     """
 
     examples: int
@@ -59,7 +58,7 @@ class RoutingMeasure:
 
 
 def measure_routing(model: Any, held: Held, *, batch: int = IMAGES, threshold: float = 0.5) -> RoutingMeasure:
-    """All of `held` as it is, in evaluation mode. threshold: of scores, where the answer is every class above it."""
+    """Measures on all of `held`. threshold: of scores, where the answer is every class above it."""
     if not isinstance(getattr(model, "capsules", None), CapsuleStack):
         raise ValueError("model: expected a capsule network, whose routing can be measured, got one without capsules")
     if len(held) == 0:
@@ -94,7 +93,7 @@ def measure_routing(model: Any, held: Held, *, batch: int = IMAGES, threshold: f
 
 
 def received(trace: LayerTrace, coupling: Tensor) -> Tensor:
-    """The share of all votes that each parent gets, (B, J). A child's count by its presence; in windows all alike."""
+    """The share of all votes that each parent gets, (B, J). In a dense layer, votes are weighted by presence."""
     weight = presence(trace).flatten(1)[..., None] if coupling.ndim == 3 else 1.0
     votes = (weight * coupling.abs()).sum(1)[..., None].flatten(2).sum(2).double()
     return votes / votes.sum(1, keepdim=True).clamp(min=torch.finfo(votes.dtype).tiny)
@@ -112,7 +111,7 @@ def traced(model: Any, batch: Batch) -> list[LayerTrace]:
 
 
 def probe_due(step: int) -> bool:
-    """At steps 1, 2, 5, 10, 20, 50, ...: most changes early."""
+    """At steps 1, 2, 5, 10, 20, 50, ..., as logits change most in early steps."""
     return step > 0 and str(step).rstrip("0") in ("1", "2", "5")
 
 
@@ -122,11 +121,11 @@ def has_routing_logits(model: Any) -> bool:
     return layers is not None and layers[-1].name == "dynamic" and isinstance(layers[-1], DenseCapsules)
 
 
-def probe_logits(model: Any, batch: Batch, iterations: int = PROBED_ITERATIONS) -> list[float]:
+def probe_logits(model: Any, batch: Batch) -> list[float]:
     """`logit_change` on the first images of a batch. Weights, statistics and random numbers do not change."""
     first = batch._replace(**{name: x[:PROBED_IMAGES] for name, x in batch._asdict().items() if x is not None})
     with evaluating(model):
-        return [float(f"{x:.6g}") for x in logit_change(model, first, iterations).tolist()]
+        return [float(f"{x:.6g}") for x in logit_change(model, first, PROBED_ITERATIONS).tolist()]
 
 
 def logit_change(model: Any, batch: Batch, iterations: int) -> Tensor:

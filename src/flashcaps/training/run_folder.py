@@ -1,6 +1,6 @@
 """A run's folder: config.json, metrics.jsonl, weights, states to resume from, pictures, result.json.
 
-A process that trains in it holds run.lock: a second one is refused with an error that names the lock.
+The process that trains in it holds run.lock; the error for a second one names the lock.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from .step import TrainStep
 LOCK = "run.lock"
 WRITTEN = ("config.json", "resume.txt", "metrics.jsonl", "result.json", REPORT, "state-*.pt", "best.safetensors",
            "last.safetensors", "ema.safetensors", "curve.csv", "curve.png", "reconstructions.png")  # fmt: skip
-MAY_CHANGE = ("train.save_seconds", "train.log_every")  # on resuming: no number depends on them
+MAY_CHANGE = ("train.save_seconds", "train.log_every")  # when a run resumes, as no number depends on them
 
 
 def variant(recipe: Recipe) -> str:
-    """A short name of what was overridden, fit for a file; "default" where nothing was."""
+    """A short name of the overrides that is valid in file names; "default" if there are none."""
     text = ",".join(o for o in recipe.overrides if not o.startswith(("train.seed=", "seed=")))
     safe = "".join(c if c.isalnum() or c in "=,._-" else "_" for c in text)
     if len(safe) > 60:
@@ -50,7 +50,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 class RunFolder:
-    """Writes a run's files: metrics at once, weights and states whole or not at all."""
+    """Writes a run's files: every line of metrics immediately, weights and states whole or not at all."""
 
     def __init__(self, path: Path, recipe: Recipe, command: list[str]) -> None:
         self.path, self.recipe, self.command = path, recipe, command
@@ -92,13 +92,13 @@ class RunFolder:
     def release(self) -> None:
         """Unlocks the folder, and removes it where it is empty."""
         if self.lock.is_locked:
-            (self.path / LOCK).unlink(missing_ok=True)  # while it is held: whoever waits for it sees that and retries
+            (self.path / LOCK).unlink(missing_ok=True)  # while it is held, which a process that waits notices
             self.lock.release()
             with contextlib.suppress(OSError):
                 self.path.rmdir()
 
     def newest(self) -> dict[str, Any] | None:
-        """The state to resume from; None where the run was killed before it saved one and starts over."""
+        """The state to resume from; None if the run was killed before it saved one, so that it starts over."""
         if self.begun and not newest_state(self.path):
             return None
         if (self.path / "result.json").is_file() and not newest_state(self.path):
@@ -107,7 +107,7 @@ class RunFolder:
         return load_state(self.path)
 
     def open(self, resume: bool) -> None:
-        """Prepares the folder. Unless it resumes, deletes what an earlier run wrote; other files stay."""
+        """Prepares the folder. A run that does not resume deletes the files of an earlier run, and no others."""
         for pattern in () if resume or not (self.path / "config.json").is_file() else WRITTEN:
             for old in self.path.glob(pattern):
                 old.unlink()
@@ -115,7 +115,7 @@ class RunFolder:
         write_atomic(self.path / "resume.txt", f"{self.resume_command}\n")
 
     def _check_config(self, resume: bool) -> None:
-        """Raises where the config.json in the folder is another program's, or a resumed run's has other values."""
+        """Raises if config.json belongs to another program, or if a resumed run was started with other values."""
         try:
             before = json.loads((self.path / "config.json").read_bytes())
         except ValueError:
@@ -123,7 +123,7 @@ class RunFolder:
         if not isinstance(before, dict) or not before.keys() >= {"model", "data", "train"}:
             raise FileExistsError(f"{self.path} holds a config.json that is no run's; choose another folder with --out")
         now = json.loads(self.recipe.to_json()) if resume else {}
-        default = json.loads(Recipe("", "", Model(""), Data("")).to_json())  # of a field that is younger than the run
+        default = json.loads(Recipe("", "", Model(""), Data("")).to_json())  # for fields that are newer than the run
         changed = [f"{s}.{k}" for s in now if s in SECTIONS and s != "claim" for k in now[s]
                    if before.get(s, {}).get(k, default[s][k]) != now[s][k] and f"{s}.{k}" not in MAY_CHANGE]
         if changed:
@@ -131,7 +131,7 @@ class RunFolder:
                              "give the same, or start another run")
 
     def log(self, kind: str, step: int, **values: Any) -> None:
-        """Appends a line to metrics.jsonl in one write. A line without its newline is not written yet."""
+        """Appends a line to metrics.jsonl in one write. Readers ignore a line without its newline."""
         entry = {"kind": kind, "step": step, "seconds": round(self.wall_s, 3), **values}
         line, path = json.dumps(entry).encode() + b"\n", self.path / "metrics.jsonl"
         with room_for(path, len(line)), path.open("ab", buffering=0) as out:
@@ -147,7 +147,7 @@ class RunFolder:
         return time.monotonic() - self.saved >= self.recipe.train.save_seconds
 
     def save(self, step: TrainStep, at: int) -> None:
-        """Writes all that a run needs to resume; nothing where NaN or Inf was met, at which the next check stops."""
+        """Writes all that a run needs to resume, unless there was NaN or Inf, at which the next check stops the run."""
         self.saved = time.monotonic()
         if not step.guard.healthy or first_bad(step.model.state_dict().items()):
             return
@@ -159,9 +159,9 @@ class RunFolder:
         self.saved = time.monotonic()
 
     def restore(self, step: TrainStep, state: dict[str, Any] | None) -> int:
-        """Loads a state and drops the lines of metrics written after it; the number of steps done.
+        """Loads a state and drops the lines of metrics written after it. Returns the number of steps done.
 
-        The first process gets its random state back; the others, whose state was not saved, are seeded by rank.
+        The first process restores its random state; the others, whose state was not saved, are seeded by rank.
         """
         self.best, at, workers = {}, 0, step.workers
         if state is not None:

@@ -1,7 +1,5 @@
 """One training step: batch -> forward -> backward -> optimiser -> average, eager or replayed from a CUDA graph."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -23,7 +21,7 @@ from .recipe import Loss, Recipe
 
 
 def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The loss of a batch: the kind's, weighted by class, plus the weighted sum of squares of the reconstruction."""
+    """The loss of a batch: of the recipe's kind, weighted by class, plus the weighted reconstruction error."""
     scores, targets = output.scores.float(), batch.targets
     if spec.kind == "margin":
         loss = losses.margin_loss(scores, targets, weight=weight)
@@ -41,7 +39,7 @@ def criterion(output: Any, batch: Batch, spec: Loss, margin: Tensor, weight: Ten
 
 
 def class_weights(spec: Loss, stream: Stream, device: torch.device) -> Tensor | None:
-    """(K,) as the recipe gives them, or N / (K N_k) of the labels of the training data; None for none."""
+    """(K,) from the recipe, or N / (K N_k) from the labels of the training data; None if classes are not weighted."""
     if not (spec.class_weights or spec.balanced):
         return None
     field = "loss.balanced" if spec.balanced else "loss.class_weights"
@@ -56,8 +54,8 @@ def class_weights(spec: Loss, stream: Stream, device: torch.device) -> Tensor | 
 
 
 class TrainStep:
-    """Everything a step changes. Nothing in `advance` waits for the device; `read` does. On a GPU it is captured unless
-    the recipe says otherwise, with what processes exchange.
+    """Everything that a step changes. Nothing in `advance` waits for the device; `read` does. On a GPU, `advance` is
+    captured unless the recipe says otherwise, together with what processes exchange.
 
     totals: sum of the loss over images, wrong answers, images, since they were last read.
     """
@@ -127,7 +125,7 @@ class TrainStep:
             self.average.update()
 
     def compile_kernels(self, index: Tensor, noise: Tensor, progress: Any) -> None:
-        """Before the first step on a GPU: its kernels, in several processes; nothing is changed."""
+        """Compiles the kernels of a step in several processes, before the first step on a GPU. Changes nothing else."""
         parts, trial = self.recipe.train.accumulate, copy.deepcopy(self.model)
         batch = self.stream.batch(index.chunk(parts)[0], noise.chunk(parts)[0])
         compile_kernels(lambda: self.loss_of(trial, batch)[1].backward(), progress)
@@ -135,7 +133,7 @@ class TrainStep:
     def loss_of(self, network: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """(scores (B, K), loss) of a forward pass."""
         half = self.recipe.train.precision == "bf16"
-        # the cache of cast weights must not outlive a captured graph
+        # no cache of cast weights, which would outlive a captured graph
         with torch.autocast(self.workers.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
             output = forward(network, batch, batch.chosen if self.recipe.loss.reconstruction else None)
         return output.scores, criterion(output, batch, self.recipe.loss, self.margin, self.class_weights)
@@ -146,7 +144,7 @@ class TrainStep:
         self.totals += torch.stack([loss.double() * n, n - right.double(), torch.full_like(right, n).double()])
 
     def read(self) -> tuple[float, float, int]:
-        """(mean loss, error in percent, images) over all processes since the last time. Waits for the device."""
+        """(mean loss, error in percent, images) over all processes since the last call. Waits for the device."""
         totals = self.workers.summed(self.totals)
         self.totals.zero_()
         loss, wrong, n = totals.tolist()
@@ -167,17 +165,17 @@ class TrainStep:
         if self.average is not None:
             self.average.model.load_state_dict(state["average"])
         self.optimiser.load_state_dict(state["optimiser"])
-        for p, kept in self.optimiser.state.items():  # saved where convolutions may have had another layout
+        for p, kept in self.optimiser.state.items():  # convolutions may have had another layout when it was saved
             same = {k: x for k, x in kept.items() if isinstance(x, Tensor) and x.shape == p.shape}
             kept |= {k: torch.empty_like(p, dtype=x.dtype).copy_(x) for k, x in same.items()}
-        for group in self.optimiser.param_groups:  # rates are read where the step runs
+        for group in self.optimiser.param_groups:  # the step reads rates on its own device
             group |= {k: x.to(self.workers.device) for k, x in group.items() if isinstance(x, Tensor)}
-        if self.workers.rank == 0:  # whose totals were saved
+        if self.workers.rank == 0:  # only its totals were saved
             self.totals.copy_(state["totals"])
 
 
 class Average:
-    """An exponential average of a model, floating buffers included; `model` holds it, ready to evaluate."""
+    """An exponential moving average of a model's weights and floating buffers; `model` has them, ready to evaluate."""
 
     def __init__(self, source: nn.Module, decay: float) -> None:
         self.model, self.decay = copy.deepcopy(source).requires_grad_(False), decay

@@ -1,7 +1,7 @@
-"""Text as the hidden states of a frozen transformer, all layers: what heinsen's text models read.
+"""Text as the hidden states of all layers of a frozen transformer, which heinsen's text models read.
 
-The transformer runs for every batch (`Phrases`), or once for all texts (`KeptPhrases`): its states are then kept on the
-device without their padding, and a captured training step gathers its batch from them.
+The transformer runs for every batch (`Phrases`), or once for all texts (`KeptPhrases`), whose states then stay on the
+device without padding, where a captured training step gathers its batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from .memory import SPARE, in_bytes, memory_free, release
 from .recipe import Augment
 
 KEPT = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-TOKENS = 1 << 14  # that the transformer reads at a time, padding included
+TOKENS = 1 << 14  # that the transformer reads at once, padding included
 
 
 class Transformer:
@@ -44,7 +44,7 @@ class Transformer:
             if bars:
                 logging.enable_progress_bar()
         self.model.float().to(device).eval().requires_grad_(False)  # stored in fp32 or half precision
-        self.tokenizer.padding_side = "right"  # all texts of a batch begin at column 0: batches are cut on the right
+        self.tokenizer.padding_side = "right"  # texts begin at column 0, as batches are cut on the right
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         config = self.model.config
@@ -82,10 +82,10 @@ class Phrases:
 
 
 class KeptPhrases(Phrases):
-    """The same batches, gathered from states that are computed once; on a GPU all have one shape, none waits for it.
+    """The same batches, gathered from states that are computed once. On a GPU all have one shape, and nothing waits.
 
-    rows (1 + T, layers, width): row 0 is zero, for padding; then the T tokens of all different texts, one after the
-    other. first, length (N,): each example's first row and its count of tokens.
+    rows (1 + T, layers, width): row 0 is zero, for padding, then come the T tokens of all different texts. first,
+    length (N,): each example's first row and its number of tokens.
     """
 
     def __init__(self, split: Split, transformer: Transformer, tokens: int, keep: str) -> None:
@@ -129,14 +129,14 @@ def texts_of(split: Split) -> tuple[str, ...]:
 
 
 def open_phrases(split: Split, transformer: Transformer, tokens: int, keep: str = "no") -> Phrases:
-    """keep: "no", or the precision of states that are computed once."""
+    """The phrases of a split. keep: "no", or the precision of states that are computed once."""
     if keep == "no":
         return Phrases(split, transformer, tokens)
     return KeptPhrases(split, transformer, tokens, keep)
 
 
 class TextStream(ShuffledStream):
-    """Phrases in a new order every epoch; mixup mixes states, masks and labels alike."""
+    """Phrases in a new order every epoch; mixup mixes states, masks and labels."""
 
     def __init__(self, phrases: Phrases, augment: Augment, share: Share, classes: int, seed: int) -> None:
         if augment != Augment(mixup=augment.mixup):
@@ -156,15 +156,13 @@ class TextStream(ShuffledStream):
 
 
 class HeldText(Held):
-    """Sentences to evaluate on, of one class each or of several."""
+    """Sentences to evaluate on, each of one class or of several."""
 
     def __init__(self, phrases: Phrases, classes: int) -> None:
         labels = phrases.labels
-        super().__init__(len(labels), classes, "top1" if labels.ndim == 1 else "threshold", labels.device)
+        rule = "top1" if labels.ndim == 1 else "threshold"
+        super().__init__(phrases.batch, len(labels), classes, rule, labels.device)
         self.phrases = phrases
-
-    def take(self, index: Tensor) -> Batch:
-        return self.phrases.batch(index)
 
     def batches(self, size: int) -> Iterator[Batch]:
         return super().batches(min(size, 100))
@@ -182,7 +180,7 @@ def load_transformer(name: str, device: torch.device | str) -> Transformer:
 
 
 def parts_of_like_length(length: Tensor) -> Iterator[tuple[Tensor, int]]:
-    """(indices of texts, the longest length among them); the longest first, so that a lack of memory shows at once."""
+    """(indices of texts, their longest length), the longest texts first, so that a lack of memory shows immediately."""
     order = length.argsort(descending=True, stable=True)[: int(length.count_nonzero())]
     lengths, at = length[order].tolist(), 0
     while at < len(lengths):
@@ -196,7 +194,7 @@ def check_room(shape: tuple[int, int, int], keep: str, device: torch.device) -> 
     tokens, layers, width = shape
     needed, free = tokens * layers * width * KEPT[keep].itemsize, memory_free(device)
     if free is not None and needed > SPARE * free:
-        release(device)  # a finished run may still hold its own
+        release(device)  # a finished run may still hold memory
         free = memory_free(device)
     if free is not None and needed > SPARE * free:
         raise ValueError(

@@ -2,7 +2,7 @@
 
 Five categories of ten instances, each seen from 18 azimuths and 9 elevations under 6 lightings by two cameras. As in
 smallNORB, instances 4, 6, 7, 8 and 9 are for training and the other five for testing: 24,300 stereo pairs each.
-Everything follows from the seed, and a pair looks the same in a subset as in the whole set.
+The seed determines everything, and a pair looks the same in a subset as in the whole set.
 """
 
 import hashlib
@@ -92,7 +92,7 @@ def _render_all(seed: int, size: int, grid: Tensor, device: torch.device | str) 
 
 def _save(path: Path, tensors: dict[str, Tensor]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")  # takes the file's place only once it is whole
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")  # renamed once it is whole
     try:
         save_file(tensors, temporary)
         os.replace(temporary, path)

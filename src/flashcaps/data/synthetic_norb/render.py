@@ -1,18 +1,17 @@
 """A small ray caster for toys made of solid parts, in batches on any device.
 
 A part is a unit solid (ball, box or frustum) under an affine map x = centre + axes (half * x'), so every
-intersection is solved once, in the part's own frame, where the ray parameter t is the same as in the world's.
-Vectors are stored (3, M), one column per ray: sums over the three coordinates then vectorise.
+intersection is solved in the part's own frame, where the ray parameter t is the same as in the world's.
+Vectors are stored (3, M), one column per ray, so that sums over the three coordinates vectorise.
 
-A toy stands still with its feet on z = 0; turning it by an azimuth turns cameras and lights the other way.
+A toy stands still with its feet on z = 0; to turn it by an azimuth, cameras and lights turn the other way.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -63,7 +62,7 @@ class Part:
             return edges.abs().sum(1)
         return edges[:, :2].square().sum(1).sqrt() * max(1.0, self.taper) + edges[:, 2].abs()
 
-    def to(self, device: torch.device | str) -> Part:
+    def to(self, device: torch.device | str) -> Self:
         centre, axes, half = (t.to(device, torch.float32) for t in (self.centre, self.axes, self.half))
         return replace(self, centre=centre, axes=axes, half=half)
 
@@ -84,9 +83,9 @@ class Toy:
         low, high = bounds(self.parts)
         return (low + high) / 2, float((high - low).norm()) / 2
 
-    def to(self, device: torch.device | str) -> Toy:
+    def to(self, device: torch.device | str) -> Self:
         parts = tuple(part.to(device) for part in self.parts)
-        return Toy(parts, self.albedo, self.waves.to(device), self.phases.to(device), self.depth)
+        return replace(self, parts=parts, waves=self.waves.to(device), phases=self.phases.to(device))
 
 
 @dataclass(frozen=True)
@@ -255,7 +254,7 @@ def sphere_pattern(size: int, device: torch.device) -> Tensor:
 def scattered(pattern: Tensor, views: Views) -> Tensor:
     """The pattern for every image, (3, V * 2 * cells), moved by an amount of its own.
 
-    A pattern that stood still would mark what is in shadow by a fixed texture, which even a linear model can read.
+    A pattern that was the same in every image would mark shadows by a fixed texture, which a linear model can read.
     """
     cells = pattern.shape[1]
     start = draws(2, views.key, 2) % (cells // 2) * 2                                       # even: keeps blocks whole

@@ -1,7 +1,7 @@
 """The toys of synthetic-NORB: a structure per category, proportions and extras per instance.
 
 x points ahead, y to the left, z up. Every builder draws what differs between instances from `r`; `assemble` then
-puts the toy on the ground at the origin and scales it, so that size tells nothing about the category.
+puts the toy on the ground at the origin and scales it, so that its size does not reveal the category.
 """
 
 import math
