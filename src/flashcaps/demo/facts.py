@@ -15,7 +15,7 @@ from ..data import to_float
 from ..deploy.hub import model_card
 from ..deploy.predict import answer_rule, class_names
 from ..nn.capsules import ConvCapsules
-from ..nn.trace import children, iterations_of, keeps_couplings, layers_of
+from ..nn.trace import children, iterations_of, keeps_couplings
 from ..training.batches import Batch
 from ..training.evaluate import forward
 
@@ -158,7 +158,7 @@ def grid_and_field(run: Run) -> tuple[tuple[int, int, int], dict[str, int]]:
     if top.u.ndim != 5 or u.ndim != 5:
         return (votes.shape[1], 1, 1), {"size": side, "stride": side, "offset": 0}
     field = field_of(receptive_fields(run, run.first(1)), side)
-    for layer in layers_of(run.stack())[:-1]:
+    for layer in run.stack().capsule_layers()[:-1]:
         if isinstance(layer, ConvCapsules):
             field["offset"] -= layer.padding * field["stride"]
             field["size"] += (layer.kernel - 1) * field["stride"]

@@ -529,27 +529,20 @@ def place(routed: Routed, grid: tuple[int, int, int] | None) -> Routed:
     """Move the places of a convolutional layer, (B, H', W'), from the batch axis to where they belong."""
     if grid is None:
         return routed
-    b, h, w = grid
 
-    def back(x: Tensor, *order: int) -> Tensor:
-        return x.view(b, h, w, *x.shape[1:]).permute(*order)
+    def parents(x: Any) -> Any:
+        """(B H' W', J, ...) -> (B, J, H', W', ...)"""
+        return None if x is None else x.unflatten(0, grid).movedim(3, 1)
+
+    def couplings(x: Any) -> Any:
+        """(B H' W', I, J) -> (B, I, J, H', W')"""
+        return None if x is None else x.unflatten(0, grid).movedim((1, 2), (3, 4))
 
     pose, a, c, variance, history, kind = routed
-    return Routed(
-        back(pose, 0, 3, 1, 2, 4),
-        None if a is None else back(a, 0, 3, 1, 2),
-        None if c is None else back(c, 0, 3, 4, 1, 2),
-        None if variance is None else back(variance, 0, 3, 1, 2, 4),
-        None if history is None else tuple(
-            Step(
-                back(x.coupling, 0, 3, 4, 1, 2),
-                back(x.pose, 0, 3, 1, 2, 4),
-                None if x.activation is None else back(x.activation, 0, 3, 1, 2),
-            )
-            for x in history
-        ),
-        kind,
-    )
+    steps = None
+    if history is not None:
+        steps = tuple(Step(couplings(x.coupling), parents(x.pose), parents(x.activation)) for x in history)
+    return Routed(parents(pose), parents(a), couplings(c), parents(variance), steps, kind)
 
 
 def make_routing(name: str, options: dict[str, Any]) -> Routing:

@@ -34,10 +34,6 @@ def discriminative_layers(model: nn.Module) -> list[CapsuleLayer]:
     return [m for m in model.modules() if isinstance(m, CapsuleLayer) and isinstance(m.memory, ForwardPass)]
 
 
-def _passes(layers: list[CapsuleLayer]) -> list[ForwardPass]:
-    return [cast(ForwardPass, layer.memory) for layer in layers]
-
-
 @full_precision
 def _agreements(
     labels: Tensor, votes: Votes, coefficients: Tensor, below: list[Tensor], triton: bool, bounded: bool
@@ -75,7 +71,7 @@ def coefficient_slopes(model: nn.Module, labels: Tensor) -> Slopes:
     layers = discriminative_layers(model)
     if not layers:
         return Slopes([], 0)
-    *lower, top = passes = _passes(layers)
+    *lower, top = passes = [cast(ForwardPass, layer.memory) for layer in layers]
     if top.votes is None or top.coefficients is None:
         raise RuntimeError("ascend_coefficients: no forward pass in training mode came before")
     for layer, kept in zip(layers, passes, strict=True):

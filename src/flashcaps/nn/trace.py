@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from ..kernels.votes import covered
 from ..routing import Routed, Routing, Sizes, Step
 from ..routing.math import length
 from .capsules import CapsuleLayer, ConvCapsules
-from .stack import CapsuleStack
+from .stack import CapsuleStack, as_step
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def trace_layers(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> l
 
 
 def _sequential(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> list[LayerTrace]:
-    found, layers = [], layers_of(stack)
+    found, layers = [], stack.capsule_layers()
     for k, layer in enumerate(layers):
         out = layer(u, activation, coupling=True, record=True)
         found.append(LayerTrace(layer, u, activation, out.history or (), out))
@@ -56,33 +56,19 @@ def _sequential(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> li
 
 
 def _concurrent(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> list[LayerTrace]:
-    """Procedure 2: after one sweep all layers at once, each from the previous state of its neighbours."""
-    layers = layers_of(stack)
-    state = [Routed(u, activation)]
-    for layer in layers:
-        state.append(layer.step(state[-1], coupling=True))
-    steps = [[_step(x)] for x in state[1:]]
-    below = state
-    for _ in range(stack.iterations - 1):
-        below, state = state, [state[0], *(
-            layer.step(state[k], state[k + 1].pose, coupling=True)
-            for k, layer in enumerate(layers)
-        )]
-        for seen, x in zip(steps, state[1:], strict=True):
-            seen.append(_step(x))
-    return [LayerTrace(layer, below[k].pose, below[k].activation, tuple(steps[k]), state[k + 1])
-            for k, layer in enumerate(layers)]
-
-
-def _step(x: Routed) -> Step:
-    assert x.coupling is not None
-    return Step(x.coupling, x.pose, x.activation)
+    """A layer's last input is what the layer below had computed one iteration before, or in the only one."""
+    states = stack.sweeps(Routed(u, activation), coupling=True, every=True)
+    found, below = [], states[max(len(states) - 2, 0)]
+    for k, layer in enumerate(stack.capsule_layers()):
+        steps = tuple(as_step(state[k + 1]) for state in states)
+        found.append(LayerTrace(layer, below[k].pose, below[k].activation, steps, states[-1][k + 1]))
+    return found
 
 
 @contextmanager
 def iterated(stack: CapsuleStack, iterations: int | None) -> Iterator[None]:
     """Use another number of routing iterations within the context; None keeps the stack's own."""
-    layers = layers_of(stack)
+    layers = stack.capsule_layers()
     before = stack.iterations, [layer.routing.iterations for layer in layers]
     try:
         if iterations is not None and stack.concurrent:
@@ -97,13 +83,9 @@ def iterated(stack: CapsuleStack, iterations: int | None) -> Iterator[None]:
             layer.set_iterations(own)
 
 
-def layers_of(stack: CapsuleStack) -> list[CapsuleLayer]:
-    return [cast(CapsuleLayer, layer) for layer in stack.layers]
-
-
 def iterations_of(stack: CapsuleStack) -> int:
     """The number of routing iterations of the class layer."""
-    return stack.iterations if stack.concurrent else layers_of(stack)[-1].routing.iterations
+    return stack.iterations if stack.concurrent else stack.capsule_layers()[-1].routing.iterations
 
 
 def keeps_couplings(algorithm: Routing) -> bool:
