@@ -7,7 +7,7 @@ import pytest
 
 from flashcaps.analysis import FIGURES
 from flashcaps.cli import main
-from flashcaps.cli.complete import run_names
+from flashcaps.cli.names import run_names
 from tests.conftest import Say
 
 

@@ -211,25 +211,21 @@ def routing_logits(run: Run, iterations: int = PROBED_ITERATIONS) -> Drawn:
     right.legend()
     right.set_xticks(range(1, iterations + 1))
     grid(left, right)
+    points = f"Points over training: {', '.join(f'step {s:,}' for s in steps)}."
+    if len(steps) > 6:
+        points = (f"{len(steps)} points over training, from step {steps[0]:,} to {steps[-1]:,}, {len(probed)} of them "
+                  "on training images.")
     own = run.layer().routing.iterations
     text = (f"After training, iteration 1 changes a logit by {float(last[0]):.2g} on average and iteration "
             f"{iterations} by {float(last[-1]):.2g}, over {len(batch.inputs)} test images; the model routes "
-            f"{own} times. {_trend(last)} {_points(steps, len(probed))}")
+            f"{own} times. {_trend(last)} {points}")
     return Drawn({"steps": steps, "change": torch.stack([table[s] for s in steps])}, fig, text)
-
-
-def _points(steps: list[int], probed: int) -> str:
-    if len(steps) <= 6:
-        return f"Points over training: {', '.join(f'step {s:,}' for s in steps)}."
-    return (f"{len(steps)} points over training, from step {steps[0]:,} to {steps[-1]:,}, {probed} of them on training "
-            "images.")  # fmt: skip
 
 
 def _trend(change: Tensor) -> str:
     ratio = float((change[-1] / change[0].clamp(min=1e-30)) ** (1 / max(len(change) - 1, 1)))
-    if ratio < 0.95:
-        return f"Each iteration changes {ratio:.2f} times what the one before did: routing settles."
-    return f"Each iteration changes {ratio:.2f} times what the one before did: within these, routing does not settle."
+    settles = "routing settles" if ratio < 0.95 else "within these, routing does not settle"
+    return f"Each iteration changes {ratio:.2f} times what the one before did: {settles}."
 
 
 @styled

@@ -87,8 +87,8 @@ class CapsuleStack(nn.Module):
     def _concurrent(self, u: Tensor | Routed, activation: Tensor | None, coupling: bool, record: bool) -> Routed:
         primary = u if isinstance(u, Routed) else Routed(u, activation)
         tops = [state[-1] for state in self.sweeps(primary, coupling or record)]
-        history = tuple(map(as_step, tops)) if record else None
-        return tops[-1]._replace(coupling=tops[-1].coupling if coupling else None, history=history)
+        pose, a, c, variance, _, kind = tops[-1]
+        return Routed(pose, a, c if coupling else None, variance, tuple(map(as_step, tops)) if record else None, kind)
 
 
 def as_step(routed: Routed) -> Step:
