@@ -61,6 +61,11 @@ def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool
         reach = float(f"{max(float(poses.std(0).mean()), 0.01):.2g}")
     offsets = [round(x / OFFSETS[-1] * reach, 5) for x in OFFSETS]
     result: dict[str, Any] | None = getattr(model, "config", {}).get("result")
+    tested = None
+    if result is not None:
+        value = result.get("stored", result)["value"]  # of the stored weights, if they were tested again
+        error = 100 - value if "accuracy" in result["metric"] else value
+        tested = {"error": round(error, 4), "split": result["split"]}
     if routing.output_activation in ("length", "probability") and not routing.stepwise:
         shown = "length" if routing.output_activation == "length" else "activation"
     else:
@@ -78,7 +83,7 @@ def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool
             "pose_dim": layer.out_dim,
             "reach": reach,
             "parameters": run.parameters,
-            "result": None if result is None else error_of(result),
+            "result": tested,
             "grid": list(grid),
             "parents": layer.parents,
             "dimensions": dimension_names(run, poses, labels, offsets),
@@ -137,12 +142,6 @@ def crisp(pictures: Tensor) -> Tensor:
     """Drawings (..., H, W) with sharp edges, so that blur does not count as thickness."""
     top = pictures.amax((-2, -1), keepdim=True).clamp(min=1e-6)
     return (5 * (pictures / top - 0.5) + 0.5).clamp(0, 1)
-
-
-def error_of(result: dict[str, Any]) -> dict[str, Any]:
-    """Test error in percent, of the stored weights if they were tested again, and the split."""
-    value = result.get("stored", result)["value"]
-    return {"error": round(100 - value if "accuracy" in result["metric"] else value, 4), "split": result["split"]}
 
 
 def grid_and_field(run: Run) -> tuple[tuple[int, int, int], dict[str, int]]:

@@ -60,10 +60,15 @@ class Layout:
 def convert(path: str | os.PathLike[str], name: str, **overrides: Any) -> Model:
     """The model in a checkpoint that the code of another repository wrote, in eval mode.
 
-    name: a key of `LAYOUTS`, or its owner. overrides: what checkpoints do not say, as iterations=2. Reading it cannot
-    run code. `save_weights(path, model, model.config)` writes what `load` and the command line take.
+    name: a key of `LAYOUTS`, its owner or its repository. overrides: what checkpoints do not say, as iterations=2.
+    Reading a checkpoint cannot run code. `save_weights(path, model, model.config)` writes what `load` and the command
+    line take.
     """
-    address = find_layout(name)
+    words = {word.lower(): address for address in LAYOUTS for word in (address, *address.split("/"))}
+    if name.lower() not in words:
+        known = ", ".join(LAYOUTS)
+        raise ValueError(f"--from: expected one of {known}, got {name!r}{nearest(name.lower(), words)}")
+    address = words[name.lower()]
     layout = LAYOUTS[address]
     state = read_checkpoint(Path(path), address)
     target = layout.target(state)
@@ -76,15 +81,6 @@ def convert(path: str | os.PathLike[str], name: str, **overrides: Any) -> Model:
     recipe |= {"model": {"name": model.name, "overrides": model.overrides}, "claim": {}}
     model.config = {"recipe": recipe, "converted_from": address}
     return model.eval()
-
-
-def find_layout(name: str) -> str:
-    """The address that is meant: all of it, its owner or its repository."""
-    words = {word.lower(): address for address in LAYOUTS for word in (address, *address.split("/"))}
-    if name.lower() not in words:
-        known = ", ".join(LAYOUTS)
-        raise ValueError(f"--from: expected one of {known}, got {name!r}{nearest(name.lower(), words)}")
-    return words[name.lower()]
 
 
 def read_checkpoint(path: Path, address: str) -> Checkpoint:
@@ -147,14 +143,6 @@ def capsnet(state: Checkpoint, classes: int, options: dict[str, Any], grouping: 
     return Target("capsnet_mnist", numbers, "capsnet_mnist" if channels == 1 else "capsnet_svhn")
 
 
-def guo(state: Checkpoint) -> Target:
-    return capsnet(state, len(state["digitcaps.weight"]), {"detach": True}, "places")
-
-
-def gram(state: Checkpoint) -> Target:
-    return capsnet(state, len(state["digit_capsules.route_weights"]), {"over_children": True}, "channels")
-
-
 def tsai(state: Checkpoint) -> Target:
     top = max(int(key.split(".")[1]) for key in [*state, "capsule_layers.0"] if key.startswith("capsule_layers."))
     name = "attention_resnet_cifar10" if top < 3 else "attention_resnet_cifar100"
@@ -206,7 +194,7 @@ LAYOUTS: dict[str, Layout] = {
         },
     ),
     "XifengGuo/CapsNet-Pytorch": Layout(
-        guo,
+        lambda state: capsnet(state, len(state["digitcaps.weight"]), {"detach": True}, "places"),
         (
             (r"^conv1\.", "backbone.0."),
             (r"^primarycaps\.conv2d\.", "primary.pose."),
@@ -216,7 +204,7 @@ LAYOUTS: dict[str, Layout] = {
         {WEIGHT: order(0, 3, 1, 2)},
     ),
     "gram-ai/capsule-networks": Layout(
-        gram,
+        lambda state: capsnet(state, len(state["digit_capsules.route_weights"]), {"over_children": True}, "channels"),
         (
             (r"^conv1\.", "backbone.0."),
             (r"^primary_capsules\.capsules\.\d+\.", "primary.pose."),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +16,9 @@ from ..plugins import Registry
 from ..routing.checks import nearest
 from . import attention, baselines, discriminative, dynamic, em, heinsen
 from .base import Model
-from .overrides import Change
 from .shipped import shipped_files
 from .stored import find_weights, read_weights
 from .timm import for_loading
-
-
-class Spec(Protocol):
-    """A model as numbers. changes: for every override, what it does to them. about: "paper, table: what it is"."""
-
-    changes: ClassVar[dict[str, Change]]
-
-    @property
-    def about(self) -> str: ...
-
-    def build(self) -> Model: ...
 
 
 class Summary(NamedTuple):
@@ -40,7 +28,9 @@ class Summary(NamedTuple):
     about: str
 
 
-MODELS: Registry[Spec] = Registry("flashcaps.models", {
+# Specs hold numbers. `changes` maps an override to what it does to them, `about` is "paper, table: what it is", and
+# `build()` makes the model.
+MODELS: Registry[Any] = Registry("flashcaps.models", {
     **dynamic.MODELS, **em.MODELS, **attention.MODELS, **heinsen.MODELS, **discriminative.MODELS, **baselines.MODELS,
 })  # fmt: skip
 Builder = TypeVar("Builder", bound=Callable[[], Any])
