@@ -37,9 +37,3 @@ def test_figures_of_a_weights_file_lie_in_a_folder_of_its_name(tmp_path, monkeyp
     result = CliRunner().invoke(app, ["mine.safetensors.xz", "margin", "--results", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "mine" / "figures" / "margin.svg").exists()
-
-
-def test_a_wrong_name_is_an_error(tmp_path):
-    result = CliRunner().invoke(app, [str(tmp_path), "margins"])
-    assert isinstance(result.exception, ValueError)
-    assert "did you mean 'margin'" in str(result.exception)

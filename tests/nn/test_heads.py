@@ -1,24 +1,16 @@
 """From class capsules to scores and pictures.
 
-Numbers of `SharedLinear` and `Decoder` are compared in tests/deploy/test_convert.py, sizes in
+Numbers of `Lengths`, `SharedLinear` and `Decoder` are compared in tests/deploy/test_convert.py, sizes in
 tests/models/test_registry.py.
 """
 
 import pytest
 import torch
 
-from flashcaps import Activations, Decoder, Lengths, Routed
+from flashcaps import Activations, Decoder, Routed
 from flashcaps.nn.heads import mask_capsules
 
 from ..conftest import assert_near
-
-
-def test_lengths() -> None:
-    pose = torch.tensor([[[3.0, 4.0], [0.0, 0.0]]], requires_grad=True)
-    lengths = Lengths()(Routed(pose))
-    assert lengths.tolist() == [[5.0, 0.0]]
-    lengths.sum().backward()
-    assert_near(pose.grad, [[[0.6, 0.8], [0.0, 0.0]]])
 
 
 def test_activations() -> None:
