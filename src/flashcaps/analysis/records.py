@@ -71,7 +71,7 @@ def algorithm_name(f: Facts) -> str:
 
 
 def trained_alike(rows: Rows, key: Callable[[Recipe], Any], bar: Callable[[Facts], Any]) -> Rows:
-    """Of the groups of rows with the same `key`, the one with most bars: no mean is over 10 and 350 epochs."""
+    """The rows with the same `key` that make the most bars, so that no mean mixes runs of 10 and of 350 epochs."""
     groups: dict[str, Rows] = {}
     for record, f in rows:
         groups.setdefault(repr(key(f.recipe)), []).append((record, f))

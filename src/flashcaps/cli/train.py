@@ -39,7 +39,7 @@ from .console import console, say, show_table
 from .names import Algorithm, DataRoot, Device, Imports, RecipeName, RunName, Weights, run_names
 
 OWN_DATA = {"--images": "images", "--table": "table", "--dataset": "hub", "--text": "text"}  # flag -> data.name
-QUIET_S = 30  # between two lines of progress where there is no terminal for a bar
+QUIET_S = 30  # seconds between two lines of progress without a terminal
 
 
 class Bar(Callback):
@@ -263,7 +263,14 @@ def evaluate(
     if keep is not None and (changes or split != "test"):
         raise ValueError("--keep: expected the recipe's own test data, got overrides or --split; leave them out")
     if ensemble:
-        evaluation, names = evaluate_together([run, *more], changes, weights, split, device, data, batch, keep)
+        chosen = find_device(device)
+        model, members = open_ensemble([run, *more], weights=weights, device=chosen)
+        recipe = make_recipe(members[0].recipe.to_dict(), changes)
+        evaluation, names = evaluate_model(model, recipe, split, data, batch)
+        if keep is not None:
+            folders = [f"runs/{Path(name).name}" for name in (run, *more)]
+            command = shlex.join(["flashcaps", "evaluate", *folders, "--ensemble"])
+            say(keep_result(ensemble_result(members, evaluation, command, chosen), keep / "runs"))
     else:
         evaluation, names = evaluate_run(run, changes, weights, split, device, data, batch, routing, keep)
     if as_json:
@@ -331,21 +338,6 @@ def keep_routing(run: str, model: Any, recipe: Recipe, evaluation: Evaluation, k
         parameters = sum(p.numel() for p in model.parameters())
         result = make_result(recipe, evaluation, where, parameters=parameters, command=command, **routing)
         write_atomic(keep / "routing" / f"{Path(run).name}.json", json.dumps(result, indent=2) + "\n")
-
-
-def evaluate_together(
-    runs: list[str], overrides: list[str], weights: str | None, split: str, device: str, data: str | None, batch: int,
-    keep: Path | None,
-) -> tuple[Evaluation, tuple[str, ...]]:  # fmt: skip
-    """Evaluates several checkpoints of one recipe as one; writes the result to the folder `keep`."""
-    chosen = find_device(device)
-    model, members = open_ensemble(runs, weights=weights, device=chosen)
-    recipe = make_recipe(members[0].recipe.to_dict(), overrides)
-    evaluation, names = evaluate_model(model, recipe, split, data, batch)
-    if keep is not None:
-        command = shlex.join(["flashcaps", "evaluate", *(f"runs/{Path(run).name}" for run in runs), "--ensemble"])
-        say(keep_result(ensemble_result(members, evaluation, command, chosen), keep / "runs"))
-    return evaluation, names
 
 
 def evaluate_model(

@@ -156,7 +156,15 @@ def grid_and_field(run: Run) -> tuple[tuple[int, int, int], dict[str, int]]:
     u, _ = children(run.stack(), lambda: forward(run.model, run.first(1)))
     if top.u.ndim != 5 or u.ndim != 5:
         return (votes.shape[1], 1, 1), {"size": side, "stride": side, "offset": 0}
-    field = field_of(receptive_fields(run, run.first(1)), side)
+    fields = receptive_fields(run, run.first(1))
+    first, last = fields[:, 0, 0], fields[:, 0, 1]  # rows of pixels that each row of places sees
+    size = int((last - first).max()) + 1
+    whole = (last - first + 1 == size).nonzero()[:, 0]  # those that no border cuts short
+    k = int(whole[0])
+    stride = max(1, (side - size) // max(1, len(first) - 1))
+    if len(whole) > 1:
+        stride = int(first[whole[1]] - first[k]) // int(whole[1] - k)
+    field = {"size": size, "stride": stride, "offset": int(first[k]) - stride * k}
     for layer in run.stack().capsule_layers()[:-1]:
         if isinstance(layer, ConvCapsules):
             field["offset"] -= layer.padding * field["stride"]
@@ -164,19 +172,6 @@ def grid_and_field(run: Run) -> tuple[tuple[int, int, int], dict[str, int]]:
             field["stride"] *= layer.stride
     _, types, h, w, _ = top.u.shape
     return (types, h, w), field
-
-
-def field_of(fields: Tensor, side: int) -> dict[str, int]:
-    """size, stride and offset from the first and last row that each place sees; borders cut some of them short."""
-    first, last = fields[:, 0, 0], fields[:, 0, 1]
-    size = int((last - first).max()) + 1
-    whole = (last - first + 1 == size).nonzero()[:, 0]
-    k = int(whole[0])
-    if len(whole) > 1:
-        stride = int(first[whole[1]] - first[k]) // int(whole[1] - k)
-    else:
-        stride = max(1, (side - size) // max(1, len(first) - 1))
-    return {"size": size, "stride": stride, "offset": int(first[k]) - stride * k}
 
 
 def card_of(name: str, model: Any, folder: Path) -> str:

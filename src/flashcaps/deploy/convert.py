@@ -1,9 +1,9 @@
-"""Checkpoints of other repositories, as models of flashcaps that answer the same.
+"""Converts checkpoints of other repositories to models of flashcaps with the same outputs.
 
     model = flashcaps.convert("trained_model.pkl", "XifengGuo/CapsNet-Pytorch")
 
-A repository is a `Layout`, a table: what its names are here, what happens to a tensor on its way, and which model its
-shapes make. What its code does differently from the paper is an option of that model.
+Each repository has a `Layout`: new names of its tensors, changes to them, and the model that their shapes belong to.
+Where the code of a repository differs from the paper, the model has an option.
 """
 
 import math
@@ -47,9 +47,9 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """names: (pattern, replacement) for `re.sub`, one after the other; "" leaves a tensor out.
+    """names: (pattern, replacement) pairs for `re.sub`, applied in order; a tensor whose new name is "" is left out.
 
-    changes: by a pattern of the new name; tensors of the same new name are given together.
+    changes: functions of a tensor, by a pattern of its new name. Tensors with the same new name are passed together.
     """
 
     target: Callable[[Checkpoint], Target]
@@ -84,11 +84,11 @@ def convert(path: str | os.PathLike[str], name: str, **overrides: Any) -> Model:
 
 
 def read_checkpoint(path: Path, address: str) -> Checkpoint:
-    """The state in a file of torch.save, out of its wrapper, without the prefix of DataParallel."""
+    """The state dict in a file of torch.save, without wrappers and without the prefix of DataParallel."""
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError):
-        # what PyTorch says advises weights_only=False
+        # PyTorch's own message advises weights_only=False
         raise ValueError(f"{path}: refused: expected tensors alone, as torch.save(model.state_dict(), FILE) writes "
                          "them; it is damaged, or a pickled model, which could run code") from None
     while isinstance(content, Mapping) and (wrapper := next((k for k in WRAPPERS if k in content), None)):
@@ -100,7 +100,7 @@ def read_checkpoint(path: Path, address: str) -> Checkpoint:
 
 
 def renamed(state: Checkpoint, layout: Layout, model: Model) -> dict[str, Tensor]:
-    """The tensors of a checkpoint as the model's state; the first that does not fit is named."""
+    """The tensors of a checkpoint as the model's state; an error names the first that does not fit."""
     sources: dict[str, list[str]] = {}
     for key in state:
         name = key
@@ -156,7 +156,7 @@ def order(*axes: int) -> Callable[[Tensor], Tensor]:
 
 
 def swap(axis: int) -> Callable[[Tensor], Tensor]:
-    """The last two channels, which are coordinates, change places: y before x becomes x before y."""
+    """Swaps the last two channels, which are coordinates: y before x becomes x before y."""
     return lambda x: torch.cat([x.narrow(axis, 0, x.shape[axis] - 2), x.narrow(axis, -2, 2).flip(axis)], axis)
 
 

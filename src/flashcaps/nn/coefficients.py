@@ -5,8 +5,8 @@
     loss.backward()
     optimiser.step()
 
-Both steps use this very forward pass, so neither sees what the other did, and their order is a matter of convenience:
-here the weights and the graph that the coefficients need are still there.
+Both steps use the same forward pass and neither sees what the other did, so their order does not matter. This one is
+convenient, because the weights and the graph that the coefficients need still exist.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def ascend_coefficients(model: nn.Module, labels: Tensor, pace: float | Tensor =
 
 
 def coefficient_slopes(model: nn.Module, labels: Tensor) -> Slopes:
-    """Where the coefficients would go by the forward pass just made, which is then forgotten."""
+    """The slopes of the last forward pass, whose votes are then dropped."""
     layers = discriminative_layers(model)
     if not layers:
         return Slopes([], 0)

@@ -1,4 +1,4 @@
-"""Inside a stack of capsule layers: what every layer was given, its coupling and parents after every iteration."""
+"""Inside a stack of capsule layers: the input of every layer, its coupling and parents after every iteration."""
 
 from __future__ import annotations
 
@@ -42,26 +42,19 @@ def children(stack: CapsuleStack, call: Callable[[], Any]) -> tuple[Tensor, Tens
 
 def trace_layers(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> list[LayerTrace]:
     """Every layer of the stack, from the lowest. The last one's `out` is what the network's head reads."""
-    return _concurrent(stack, u, activation) if stack.concurrent else _sequential(stack, u, activation)
-
-
-def _sequential(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> list[LayerTrace]:
     found, layers = [], stack.capsule_layers()
+    if stack.concurrent:
+        states = stack.sweeps(Routed(u, activation), coupling=True, every=True)
+        below = states[max(len(states) - 2, 0)]  # a layer's last input is one iteration old, unless there is only one
+        for k, layer in enumerate(layers):
+            steps = tuple(as_step(state[k + 1]) for state in states)
+            found.append(LayerTrace(layer, below[k].pose, below[k].activation, steps, states[-1][k + 1]))
+        return found
     for k, layer in enumerate(layers):
         out = layer(u, activation, coupling=True, record=True)
         found.append(LayerTrace(layer, u, activation, out.history or (), out))
         if k + 1 < len(layers):
             u, activation = layers[k + 1].take(out)
-    return found
-
-
-def _concurrent(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> list[LayerTrace]:
-    """A layer's last input is what the layer below had computed one iteration before, or in the only one."""
-    states = stack.sweeps(Routed(u, activation), coupling=True, every=True)
-    found, below = [], states[max(len(states) - 2, 0)]
-    for k, layer in enumerate(stack.capsule_layers()):
-        steps = tuple(as_step(state[k + 1]) for state in states)
-        found.append(LayerTrace(layer, below[k].pose, below[k].activation, steps, states[-1][k + 1]))
     return found
 
 
@@ -94,7 +87,7 @@ def keeps_couplings(algorithm: Routing) -> bool:
 
 
 def presence(trace: LayerTrace) -> Tensor:
-    """The activation of each child as a probability, (B, I) or (B, types, H, W); where the pose has it, its length."""
+    """The activation of each child as a probability, (B, I) or (B, types, H, W); a length is read from the pose."""
     if trace.activation is not None:
         scores = trace.layer.routing.input_activation == "score"
         return trace.activation.sigmoid() if scores else trace.activation
@@ -104,7 +97,7 @@ def presence(trace: LayerTrace) -> Tensor:
 
 
 def decided(total: Tensor, top: Tensor, entropy: Tensor, parents: int | Tensor) -> tuple[Tensor, Tensor]:
-    """Of a child's shares p = |c| / total, from sums over its J parents: max p J, and sum -p ln p / ln J.
+    """max p J and sum -p ln p / ln J of a child's shares p = |c| / total, from sums over its J parents.
 
     total is sum |c|, top max |c|, entropy sum -|c| ln |c|. The first is 1 where all parents have the same share and J
     where one has all of it, the second 1 and 0; a child of a single parent has no choice.
@@ -121,10 +114,10 @@ def sums(coupling: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def decisions(trace: LayerTrace, coupling: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What every child decided: largest share and entropy, as in `decided`, and its presence, (B, N) each.
+    """How every child decided: its largest share and entropy, as in `decided`, and its presence, (B, N) each.
 
-    In a convolutional layer a child decides once in every window, among the J types there; or, where it competes over
-    positions, once for all windows it is in, J being types times windows. Padding has presence 0.
+    In a convolutional layer a child decides once in every window, among its J types. If it competes over positions, it
+    decides once for all its windows, and J is types times windows. Padding has presence 0.
     """
     layer, there = trace.layer, presence(trace).to(coupling.dtype)
     if not isinstance(layer, ConvCapsules):
