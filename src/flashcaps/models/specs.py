@@ -12,8 +12,8 @@ from ..nn.backbones import Image
 from ..nn.capsules import CapsuleLayer, ConvCapsules, DenseCapsules, PrimaryCapsules, make_routing
 from ..nn.heads import Activations, Lengths, SharedLinear
 from ..nn.stack import CapsuleStack
-from ..routing import ROUTING, Routed, Routing, Sizes
-from ..routing.checks import check_choice, check_iterations
+from ..routing import Routed, Routing, Sizes
+from ..routing.checks import check_iterations
 
 LAYER_OPTIONS = ("vote_bias", "over", "scrambled")  # all but the first are a convolution's
 
@@ -59,7 +59,6 @@ class Route:
 
     @cached_property
     def algorithm(self) -> Routing:
-        check_choice("routing", self.routing, ROUTING)
         return make_routing(self.routing, {k: v for k, v in self.settings.items() if k not in LAYER_OPTIONS})
 
     @property

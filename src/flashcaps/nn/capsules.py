@@ -366,8 +366,10 @@ class CapsuleLayer(FiniteModule):
         norm.train()
         return normed
 
-    def _check(self, u: Tensor, activation: Tensor | None, shape: str, ndim: int) -> None:
+    def _check(self, u: Tensor, activation: Tensor | None, types: int | None) -> None:
+        """types: of children (B, types, H, W, D); None for children (B, I, D)."""
         check_floating("u", u)
+        shape, ndim = ("(B, I, D)", 3) if types is None else ("(B, types, H, W, D)", 5)
         if u.ndim != ndim or u.shape[-1] != self.in_dim:
             raise ValueError(f"u: expected {shape} with D = {self.in_dim}, got {tuple(u.shape)}")
         if u.device != self.weight.device:
@@ -384,6 +386,8 @@ class CapsuleLayer(FiniteModule):
                 check_probability("activation", activation)
             elif self.routing.input_activation is None:
                 self._refuse_lengths(u, activation)
+        if types is not None and u.shape[1] != types:
+            raise ValueError(f"u: expected {types} types, got {u.shape[1]} in {tuple(u.shape)}")
 
     def set_iterations(self, iterations: int) -> None:
         self.routing = dataclasses.replace(self.routing, iterations=iterations)
@@ -434,15 +438,10 @@ class DenseCapsules(CapsuleLayer):
         """Checked, (B, I, D), or with their places (B, types, H, W, D) where those count."""
         u, activation = self.take(u, activation)
         check_floating("u", u)
-        if self.shared:
-            self._check(u, activation, "(B, types, H, W, D)", 5)
-            if u.shape[1] != self.groups:
-                raise ValueError(f"u: expected {self.groups} types, got {u.shape[1]} in {tuple(u.shape)}")
-        elif u.ndim == 5:
+        if u.ndim == 5 and not self.shared:
             u = u.flatten(1, 3)
             activation = None if activation is None else activation.flatten(1)
-        if not self.shared:
-            self._check(u, activation, "(B, I, D)", 3)
+        self._check(u, activation, self.groups if self.shared else None)
         if 0 in u.shape[1:-1]:
             raise ValueError(f"u: axis I (lower capsules) is empty in {tuple(u.shape)}; routing needs at least one")
         if self.groups is not None and not self.shared and u.shape[1] != self.groups:
@@ -503,9 +502,7 @@ class ConvCapsules(CapsuleLayer):
 
     def _children(self, u: Tensor | Routed, activation: Tensor | None) -> Children:
         u, activation = self.take(u, activation)
-        self._check(u, activation, "(B, types, H, W, D)", 5)
-        if u.shape[1] != self.in_types:
-            raise ValueError(f"u: expected {self.in_types} types, got {u.shape[1]} in {tuple(u.shape)}")
+        self._check(u, activation, self.in_types)
         p, k = self.padding, self.kernel
         if min(u.shape[2], u.shape[3]) + 2 * p < k:
             raise ValueError(f"u: {u.shape[2]} x {u.shape[3]} places, padded by {p}, do not fill kernel {k}")
@@ -548,12 +545,9 @@ def place(routed: Routed, grid: tuple[int, int, int] | None) -> Routed:
 
 
 def make_routing(name: str, options: dict[str, Any]) -> Routing:
-    """The algorithm with its options; a wrong option is answered with the nearest right one."""
-    try:
-        algorithm = ROUTING[name]
-    except KeyError:
-        check_choice("routing", name, ROUTING)
-        raise
+    """The algorithm with its options. An error names the nearest algorithm or option to a wrong one."""
+    check_choice("routing", name if isinstance(name, str) else repr(name), ROUTING)  # a list cannot be looked up
+    algorithm = ROUTING[name]
     known = [f.name for f in dataclasses.fields(algorithm)]
     for key in options:
         if key not in known:
