@@ -10,6 +10,7 @@ import torch
 from flashcaps.data import Dataset, DiverseMultiMNIST, MultiMNIST, Split
 from flashcaps.models import create_model
 from flashcaps.training.batches import ImageStream, Plan, Share
+from flashcaps.training.checkpoint import save_weights
 from flashcaps.training.distributed import Workers
 from flashcaps.training.recipe import Recipe, make_recipe
 from flashcaps.training.step import TrainStep
@@ -67,6 +68,13 @@ SMALL: dict[str, Any] = {"name": "small"} | tomllib.loads(SMALL_TOML)
 
 def small_recipe(*overrides: str) -> Recipe:
     return make_recipe(SMALL, overrides)
+
+
+def save_small(path: Path) -> Path:
+    """A file with the weights of the small recipe's network."""
+    recipe = small_recipe()
+    save_weights(path, create_model(recipe.model.name, **recipe.model.overrides), {"recipe": recipe.to_dict()})
+    return path
 
 
 def small_step(*overrides: str, stream: type[ImageStream] = ImageStream) -> tuple[TrainStep, Plan]:

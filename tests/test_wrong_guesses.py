@@ -35,7 +35,7 @@ GUESSES: dict[str, tuple[Callable[[], object], str]] = {
     "larger": (lambda: model()(torch.rand(2, 1, 32, 32)), "expected (B, 1, 28, 28), got (2, 1, 32, 32); resize them, "
                "or build the model for them, by create_model(..., image=(1, 32, 32))"),
     "larger, plain": (lambda: model("cnn_mnist")(torch.rand(2, 1, 32, 32)), "image=(1, 32, 32)"),
-    "bytes": (lambda: model()((255 * IMAGES).byte()), "give images.float() / 255"),
+    "bytes": (lambda: model()((255 * IMAGES).byte()), "got torch.uint8; give images.float() / 255"),
     "0 to 255": (lambda: model()(255 * IMAGES), "from 0 to 1, or standardised"),
     "logits in em": (lambda: layer("em")(POSES, torch.full((2, 6), 3.0)), "from 0 to 1, got 3 to 3; give logits as"),
     "logits in em_routing": (lambda: em_routing(torch.rand(2, 6, 3, 4), -torch.ones(2, 6), beta_u=torch.zeros(3),

@@ -1,4 +1,4 @@
-"""What other packages bring to flashcaps. A package declares it in its pyproject.toml, and names it from then on:
+"""Algorithms, models, data sets and figures of other packages. A package declares them in its pyproject.toml:
 
     [project.entry-points."flashcaps.routing"]      # or flashcaps.models, flashcaps.data, flashcaps.figures
     median = "my_package.median:Median"
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class Registry(dict[str, T]):
-    """This package's own names, and after them those of the entry points of `group`.
+    """This package's own names, followed by those of the entry points of `group`.
 
-    They are loaded when a name is not among the own ones, or all names are asked for. One that cannot be loaded is left
-    out with a warning.
+    Entry points are loaded when a name is not one of its own, or when all names are asked for. One that cannot be
+    loaded is left out with a warning.
     """
 
     def __init__(self, group: str, own: Mapping[str, T]) -> None:
@@ -26,7 +26,7 @@ class Registry(dict[str, T]):
     def load(self) -> None:
         if self.loaded:
             return
-        self.loaded = True  # first: a package that is being loaded may ask for names, too
+        self.loaded = True  # set first, because a package that is being loaded may ask for names, too
         for entry in entry_points(group=self.group):
             where = f"{entry.dist.name if entry.dist else entry.value}: {self.group} {entry.name!r}"
             try:
@@ -57,5 +57,5 @@ class Registry(dict[str, T]):
         self.load()
         return super().__len__()
 
-    # a dict's own would not load
+    # those of dict would not load the entry points
     keys, values, items, get = Mapping.keys, Mapping.values, Mapping.items, Mapping.get  # type: ignore[assignment]

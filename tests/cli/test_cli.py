@@ -43,6 +43,7 @@ def test_alone_it_shows_five_examples(say: Any) -> None:
     assert said.code == 0
     lines = [line for line in said.out.splitlines() if line.startswith("  flashcaps ")]
     assert len(lines) == 5
+    assert "--install-completion" in say("--help").out
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -104,6 +105,7 @@ def test_models_and_recipes_are_described(say: Any) -> None:
         (("evaluate", "nowhere", "--batch", "0"), "see flashcaps evaluate --help"),
         (("predict", "demo_dynamic", "x.png", "--top", "0"), "'--top'"),
         (("predict", "demo_dynamic", "x.png", "--reconstruct", "file"), "--reconstruct: expected a folder, got a file"),
+        (("figures", "demo_dynamic", "margins"), "did you mean 'margin'"),
         (("figures", "nowhere"), "neither a run folder, a weights file nor a shipped name"),
         (("figures", "demo_dynamic", "--out", "file"), "--out: expected a folder, got a file, file"),
     ],

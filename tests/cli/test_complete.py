@@ -7,8 +7,7 @@ import pytest
 
 from flashcaps.analysis import FIGURES
 from flashcaps.cli import main
-from flashcaps.cli.complete import run_names
-from tests.conftest import Say
+from flashcaps.cli.names import run_names
 
 
 @pytest.fixture
@@ -50,9 +49,3 @@ def test_run_folders_that_are_here(
         (tmp_path / name).write_bytes(b"")
     assert run_names("") == ["runs/tiny-0", "runs/tiny-1", "mine.safetensors", "small.safetensors.xz"]
     assert offered("predict", "runs/tiny-1") == ["runs/tiny-1"]
-
-
-def test_it_can_be_installed(say: Say) -> None:
-    code, out, _ = say("--help")
-    assert not code
-    assert "--install-completion" in out

@@ -1,23 +1,18 @@
 """`flashcaps export` writes beside the weights, compares on real pictures, and says so."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import typer
-from typer.testing import CliRunner
 
 import flashcaps
-from flashcaps.cli.export import beside, export
+from flashcaps.cli.export import beside
 from flashcaps.deploy.export import open_exported
 from flashcaps.models.shipped import FOLDER
 from flashcaps.training.autosize import own_recipe
 from flashcaps.training.checkpoint import save_weights
+from tests.conftest import Say
 from tests.own_pictures import write_pictures
-
-app = typer.Typer()
-app.command()(export)
 
 
 @pytest.fixture
@@ -29,12 +24,8 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def invoke(*words: Any) -> Any:
-    return CliRunner().invoke(app, [str(w) for w in words], catch_exceptions=False)
-
-
-def test_onnx_and_int8_on_the_test_data(run: Path) -> None:
-    out = invoke(run, "--int8").stdout
+def test_onnx_and_int8_on_the_test_data(run: Path, say: Say) -> None:
+    out = say("export", run, "--int8").out
     assert "on 6 real images" in out
     assert "last.int8.onnx" in out
     assert "error" in out
@@ -42,8 +33,8 @@ def test_onnx_and_int8_on_the_test_data(run: Path) -> None:
     assert scores.shape == (5, 3)
 
 
-def test_safetensors_on_named_pictures(run: Path) -> None:
-    out = invoke(run, "--to", "safetensors", "--inputs", run.parent / "shapes" / "bar").stdout
+def test_safetensors_on_named_pictures(run: Path, say: Say) -> None:
+    out = say("export", run, "--to", "safetensors", "--inputs", run.parent / "shapes" / "bar").out
     assert "0.0e+00 on random, 0.0e+00 on 10 real images" in out
     assert (run / "last-exported.safetensors").is_file()
     assert beside(Path("a/b.safetensors"), ".onnx") == Path("a/b.onnx")
@@ -51,22 +42,18 @@ def test_safetensors_on_named_pictures(run: Path) -> None:
     assert beside(Path("a/b.safetensors.xz"), ".safetensors") == Path("a/b-exported.safetensors")
 
 
-def test_without_data_it_says_so(run: Path) -> None:
+def test_without_data_it_says_so(run: Path, say: Say) -> None:
     (run.parent / "shapes").rename(run.parent / "elsewhere")
-    out = invoke(run, "--to", "safetensors").stdout
-    assert "no real inputs: --images: no folder" in out
-    with pytest.raises(ValueError, match="--to: expected one of 'onnx'"):
-        invoke(run, "--to", "onx")
-    with pytest.raises(ValueError, match="--int8: expected with --to onnx, got safetensors"):
-        invoke(run, "--to", "safetensors", "--int8")
+    assert "no real inputs: --images: no folder" in say("export", run, "--to", "safetensors").out
 
 
-def test_weights_that_come_along_are_exported_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_come_along_are_exported_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLASHCAPS_DATA", str(tmp_path / "none"))
     before = set(FOLDER.iterdir())
     try:
-        assert invoke("demo_dynamic", "--to", "safetensors").stdout.startswith("demo_dynamic-exported.safetensors: ")
+        said = say("export", "demo_dynamic", "--to", "safetensors")
+        assert said.out.startswith("demo_dynamic-exported.safetensors: ")
         assert (tmp_path / "demo_dynamic-exported.safetensors").is_file()
     finally:
         more = set(FOLDER.iterdir()) - before
@@ -75,12 +62,14 @@ def test_weights_that_come_along_are_exported_here(tmp_path: Path, monkeypatch: 
     assert not more
 
 
-def test_where_and_how_exactly(run: Path) -> None:
+def test_where_and_how_exactly(run: Path, say: Say) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.onnx: no such file; export_model or"):
         open_exported(run / "none.onnx")
-    for out, meant in ((run, run / "model.onnx"), ("", "model.onnx")):
-        with pytest.raises(ValueError, match=f"expected a file to write, got a folder; {meant} would be one"):
-            invoke(run, "--out", out)
-    for tolerance in ("-1", "nan"):
-        with pytest.raises(ValueError, match=f"tolerance: expected a number of at least 0, got {tolerance}"):
-            invoke(run, "--tolerance", tolerance)
+    for words, message in (
+        (("--out", run), f"expected a file to write, got a folder; {run / 'model.onnx'} would be one"),
+        (("--out", ""), "expected a file to write, got a folder; model.onnx would be one"),
+        (("--tolerance", "-1"), "tolerance: expected a number of at least 0, got -1"),
+        (("--tolerance", "nan"), "tolerance: expected a number of at least 0, got nan"),
+        (("--to", "safetensors", "--int8"), "--int8: expected with --to onnx, got safetensors"),
+    ):
+        assert message in say("export", run, *words).err

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashcaps.cli import own as _own
-from flashcaps.cli.own import own_fields
+from flashcaps.cli.train import own_fields
 from flashcaps.models import create_model
 from flashcaps.training.checkpoint import load, save_weights
 from tests.conftest import Say
@@ -28,7 +27,7 @@ def test_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     out = capsys.readouterr().out
     assert "data: 9 pictures to train on" in out
     assert "warning" not in out
-    monkeypatch.setattr(_own, "memory_warning", lambda recipe, device: "too much")
+    monkeypatch.setitem(own_fields.__globals__, "memory_warning", lambda recipe, device: "too much")
     fields(images=folder)
     assert "warning: too much" in capsys.readouterr().out
 

@@ -113,12 +113,6 @@ def test_an_option_the_page_does_not_know_is_named(
         Description("mine", tiny(routing=name, options={option: value}))
 
 
-def test_an_algorithm_the_page_does_not_know_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(OPTIONS, "em")
-    with pytest.raises(ValueError, match=r"mine: the page does not run capsules.layers.0, which routes by 'em'"):
-        Description("mine", tiny(routing="em"))
-
-
 def test_numbers_beyond_half_precision_are_refused() -> None:
     with pytest.raises(ValueError, match="x: expected finite numbers within half precision, got up to 100000"):
         pack({}, {"x": torch.tensor([1e5])})

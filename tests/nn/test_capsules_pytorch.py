@@ -93,15 +93,6 @@ def test_compiles_whole_in_training(routing: str, backend: str, form: str) -> No
         assert_near(actual, expected[1][name].double(), TOLERANCE[torch.float32].gradient, name)
 
 
-def test_primary_capsules_compile_whole() -> None:
-    torch._dynamo.reset()
-    primary = PrimaryCapsules(3, 2, 4, kernel=3, form="sigmoid")
-    x = torch.randn(2, 3, 5, 5)
-    routed, expected = torch.compile(primary, fullgraph=True, backend="aot_eager")(x), primary(x)
-    assert_near(routed.pose, expected.pose.double())
-    assert_near(routed.activation, expected.activation.double())
-
-
 @pytest.mark.parametrize(("form", "backend"), [("dense", "reference"), ("conv, positions", "matrix")])
 @pytest.mark.parametrize("routing", ROUTING)
 def test_exports_with_any_batch(routing: str, form: str, backend: str) -> None:

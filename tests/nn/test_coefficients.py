@@ -46,15 +46,11 @@ def hidden_and_class(backend: str = "matrix", **more: Any) -> CapsuleStack:
     return stack
 
 
-def votes_of(layer: DenseCapsules, u: Tensor) -> Tensor:
-    return layer.votes(u).detach()
-
-
 @pytest.mark.parametrize(("backend", "penalty"), [("reference", "l2"), ("matrix", "l2"), ("matrix", "l1")])
 def test_class_layer_takes_one_step_of_the_printed_equation(backend: str, penalty: str) -> None:
     layer, u = class_layer(backend, penalty=penalty), torch.randn(4, 5, 3, **DOUBLE)
     before = layer.coefficients.clone()
-    expected = discriminative_update(before, votes_of(layer, u), LABELS, **STEP, penalty=penalty)
+    expected = discriminative_update(before, layer.votes(u).detach(), LABELS, **STEP, penalty=penalty)
     for labels in (LABELS, nn.functional.one_hot(LABELS, 3)):
         layer.coefficients.copy_(before)
         layer(u)
@@ -102,7 +98,7 @@ def test_hidden_layers_follow_by_the_chain_rule(backend: str) -> None:
     def objective() -> float:
         with torch.no_grad():
             hidden = model.layers[1](model.layers[0](u).pose).pose
-            v = torch.einsum("ij,bijd->bjd", states[2], votes_of(model.layers[2], hidden))
+            v = torch.einsum("ij,bijd->bjd", states[2], model.layers[2].votes(hidden))
             return ((2 * nn.functional.one_hot(LABELS, 3) - 1) * v.square().sum(-1)).sum().item()
 
     slopes, h = [], 1e-5
@@ -270,7 +266,7 @@ def test_a_look_at_other_data_in_between_changes_nothing(between: str) -> None:
         with torch.no_grad():
             layer(other)
     ascend_coefficients(layer, LABELS)
-    assert_near(layer.coefficients, discriminative_update(before, votes_of(layer, u), LABELS, **STEP))
+    assert_near(layer.coefficients, discriminative_update(before, layer.votes(u).detach(), LABELS, **STEP))
 
 
 def test_models_without_coefficients_are_left_alone() -> None:

@@ -1,12 +1,12 @@
 """Adversarial robustness: accuracy under FGSM and PGD in an L-infinity ball, the same for capsules and CNN.
 
-Images are floats in [0, 1] and stay so. An attack increases an objective. The loss that a model was trained with is no
-fair one: the margin loss of a well answered image is exactly 0, and so is its gradient, while a cross-entropy never is;
-capsules would look robust because the attack does not move. So attacks increase the *gap*, the highest wrong score
-minus the true class's: it is positive where the answer is wrong, it never saturates, and a sign step does not depend on
-its scale, whether scores are lengths, activations or logits. "cross_entropy" and "trained" are for comparison.
-Gradients pass through every routing iteration. `flat` in the result is the share of images whose gradient is exactly 0:
-where it is large, the accuracy under attack says little.
+Images are floats in [0, 1] and stay in that range. An attack increases an objective. The loss that a model was trained
+with would not be fair: the margin loss of a well answered image and its gradient are exactly 0, while a cross-entropy
+never is 0, so capsules would look robust because the attack does not move. Attacks therefore increase the *gap*, the
+highest wrong score minus the score of the true class. It is positive where the answer is wrong and never saturates, and
+a sign step does not depend on its scale, whether scores are lengths, activations or logits. "cross_entropy" and
+"trained" are for comparison. Gradients pass through every routing iteration. `flat` in the result is the share of
+images whose gradient is exactly 0: where it is large, the accuracy under attack says little.
 """
 
 import json

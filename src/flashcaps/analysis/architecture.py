@@ -71,9 +71,16 @@ def _box(axis: Any, x: float, y: float, stage: Stage) -> None:
 
 
 def stages(run: Run) -> list[Stage]:
-    """Input, backbone, primary capsules, capsule layers, head, decoder, with the shapes of one example."""
+    """Input, backbone, primary capsules, capsule layers, head and decoder, with the shapes of one example.
+
+    The example is the run's first, or zeros if it has none.
+    """
     model: Any = run.model
-    batch = one_example(run)
+    if run.batch is not None:
+        batch = take(run.batch, torch.tensor([0]))
+    else:
+        shape = model.image or (8, *model.reads)
+        batch = Batch(torch.zeros(1, *shape, device=run.device), torch.zeros(1, dtype=torch.long))
     own = sum(p.numel() for p in model.parameters(recurse=False))
     found = [Stage("input", "input", tuple(batch.inputs.shape[1:]), own, "image" if model.image else "hidden states")]
     parts = [(n, m) for n, m in model.named_children() if n not in ("capsules", "head", "decoder") and m is not None]
@@ -100,15 +107,6 @@ def stages(run: Run) -> list[Stage]:
             shape = tuple(model.image) if last else (m.out_features,)
             found.append(Stage("decoder", f"decoder {k + 1}", shape, count(m), "sigmoid" if last else "ReLU"))
     return found
-
-
-def one_example(run: Run) -> Batch:
-    """The run's first example, or zeros if it has none."""
-    model: Any = run.model
-    if run.batch is not None:
-        return take(run.batch, torch.tensor([0]))
-    shape = model.image or (8, *model.reads)
-    return Batch(torch.zeros(1, *shape, device=run.device), torch.zeros(1, dtype=torch.long))
 
 
 def _leaves(name: str, part: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -18,10 +18,21 @@ TINTS = ((1.0, 0.45, 0.0), (0.0, 0.55, 1.0))  # orange and blue add up to white
 def reconstructions(run: Run, right: int = 6, wrong: int = 2) -> Drawn:
     """Reconstructions with label, prediction and target, failures included (dynamic, Fig. 3).
 
-    Failures come last, each twice: drawn from the capsule of the label, then from that of the prediction.
+    Right answers of as many classes as there is room for come first. Each failure is shown twice: drawn from the
+    capsule of the label, then from the capsule of the prediction.
     """
-    data = choose_examples(run, right, wrong)
-    n = len(data["label"])
+    run.need_decoder()
+    batch = run.single()
+    answer, ok = run.output.scores.argmax(1), run.right
+    some = first_of_each(batch.targets, ok)[:right]
+    bad = (~ok).nonzero()[:, 0][:wrong].repeat_interleave(2)
+    rows = torch.cat([some, bad])
+    target = answer[rows].clone()
+    target[len(some) :: 2] = batch.targets[bad[::2]]
+    data = {"image": batch.inputs[rows], "reconstruction": run.draw(run.poses[rows], target),
+            "label": batch.targets[rows], "prediction": answer[rows], "target": target, "right": ok, "rows": rows,
+            "error": (run.draw(run.poses, answer) - batch.inputs).square().flatten(1).sum(1)}
+    n = len(rows)
     fig, (axis,) = subplots(max(0.92 * n, 4) + 0.6, 2.8)
     named = [[run.class_name(int(x)) for x in data[key]] for key in ("label", "prediction", "target")]
     named = [[f"{key} = {row[0]}", *row[1:]] for key, row in zip("lpr", named, strict=True)]
@@ -31,22 +42,6 @@ def reconstructions(run: Run, right: int = 6, wrong: int = 2) -> Drawn:
     for text, bad in zip(axis.get_xticklabels(), wrong_answer, strict=True):
         text.set_color(RED if bad else INK)
     return Drawn(data, fig, caption(run, data))
-
-
-def choose_examples(run: Run, right: int, wrong: int) -> dict[str, Any]:
-    """Right answers of as many classes as there is room for, then the failures, with their reconstructions."""
-    run.need_decoder()
-    batch = run.single()
-    answer, ok = run.output.scores.argmax(1), run.right
-    some = first_of_each(batch.targets, ok)[:right]
-    bad = (~ok).nonzero()[:, 0][:wrong].repeat_interleave(2)
-    rows = torch.cat([some, bad])
-    target = answer[rows].clone()
-    target[len(some) :: 2] = batch.targets[bad[::2]]
-    drawn = run.draw(run.poses[rows], target)
-    error = (run.draw(run.poses, answer) - batch.inputs).square().flatten(1).sum(1)
-    return {"image": batch.inputs[rows], "reconstruction": drawn, "label": batch.targets[rows],
-            "prediction": answer[rows], "target": target, "error": error, "right": ok, "rows": rows}
 
 
 def first_of_each(labels: Tensor, among: Tensor) -> Tensor:

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..models.stored import find_weights
 from ..training.batches import spread
 from ..training.checkpoint import load
@@ -77,12 +75,3 @@ def gather(results: str | Path, folders: Iterable[str | Path]) -> list[dict[str,
             found = [r for r in found if any(r[k] != record[k] for k in same)]
             found.append(record | {"metrics": read_metrics(path.parent), "folder": str(path.parent)})
     return found
-
-
-def untrained(run: Run) -> Any:
-    """The run's model before the first step: same seed, same weights."""
-    from ..models import create_model
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.recipe.train.seed if run.recipe else 0)
-        return create_model(run.model.name, **run.model.overrides).to(run.device).eval()

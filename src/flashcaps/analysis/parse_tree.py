@@ -17,7 +17,7 @@ from .inside import receptive_fields, trace
 from .style import BLUE, FAINT, GREEN, INK, MUTED, RED, rgba, styled, subplots
 
 EDGES = 24  # lines per class and layer
-ROOTS = (BLUE, RED, GREEN)
+ROOTS = (BLUE, RED, GREEN)  # colours of the classes that a tree shows
 WIDEST = 4.5  # of a line, points
 STEP = 1.3  # from one level to the next
 
@@ -35,8 +35,8 @@ class Tree:
     share: Tensor
 
 
-def grow(run: Run, row: int, *, roots: int = 3, iterations: int | None = None) -> Tree:
-    """The tree of example `row`, its roots the classes with the largest scores."""
+def grow(run: Run, row: int, iterations: int | None = None) -> Tree:
+    """The tree of example `row`. Its roots are the classes with the largest scores."""
     batch = take(run.examples(), torch.tensor([row]))
     fields = receptive_fields(run, batch)
     layers = trace(run, batch, iterations)
@@ -45,7 +45,7 @@ def grow(run: Run, row: int, *, roots: int = 3, iterations: int | None = None) -
                             for t in range(steps)]) for k, layer in enumerate(layers)]  # (T, children, parents) each
     if weights[-1].shape[2] < 2:
         raise DoesNotApply("at least two class capsules are needed; a child of a single one has no choice")
-    classes = run.output.scores[row].topk(min(roots, weights[-1].shape[2])).indices.tolist()
+    classes = run.output.scores[row].topk(min(len(ROOTS), weights[-1].shape[2])).indices.tolist()
     flows, share = flow(weights, classes)
     edges, mass = zip(*(strongest(x) for x in flows), strict=True)
     h, w = run.images().shape[2:]
@@ -120,9 +120,9 @@ def _places(layer: LayerTrace) -> Tensor:
 
 
 @styled
-def parse_tree(run: Run, row: int | None = None) -> Drawn:
+def parse_tree(run: Run) -> Drawn:
     """The parse tree of one image: which primary capsules go to which class, thickness = coupling, per iteration."""
-    row = clear_row(run) if row is None else row
+    row = clear_row(run)
     tree = grow(run, row)
     steps = len(tree.share)
     shown = list(range(steps)) if steps <= 3 else [0, 1, steps - 1]
@@ -138,12 +138,12 @@ def parse_tree(run: Run, row: int | None = None) -> Drawn:
 
 
 @styled
-def animation(run: Run, row: int | None = None, iterations: int = 5, between: int = 5) -> Drawn:
+def animation(run: Run, iterations: int = 5, between: int = 5) -> Drawn:
     """Routing as it converges, on one image: a moving parse tree (GIF)."""
     from PIL import Image
 
-    row = clear_row(run) if row is None else row
-    tree = grow(run, row, iterations=iterations)
+    row = clear_row(run)
+    tree = grow(run, row, iterations)
     fig, (axis,) = subplots(2.6 * (STEP * (len(tree.levels) - 1) + 0.6), 3.2)
     artists = draw_tree(axis, run, tree, row)
     frames, waits = [], []
@@ -194,11 +194,11 @@ def draw_tree(axis: Any, run: Run, tree: Tree, row: int) -> tuple[list[Any], lis
     lines = []
     for k, edges in enumerate(tree.edges):
         segments = torch.stack([points[k][edges[:, 1]], points[k + 1][edges[:, 2]]], 1)
-        colours = [ROOTS[int(r) % len(ROOTS)] for r in edges[:, 0]]
+        colours = [ROOTS[int(r)] for r in edges[:, 0]]
         lines.append(LineCollection(list(segments.numpy()), colors=colours, alpha=0.7, capstyle="round", zorder=2))
         axis.add_collection(lines[-1])
     top = points[-1][tree.roots]
-    dots = [axis.scatter(*xy, color=ROOTS[r % len(ROOTS)], zorder=4) for r, xy in enumerate(top)]
+    dots = [axis.scatter(*xy, color=ROOTS[r], zorder=4) for r, xy in enumerate(top)]
     labels = [axis.text(float(x) + 0.12, float(y), "", va="center", fontsize=12, color=INK) for x, y in top]
     return lines, dots, labels
 

@@ -8,7 +8,7 @@ import torch
 
 from ..models import create_model
 from ..nn.stack import CapsuleStack
-from ..nn.trace import iterations_of, layers_of
+from ..nn.trace import iterations_of
 from ..training.recipe import Recipe, read_recipe
 from .figure import DoesNotApply, Run
 
@@ -46,7 +46,7 @@ def routed_by(model: str, overrides: Mapping[str, Any]) -> tuple[str, int]:
     """The algorithm of a model's class layer and its iterations, ("", 0) for a plain network."""
     with torch.device("meta"):  # no weight is allocated
         stack = getattr(create_model(model, **overrides), "capsules", None)
-    return (layers_of(stack)[-1].name, iterations_of(stack)) if isinstance(stack, CapsuleStack) else ("", 0)
+    return (stack.capsule_layers()[-1].name, iterations_of(stack)) if isinstance(stack, CapsuleStack) else ("", 0)
 
 
 def known(run: Run) -> Rows:
@@ -71,7 +71,7 @@ def algorithm_name(f: Facts) -> str:
 
 
 def trained_alike(rows: Rows, key: Callable[[Recipe], Any], bar: Callable[[Facts], Any]) -> Rows:
-    """Of the groups of rows with the same `key`, the one with most bars: no mean is over 10 and 350 epochs."""
+    """The rows with the same `key` that make the most bars, so that no mean mixes runs of 10 and of 350 epochs."""
     groups: dict[str, Rows] = {}
     for record, f in rows:
         groups.setdefault(repr(key(f.recipe)), []).append((record, f))

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from ..routing.checks import nearest
-from .figure import DoesNotApply, Drawn, Run
+from .figure import DoesNotApply, Run
 from .style import darken
 
 DPI = 110
@@ -90,24 +90,17 @@ def write_figure(run: Run, name: str, folder: Path, tell: Tell = lambda name, wh
         tell(name, why)
         return Written(name, why=why)
     folder.mkdir(parents=True, exist_ok=True)
-    written = save(drawn, name, folder)
-    tell(name, "")
-    return written
-
-
-def save(drawn: Drawn, name: str, folder: Path) -> Written:
-    moving = drawn.data.get("gif")
-    if moving is not None:
-        (folder / f"{name}.gif").write_bytes(moving)
     for ending in ("", "-dark"):
         if ending:
             darken(drawn.figure)
         drawn.figure.savefig(folder / f"{name}{ending}.png", dpi=DPI)
         drawn.figure.savefig(folder / f"{name}{ending}.svg", dpi=DPI, metadata={"Date": None})
     (folder / f"{name}.txt").write_text(drawn.caption + "\n")
-    if moving is not None:
-        return Written(name, drawn.caption, moving, moving, "gif")
-    light, dark = ((folder / f"{name}{d}.png").read_bytes() for d in ("", "-dark"))
+    tell(name, "")
+    if "gif" in drawn.data:
+        (folder / f"{name}.gif").write_bytes(drawn.data["gif"])
+        return Written(name, drawn.caption, drawn.data["gif"], drawn.data["gif"], "gif")
+    light, dark = ((folder / f"{name}{ending}.png").read_bytes() for ending in ("", "-dark"))
     return Written(name, drawn.caption, light, dark)
 
 

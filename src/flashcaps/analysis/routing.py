@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..models import create_model
 from ..nn.losses import margin_loss, multi_hot
 from ..nn.trace import decided, sums
 from ..routing import ROUTING, Routing, Sizes, Step
@@ -17,7 +18,6 @@ from ..routing.math import over_parents
 from ..training.routing_measure import PROBED_IMAGES, PROBED_ITERATIONS, logit_change
 from .figure import DoesNotApply, Drawn, Run, take
 from .inside import class_votes
-from .open_run import untrained
 from .style import BLUE, COLOURS, INK, LINES, MARKERS, MUTED, RED, colour_of, figure, grid, styled, subplots
 
 VOTE_BINS, LENGTH_BINS = 24, 40
@@ -39,7 +39,8 @@ def vote_distances(run: Run, classes: int = 3) -> Drawn:
         if votes.shape[1] < 2:
             raise DoesNotApply("votes of several children are needed; the class layer has a single one")
         weights = torch.stack([step.coupling[0] for step in top.steps]).abs()  # discriminative's may be negative
-        mine, order = labels(run, row), run.output.scores[row].argsort(descending=True).tolist()
+        mine = (multi_hot(batch.targets, run.model.classes)[row] > 0.5).nonzero()[:, 0].tolist()
+        order = run.output.scores[row].argsort(descending=True).tolist()
         data[kind] = {"distance": weighted_distances(votes[0], weights), "weight": weights, "label": mine,
                       "classes": (mine + [k for k in order if k not in mine])[:classes]}
     fig = _draw(run, data, rows)
@@ -58,11 +59,6 @@ def weighted_distances(votes: Tensor, weights: Tensor) -> Tensor:
 def spread_of(distance: Tensor, weight: Tensor) -> Tensor:
     """The weighted mean distance of each class's votes, (T, I, J) -> (T, J)."""
     return (distance * weight).sum(1) / weight.sum(1).clamp(min=1e-12)
-
-
-def labels(run: Run, row: int) -> list[int]:
-    target = run.examples().targets[row]
-    return [int(target)] if target.ndim == 0 else (target > 0.5).nonzero()[:, 0].tolist()
 
 
 def _draw(run: Run, data: dict[str, Any], rows: dict[str, int]) -> Any:
@@ -187,9 +183,14 @@ def routing_logits(run: Run, iterations: int = PROBED_ITERATIONS) -> Drawn:
     probed = {m["step"]: torch.tensor(m["change"]) for m in run.metrics if m["kind"] == "routing"}
     probed = {step: change for step, change in probed.items() if len(change) == iterations}
     at = int(getattr(run.model, "config", {}).get("step", 0))
-    measured = {0: logit_change(untrained(run), batch, iterations)} if run.recipe is not None else {}
+    measured = {}
+    if run.recipe is not None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(run.recipe.train.seed)  # the weights that training started from
+            start = create_model(run.model.name, **run.model.overrides).to(run.device).eval()
+        measured[0] = logit_change(start, batch, iterations)
     last = measured[at] = logit_change(run.model, batch, iterations)
-    # weights that are kept may be averages, which lag behind what was probed: one or the other makes a curve
+    # Stored weights may be averages, which lag behind those that were probed, so a curve is made of one or the other.
     table = {s: x for s, x in measured.items() if s == 0} | probed if probed else measured
     fig, (left, right) = subplots(9, 3.6, 1, 2, sharey=True)
     steps = list(table)
@@ -211,25 +212,21 @@ def routing_logits(run: Run, iterations: int = PROBED_ITERATIONS) -> Drawn:
     right.legend()
     right.set_xticks(range(1, iterations + 1))
     grid(left, right)
+    points = f"Points over training: {', '.join(f'step {s:,}' for s in steps)}."
+    if len(steps) > 6:
+        points = (f"{len(steps)} points over training, from step {steps[0]:,} to {steps[-1]:,}, {len(probed)} of them "
+                  "on training images.")
     own = run.layer().routing.iterations
     text = (f"After training, iteration 1 changes a logit by {float(last[0]):.2g} on average and iteration "
             f"{iterations} by {float(last[-1]):.2g}, over {len(batch.inputs)} test images; the model routes "
-            f"{own} times. {_trend(last)} {_points(steps, len(probed))}")
+            f"{own} times. {_trend(last)} {points}")
     return Drawn({"steps": steps, "change": torch.stack([table[s] for s in steps])}, fig, text)
-
-
-def _points(steps: list[int], probed: int) -> str:
-    if len(steps) <= 6:
-        return f"Points over training: {', '.join(f'step {s:,}' for s in steps)}."
-    return (f"{len(steps)} points over training, from step {steps[0]:,} to {steps[-1]:,}, {probed} of them on training "
-            "images.")  # fmt: skip
 
 
 def _trend(change: Tensor) -> str:
     ratio = float((change[-1] / change[0].clamp(min=1e-30)) ** (1 / max(len(change) - 1, 1)))
-    if ratio < 0.95:
-        return f"Each iteration changes {ratio:.2f} times what the one before did: routing settles."
-    return f"Each iteration changes {ratio:.2f} times what the one before did: within these, routing does not settle."
+    settles = "routing settles" if ratio < 0.95 else "within these, routing does not settle"
+    return f"Each iteration changes {ratio:.2f} times what the one before did: {settles}."
 
 
 @styled
@@ -238,7 +235,7 @@ def margin(run: Run) -> Drawn:
     if run.layer().routing.output_activation != "length":
         raise DoesNotApply(f"lengths are needed; the scores of {run.layer().name} routing are not lengths of capsules")
     x = torch.linspace(0, 1, 201)
-    present, absent = loss_curve(x, True), loss_curve(x, False)
+    present, absent = (torch.stack([margin_loss(v.view(1, 1), torch.full((1, 1), t)) for v in x]) for t in (1.0, 0.0))
     there = multi_hot(run.examples().targets, run.model.classes) > 0.5
     scores = run.output.scores
     lengths = {"present": scores[there], "absent": scores[~there]}
@@ -264,9 +261,3 @@ def margin(run: Run) -> Drawn:
     text = (f"Above: the loss of a length. Below: this model's lengths over {len(scores)} test images; the mean is "
             f"{means}. Only lengths between the dotted lines have a loss: {' and '.join(parts)}, which have none.")
     return Drawn({"length": x, "present": present, "absent": absent, "lengths": lengths}, fig, text)
-
-
-def loss_curve(lengths: Tensor, present: bool) -> Tensor:
-    """The loss of one capsule of each length, (N,) -> (N,)."""
-    targets = torch.full((1, 1), float(present))
-    return torch.stack([margin_loss(x.view(1, 1), targets) for x in lengths])

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..routing import ROUTING
@@ -18,6 +19,7 @@ INK, PAPER, MUTED, FAINT = "#1c1f24", "#ffffff", "#6b7280", "#d5d9e0"
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"
 COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)  # Okabe and Ito's, apart for every kind of colour vision
 MARKERS = ("o", "s", "^", "D", "v", "P")
+GAP = 2  # pixels between pictures side by side
 LINES = ("-", "--", "-.", ":", (0, (1, 3)), (0, (5, 4)))
 IN_THE_DARK = {INK: "#e7eaf0", PAPER: "#14171c", MUTED: "#9aa3b2", FAINT: "#343a45", BLUE: "#4aa8e0", SKY: "#9fd3f5"}
 
@@ -97,21 +99,18 @@ def rgba(pictures: Tensor) -> Tensor:
     return torch.cat([x, torch.ones_like(x[..., :1, :, :])], -3).movedim(-3, -1)
 
 
-def tiles(axis: Any, pictures: Tensor, columns: Sequence[str] = (), rows: Sequence[str] = (), gap: int = 2) -> None:
+def tiles(axis: Any, pictures: Tensor, columns: Sequence[str] = (), rows: Sequence[str] = ()) -> None:
     """pictures (R, C, channels, H, W) as one image, names above its columns and beside its rows."""
-    x = rgba(pictures)
-    r, c, h, w, _ = x.shape
-    whole = x.new_zeros(r * (h + gap) - gap, c * (w + gap) - gap, 4)  # nothing between the pictures
-    for i in range(r):
-        for j in range(c):
-            whole[i * (h + gap) : i * (h + gap) + h, j * (w + gap) : j * (w + gap) + w] = x[i, j]
+    r, c, _, h, w = pictures.shape
+    x = F.pad(rgba(pictures), (0, 0, 0, GAP, 0, GAP))  # transparent between the pictures
+    whole = x.transpose(1, 2).reshape(r * (h + GAP), c * (w + GAP), 4)[:-GAP, :-GAP]
     axis.imshow(whole.numpy(), interpolation="nearest")
     bare(axis)
     axis.tick_params(length=0, labeltop=True, labelbottom=False)
     if columns:
-        axis.set_xticks([j * (w + gap) + (w - 1) / 2 for j in range(c)], columns)
+        axis.set_xticks([j * (w + GAP) + (w - 1) / 2 for j in range(c)], columns)
     if rows:
-        axis.set_yticks([i * (h + gap) + (h - 1) / 2 for i in range(r)], rows)
+        axis.set_yticks([i * (h + GAP) + (h - 1) / 2 for i in range(r)], rows)
 
 
 def bare(axis: Any) -> None:

@@ -17,6 +17,8 @@ FIRST = {"azimuth": 0, "elevation": 30}
 @styled
 def pose_trajectories(run: Run, toy: int = 0) -> Drawn:
     """MDS trajectories of a class capsule's pose vectors as elevation or azimuth changes (heinsen, Fig. 4)."""
+    import matplotlib
+
     fig, axes = subplots(9.4, 4.2, 1, 2)
     data: dict[str, Any] = {}
     said = []
@@ -26,7 +28,15 @@ def pose_trajectories(run: Run, toy: int = 0) -> Drawn:
         flat = poses[0].reshape(v * p, d)
         points = mds(torch.cdist(flat, flat)).view(v, p, 2)
         data[what] = {"angle": angles, "pose": poses[0], "points": points, "toy": toys[0]}
-        _trajectory(axis, points.cpu(), angles)
+        colours = matplotlib.colormaps["viridis_r"](torch.linspace(0.12, 1, v).tolist())
+        for line, colour in zip(points.cpu(), colours, strict=True):
+            axis.plot(line[:, 0], line[:, 1], "o-", color=tuple(colour), linewidth=1.5, markersize=4)
+        ring = {"markersize": 14, "markerfacecolor": "none", "markeredgecolor": MUTED, "markeredgewidth": 2}
+        for end in (0, -1):
+            place = points[end, 0].tolist()
+            axis.plot(*place, "o", **ring)
+            axis.annotate(f"{angles[end]}°", place, xytext=(10, 8), textcoords="offset points", fontsize=11)
+        axis.margins(0.12)
         axis.set(title=f"{what} {angles[0]} to {angles[-1]} degrees", xlabel="first MDS axis", ylabel="second MDS axis")
         true, kept = (torch.cdist(x.double(), x.double()).square().sum() for x in (flat.cpu(), points.view(v * p, 2)))
         path = poses[0].diff(dim=0).norm(dim=-1).sum(0).mean() / poses[0].norm(dim=-1).mean().clamp(min=1e-9)
@@ -37,18 +47,6 @@ def pose_trajectories(run: Run, toy: int = 0) -> Drawn:
             f"{data['azimuth']['pose'].shape[1]} pose vectors in one image; the first has a ring at both ends. Light "
             f"to dark is the first to the last angle; {'; '.join(said)}.")
     return Drawn(data, fig, text)
-
-
-def _trajectory(axis: Any, points: Tensor, angles: list[int]) -> None:
-    import matplotlib
-
-    colours = matplotlib.colormaps["viridis_r"](torch.linspace(0.12, 1, len(angles)).tolist())
-    for line, colour in zip(points, colours, strict=True):
-        axis.plot(line[:, 0], line[:, 1], "o-", color=tuple(colour), linewidth=1.5, markersize=4)
-    for end, name in ((0, f"{angles[0]}°"), (-1, f"{angles[-1]}°")):
-        axis.plot(*points[end, 0], "o", markersize=14, markerfacecolor="none", markeredgecolor=MUTED, markeredgewidth=2)
-        axis.annotate(name, points[end, 0].tolist(), xytext=(10, 8), textcoords="offset points", fontsize=11)
-    axis.margins(0.12)
 
 
 @styled

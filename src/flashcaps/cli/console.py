@@ -15,9 +15,11 @@ def say(text: object) -> None:
     console.print(str(text), markup=False, soft_wrap=True)
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows under the names of their columns, if there are any."""
-    table = Table(*columns, box=None, pad_edge=False, show_header=bool(columns))
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+    """Print rows under the names of their columns, if there are any. right: columns of numbers."""
+    table = Table(box=None, pad_edge=False, show_header=bool(columns))
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left")
     for row in rows:
         table.add_row(*row)
     console.print(table)

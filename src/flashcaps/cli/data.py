@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .complete import data_names
 from .console import DATA_ROOT, console, say
+from .names import data_names
 
 DataName = Annotated[str, typer.Argument(help="mnist, fashion_mnist, cifar10, svhn, ...", autocompletion=data_names)]
 

@@ -14,9 +14,8 @@ from rich.text import Text
 from ..models import list_models, model_summary
 from ..routing.checks import nearest
 from ..training.recipe import list_recipes, read_recipe
-from .complete import model_names, recipe_names
 from .console import console, say
-from .names import AsJson, Imports
+from .names import AsJson, Imports, model_names, recipe_names
 
 SCREEN = 55  # rows of a table that one screen shows
 

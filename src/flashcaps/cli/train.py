@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,10 +14,10 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from ..routing.checks import check_choice
 from ..training import loop as training
+from ..training.autosize import own_recipe, own_text_recipe
 from ..training.callbacks import CALLBACKS, Callback, Started
 from ..training.checkpoint import load, write_atomic
 from ..training.distributed import find_device
@@ -29,16 +30,16 @@ from ..training.evaluate import (
     score_threshold,
 )
 from ..training.loader import open_sources
+from ..training.memory import memory_warning
 from ..training.recipe import Recipe, make_recipe, read_recipe
 from ..training.results import duration, ensemble_result, hardware, make_result
 from ..training.results import keep as keep_result
 from ..training.routing_measure import RoutingMeasure, measure_routing
-from .complete import run_names
-from .console import console
-from .names import Algorithm, DataRoot, Device, Imports, RecipeName, RunName, Weights
-from .own import own_fields
+from .console import console, say, show_table
+from .names import Algorithm, DataRoot, Device, Imports, RecipeName, RunName, Weights, run_names
 
-QUIET_S = 30  # between two lines of progress where there is no terminal for a bar
+OWN_DATA = {"--images": "images", "--table": "table", "--dataset": "hub", "--text": "text"}  # flag -> data.name
+QUIET_S = 30  # seconds between two lines of progress without a terminal
 
 
 class Bar(Callback):
@@ -46,7 +47,7 @@ class Bar(Callback):
 
     def start(self, run: Started) -> None:
         recipe = run.recipe
-        console.print(f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {run.device}", markup=False)
+        say(f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {run.device}")
         self.printed = time.monotonic()
         self.progress_bar = Progress(
             BarColumn(None), MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn(),
@@ -57,7 +58,7 @@ class Bar(Callback):
 
     def compiled(self, kernels: int, total: int) -> None:
         if not kernels:
-            console.print(f"compiling {total} kernels, once for this machine", markup=False)
+            say(f"compiling {total} kernels, once for this machine")
         self.progress_bar.update(self.task, text=f"{kernels} of {total} kernels compiled")
 
     def step(self, at: int, metrics: dict[str, float]) -> None:
@@ -65,12 +66,12 @@ class Bar(Callback):
         self.progress_bar.update(self.task, completed=at, text=text)
         if not console.is_terminal and time.monotonic() - self.printed > QUIET_S:
             self.printed = time.monotonic()
-            console.print(f"step {at:,}  {text}", markup=False)
+            say(f"step {at:,}  {text}")
 
     def epoch(self, at: int, metrics: dict[str, Any]) -> None:
         if "split" in metrics:
             text = f"{metrics['split']} error {metrics['error']:.2f} % (best {metrics['best']:.2f} %)"
-            console.print(f"epoch {metrics['epoch'] + 1}: {text}", markup=False)
+            say(f"epoch {metrics['epoch'] + 1}: {text}")
 
     def end(self, result: dict[str, Any] | None) -> None:
         self.progress_bar.stop()
@@ -129,7 +130,7 @@ def train(
                          "takes model.routing=, data.resize=, model.backbone=, model.pretrained=, data.transformer=")
     fields = own or read_recipe(words[0], words[1:])
     if seed is not None:
-        fields = with_seed(fields, seed)
+        fields = replace(fields, train=replace(fields.train, seed=seed))
     if show:
         typer.echo(fields.to_toml(), nl=False)
         return
@@ -144,6 +145,52 @@ def train(
     report(fields, outcome)
 
 
+def own_fields(
+    given: dict[str, str | None],
+    words: Sequence[str],
+    *,
+    routing: str | None,
+    size: Sequence[int],
+    device: str,
+    transformer: str | None = None,
+    backbone: str | None = None,
+    start: str | None = None,
+) -> Recipe | None:
+    """Makes the recipe for the one of --images, --table, --dataset and --text that was given, and prints its choices.
+
+    None without any of them. words: the positional arguments, all overrides. routing None: dynamic for pictures,
+    heinsen for texts. start: --from.
+    """
+    named = [(flag, path) for flag, path in given.items() if path is not None]
+    if not named:
+        return None
+    if len(named) > 1:
+        raise ValueError(f"{' and '.join(flag for flag, _ in named)}: expected one of them")
+    wrong = next((word for word in words if "=" not in word), None)
+    flag, path = named[0]
+    if not path:
+        raise ValueError(f"{flag}: expected the path of your data, got an empty one")
+    if wrong is not None:
+        raise ValueError(f"{wrong}: {flag} makes the recipe itself; expected key=value after it, as epochs=3")
+    if transformer is not None and flag != "--text":
+        raise ValueError(f"--transformer: expected with --text, got {flag}; pictures take none")
+    if start is not None and (flag == "--text" or routing or size or backbone):
+        raise ValueError("--from: expected with pictures, and without --routing, --size and --backbone, which are "
+                         "those of the network it names")  # fmt: skip
+    if flag == "--text":
+        recipe, why = own_text_recipe(path, transformer or "", words, routing=routing or "heinsen")
+    else:
+        algorithm, network = routing or "dynamic", backbone or ""
+        recipe, why = own_recipe(OWN_DATA[flag], path, words, routing=algorithm, size=size, backbone=network,
+                                 start=start or "")  # fmt: skip
+    for line in why:
+        say(line)
+    warning = memory_warning(recipe, find_device(device))
+    if warning is not None:
+        say(f"warning: {warning}")
+    return recipe
+
+
 def check_out(out: str | None) -> None:
     """Raises where --out cannot be a folder, before anything is read."""
     if out is None:
@@ -154,14 +201,9 @@ def check_out(out: str | None) -> None:
         raise ValueError(f"--out: expected a folder for the run, got {f'a file, {there}' if out else 'an empty name'}")
 
 
-def with_seed(recipe: Recipe, seed: int) -> Recipe:
-    return replace(recipe, train=replace(recipe.train, seed=seed))
-
-
 def report(recipe: Recipe, outcome: training.Outcome) -> None:
     """Prints the results, where they are, and what to try next."""
     result, folder = outcome.result, outcome.folder
-    table = Table(show_header=False, box=None, pad_edge=False)
     claim = f"{recipe.claim} ({recipe.claim.paper})" if recipe.claim.value is not None else ""
     trained = f"{result['epochs']:g} epochs, {result['images']:,} images in {duration(result['wall_s'])}"
     weights = folder / f"{result['weights']}.safetensors"
@@ -169,14 +211,11 @@ def report(recipe: Recipe, outcome: training.Outcome) -> None:
             "trained": f"{trained} on {result['hardware']}", "weights": str(weights),
             "metrics": str(folder / "metrics.jsonl")}
     rows |= {Path(p).stem: str(folder / p) for p in ("curve.png", "reconstructions.png") if (folder / p).is_file()}
-    for key, text in rows.items():
-        if text:
-            table.add_row(key, text)
-    console.print(table)
+    show_table((), [(key, text) for key, text in rows.items() if text])
     code = f"import flashcaps; print(flashcaps.load({json.dumps(str(folder))}))"
     for line in ("", f"next:  {shlex.join(['flashcaps', 'evaluate', str(folder)])}", "       flashcaps recipes",
                  f"       {shlex.join(['python', '-c', code])}"):
-        console.print(line, markup=False, soft_wrap=True)
+        say(line)
 
 
 def describe(evaluation: Evaluation) -> str:
@@ -224,17 +263,24 @@ def evaluate(
     if keep is not None and (changes or split != "test"):
         raise ValueError("--keep: expected the recipe's own test data, got overrides or --split; leave them out")
     if ensemble:
-        evaluation, names = evaluate_together([run, *more], changes, weights, split, device, data, batch, keep)
+        chosen = find_device(device)
+        model, members = open_ensemble([run, *more], weights=weights, device=chosen)
+        recipe = make_recipe(members[0].recipe.to_dict(), changes)
+        evaluation, names = evaluate_model(model, recipe, split, data, batch)
+        if keep is not None:
+            folders = [f"runs/{Path(name).name}" for name in (run, *more)]
+            command = shlex.join(["flashcaps", "evaluate", *folders, "--ensemble"])
+            say(keep_result(ensemble_result(members, evaluation, command, chosen), keep / "runs"))
     else:
         evaluation, names = evaluate_run(run, changes, weights, split, device, data, batch, routing, keep)
     if as_json:
         typer.echo(json.dumps(evaluation.to_dict()))
         return
-    console.print(describe(evaluation), markup=False, soft_wrap=True)
+    say(describe(evaluation))
     if evaluation.labels:
-        console.print(labels_text(evaluation, names), markup=False, soft_wrap=True)
+        say(labels_text(evaluation, names))
     if evaluation.confusion:
-        console.print(confusion_text(evaluation, names), markup=False, soft_wrap=True)
+        say(confusion_text(evaluation, names))
     if evaluation.routing is not None:
         print_routing(evaluation.routing)
 
@@ -242,22 +288,20 @@ def evaluate(
 def print_routing(measured: RoutingMeasure) -> None:
     """A table for each capsule layer, a column for each iteration; then how the answers changed."""
     for k, layer in enumerate(measured.layers, 1):
-        table = Table(box=None, pad_edge=False)
-        table.add_column(f"capsule layer {k}: {layer.routing}, {layer.parents} parents")
-        for t in range(len(layer.largest)):
-            table.add_column(f"iteration {t + 1}", justify="right")
-        table.add_row("largest coupling, times the number of parents", *(f"{x:.3f}" for x in layer.largest))
-        table.add_row("entropy of couplings, 1 where uniform", *(f"{x:.4f}" for x in layer.entropy))
+        iterations = [f"iteration {t}" for t in range(1, len(layer.largest) + 1)]
+        rows = [("largest coupling, times the number of parents", *(f"{x:.3f}" for x in layer.largest)),
+                ("entropy of couplings, 1 where uniform", *(f"{x:.4f}" for x in layer.entropy))]
         if k == len(measured.layers):
             more = (f"{x:.3f}" for x in measured.attracted)
-            table.add_row("more votes for a class where it is the answer, times parents", *more)
-            table.add_row("error %", *(f"{100 * n / measured.examples:.2f}" for n in measured.wrong))
-        console.print(table)
+            rows.append(("more votes for a class where it is the answer, times parents", *more))
+            rows.append(("error %", *(f"{100 * n / measured.examples:.2f}" for n in measured.wrong)))
+        title = f"capsule layer {k}: {layer.routing}, {layer.parents} parents"
+        show_table((title, *iterations), rows, right=iterations)
     text = (f"the answer changes between iterations in {measured.changed:,} of {measured.examples:,}: first wrong and "
             f"last right in {measured.righted:,}, first right and last wrong in {measured.spoiled:,}")
     if measured.fixed:
         text = "couplings are the layer's own coefficients, the same for every image: shares are of their sizes"
-    console.print(text, markup=False, soft_wrap=True)
+    say(text)
 
 
 def runs_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
@@ -294,22 +338,6 @@ def keep_routing(run: str, model: Any, recipe: Recipe, evaluation: Evaluation, k
         parameters = sum(p.numel() for p in model.parameters())
         result = make_result(recipe, evaluation, where, parameters=parameters, command=command, **routing)
         write_atomic(keep / "routing" / f"{Path(run).name}.json", json.dumps(result, indent=2) + "\n")
-
-
-def evaluate_together(
-    runs: list[str], overrides: list[str], weights: str | None, split: str, device: str, data: str | None, batch: int,
-    keep: Path | None,
-) -> tuple[Evaluation, tuple[str, ...]]:  # fmt: skip
-    """Evaluates several checkpoints of one recipe as one; writes the result to the folder `keep`."""
-    chosen = find_device(device)
-    model, members = open_ensemble(runs, weights=weights, device=chosen)
-    recipe = make_recipe(members[0].recipe.to_dict(), overrides)
-    evaluation, names = evaluate_model(model, recipe, split, data, batch)
-    if keep is not None:
-        command = shlex.join(["flashcaps", "evaluate", *(f"runs/{Path(run).name}" for run in runs), "--ensemble"])
-        path = keep_result(ensemble_result(members, evaluation, command, chosen), keep / "runs")
-        console.print(str(path), markup=False, soft_wrap=True)
-    return evaluation, names
 
 
 def evaluate_model(

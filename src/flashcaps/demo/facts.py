@@ -15,7 +15,7 @@ from ..data import to_float
 from ..deploy.hub import model_card
 from ..deploy.predict import answer_rule, class_names
 from ..nn.capsules import ConvCapsules
-from ..nn.trace import children, iterations_of, keeps_couplings, layers_of
+from ..nn.trace import children, iterations_of, keeps_couplings
 from ..training.batches import Batch
 from ..training.evaluate import forward
 
@@ -61,6 +61,11 @@ def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool
         reach = float(f"{max(float(poses.std(0).mean()), 0.01):.2g}")
     offsets = [round(x / OFFSETS[-1] * reach, 5) for x in OFFSETS]
     result: dict[str, Any] | None = getattr(model, "config", {}).get("result")
+    tested = None
+    if result is not None:
+        value = result.get("stored", result)["value"]  # of the stored weights, if they were tested again
+        error = 100 - value if "accuracy" in result["metric"] else value
+        tested = {"error": round(error, 4), "split": result["split"]}
     if routing.output_activation in ("length", "probability") and not routing.stepwise:
         shown = "length" if routing.output_activation == "length" else "activation"
     else:
@@ -78,7 +83,7 @@ def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool
             "pose_dim": layer.out_dim,
             "reach": reach,
             "parameters": run.parameters,
-            "result": None if result is None else error_of(result),
+            "result": tested,
             "grid": list(grid),
             "parents": layer.parents,
             "dimensions": dimension_names(run, poses, labels, offsets),
@@ -139,12 +144,6 @@ def crisp(pictures: Tensor) -> Tensor:
     return (5 * (pictures / top - 0.5) + 0.5).clamp(0, 1)
 
 
-def error_of(result: dict[str, Any]) -> dict[str, Any]:
-    """Test error in percent, of the stored weights if they were tested again, and the split."""
-    value = result.get("stored", result)["value"]
-    return {"error": round(100 - value if "accuracy" in result["metric"] else value, 4), "split": result["split"]}
-
-
 def grid_and_field(run: Run) -> tuple[tuple[int, int, int], dict[str, int]]:
     """The grid of the class layer's children, (types, H, W), and the receptive field of one place.
 
@@ -157,27 +156,22 @@ def grid_and_field(run: Run) -> tuple[tuple[int, int, int], dict[str, int]]:
     u, _ = children(run.stack(), lambda: forward(run.model, run.first(1)))
     if top.u.ndim != 5 or u.ndim != 5:
         return (votes.shape[1], 1, 1), {"size": side, "stride": side, "offset": 0}
-    field = field_of(receptive_fields(run, run.first(1)), side)
-    for layer in layers_of(run.stack())[:-1]:
+    fields = receptive_fields(run, run.first(1))
+    first, last = fields[:, 0, 0], fields[:, 0, 1]  # rows of pixels that each row of places sees
+    size = int((last - first).max()) + 1
+    whole = (last - first + 1 == size).nonzero()[:, 0]  # those that no border cuts short
+    k = int(whole[0])
+    stride = max(1, (side - size) // max(1, len(first) - 1))
+    if len(whole) > 1:
+        stride = int(first[whole[1]] - first[k]) // int(whole[1] - k)
+    field = {"size": size, "stride": stride, "offset": int(first[k]) - stride * k}
+    for layer in run.stack().capsule_layers()[:-1]:
         if isinstance(layer, ConvCapsules):
             field["offset"] -= layer.padding * field["stride"]
             field["size"] += (layer.kernel - 1) * field["stride"]
             field["stride"] *= layer.stride
     _, types, h, w, _ = top.u.shape
     return (types, h, w), field
-
-
-def field_of(fields: Tensor, side: int) -> dict[str, int]:
-    """size, stride and offset from the first and last row that each place sees; borders cut some of them short."""
-    first, last = fields[:, 0, 0], fields[:, 0, 1]
-    size = int((last - first).max()) + 1
-    whole = (last - first + 1 == size).nonzero()[:, 0]
-    k = int(whole[0])
-    if len(whole) > 1:
-        stride = int(first[whole[1]] - first[k]) // int(whole[1] - k)
-    else:
-        stride = max(1, (side - size) // max(1, len(first) - 1))
-    return {"size": size, "stride": stride, "offset": int(first[k]) - stride * k}
 
 
 def card_of(name: str, model: Any, folder: Path) -> str:

@@ -13,7 +13,6 @@ from ..models.specs import GatedLinear
 from ..nn.backbones import Coordinates, Layers, ResidualBlock, Standardise
 from ..nn.capsules import CapsuleLayer, ConvCapsules, DenseCapsules, PrimaryCapsules
 from ..nn.heads import Activations, Lengths, SharedLinear
-from ..nn.trace import layers_of
 from ..routing import Routing, Sizes
 
 # Options that page/engine/routing.js takes by their names, and those that are in learned tensors or matter in training.
@@ -40,7 +39,7 @@ class Description:
         if not isinstance(model, CapsuleNetwork):
             raise ValueError(f"{name}: expected a capsule network; {model.name} has no capsules to watch")
         stack, decoder = model.capsules, cast(Any, model.decoder)
-        layers = layers_of(stack)
+        layers = stack.capsule_layers()
         if not isinstance(layers[-1], DenseCapsules):
             raise ValueError(f"{name}: expected a dense class layer; that of {model.name} is convolutional")
         self.layers: Layer = {

@@ -1,9 +1,9 @@
-"""Checkpoints of other repositories, as models of flashcaps that answer the same.
+"""Converts checkpoints of other repositories to models of flashcaps with the same outputs.
 
     model = flashcaps.convert("trained_model.pkl", "XifengGuo/CapsNet-Pytorch")
 
-A repository is a `Layout`, a table: what its names are here, what happens to a tensor on its way, and which model its
-shapes make. What its code does differently from the paper is an option of that model.
+Each repository has a `Layout`: new names of its tensors, changes to them, and the model that their shapes belong to.
+Where the code of a repository differs from the paper, the model has an option.
 """
 
 import math
@@ -47,9 +47,9 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """names: (pattern, replacement) for `re.sub`, one after the other; "" leaves a tensor out.
+    """names: (pattern, replacement) pairs for `re.sub`, applied in order; a tensor whose new name is "" is left out.
 
-    changes: by a pattern of the new name; tensors of the same new name are given together.
+    changes: functions of a tensor, by a pattern of its new name. Tensors with the same new name are passed together.
     """
 
     target: Callable[[Checkpoint], Target]
@@ -60,10 +60,15 @@ class Layout:
 def convert(path: str | os.PathLike[str], name: str, **overrides: Any) -> Model:
     """The model in a checkpoint that the code of another repository wrote, in eval mode.
 
-    name: a key of `LAYOUTS`, or its owner. overrides: what checkpoints do not say, as iterations=2. Reading it cannot
-    run code. `save_weights(path, model, model.config)` writes what `load` and the command line take.
+    name: a key of `LAYOUTS`, its owner or its repository. overrides: what checkpoints do not say, as iterations=2.
+    Reading a checkpoint cannot run code. `save_weights(path, model, model.config)` writes what `load` and the command
+    line take.
     """
-    address = find_layout(name)
+    words = {word.lower(): address for address in LAYOUTS for word in (address, *address.split("/"))}
+    if name.lower() not in words:
+        known = ", ".join(LAYOUTS)
+        raise ValueError(f"--from: expected one of {known}, got {name!r}{nearest(name.lower(), words)}")
+    address = words[name.lower()]
     layout = LAYOUTS[address]
     state = read_checkpoint(Path(path), address)
     target = layout.target(state)
@@ -78,21 +83,12 @@ def convert(path: str | os.PathLike[str], name: str, **overrides: Any) -> Model:
     return model.eval()
 
 
-def find_layout(name: str) -> str:
-    """The address that is meant: all of it, its owner or its repository."""
-    words = {word.lower(): address for address in LAYOUTS for word in (address, *address.split("/"))}
-    if name.lower() not in words:
-        known = ", ".join(LAYOUTS)
-        raise ValueError(f"--from: expected one of {known}, got {name!r}{nearest(name.lower(), words)}")
-    return words[name.lower()]
-
-
 def read_checkpoint(path: Path, address: str) -> Checkpoint:
-    """The state in a file of torch.save, out of its wrapper, without the prefix of DataParallel."""
+    """The state dict in a file of torch.save, without wrappers and without the prefix of DataParallel."""
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError):
-        # what PyTorch says advises weights_only=False
+        # PyTorch's own message advises weights_only=False
         raise ValueError(f"{path}: refused: expected tensors alone, as torch.save(model.state_dict(), FILE) writes "
                          "them; it is damaged, or a pickled model, which could run code") from None
     while isinstance(content, Mapping) and (wrapper := next((k for k in WRAPPERS if k in content), None)):
@@ -104,7 +100,7 @@ def read_checkpoint(path: Path, address: str) -> Checkpoint:
 
 
 def renamed(state: Checkpoint, layout: Layout, model: Model) -> dict[str, Tensor]:
-    """The tensors of a checkpoint as the model's state; the first that does not fit is named."""
+    """The tensors of a checkpoint as the model's state; an error names the first that does not fit."""
     sources: dict[str, list[str]] = {}
     for key in state:
         name = key
@@ -147,14 +143,6 @@ def capsnet(state: Checkpoint, classes: int, options: dict[str, Any], grouping: 
     return Target("capsnet_mnist", numbers, "capsnet_mnist" if channels == 1 else "capsnet_svhn")
 
 
-def guo(state: Checkpoint) -> Target:
-    return capsnet(state, len(state["digitcaps.weight"]), {"detach": True}, "places")
-
-
-def gram(state: Checkpoint) -> Target:
-    return capsnet(state, len(state["digit_capsules.route_weights"]), {"over_children": True}, "channels")
-
-
 def tsai(state: Checkpoint) -> Target:
     top = max(int(key.split(".")[1]) for key in [*state, "capsule_layers.0"] if key.startswith("capsule_layers."))
     name = "attention_resnet_cifar10" if top < 3 else "attention_resnet_cifar100"
@@ -168,7 +156,7 @@ def order(*axes: int) -> Callable[[Tensor], Tensor]:
 
 
 def swap(axis: int) -> Callable[[Tensor], Tensor]:
-    """The last two channels, which are coordinates, change places: y before x becomes x before y."""
+    """Swaps the last two channels, which are coordinates: y before x becomes x before y."""
     return lambda x: torch.cat([x.narrow(axis, 0, x.shape[axis] - 2), x.narrow(axis, -2, 2).flip(axis)], axis)
 
 
@@ -206,7 +194,7 @@ LAYOUTS: dict[str, Layout] = {
         },
     ),
     "XifengGuo/CapsNet-Pytorch": Layout(
-        guo,
+        lambda state: capsnet(state, len(state["digitcaps.weight"]), {"detach": True}, "places"),
         (
             (r"^conv1\.", "backbone.0."),
             (r"^primarycaps\.conv2d\.", "primary.pose."),
@@ -216,7 +204,7 @@ LAYOUTS: dict[str, Layout] = {
         {WEIGHT: order(0, 3, 1, 2)},
     ),
     "gram-ai/capsule-networks": Layout(
-        gram,
+        lambda state: capsnet(state, len(state["digit_capsules.route_weights"]), {"over_children": True}, "channels"),
         (
             (r"^conv1\.", "backbone.0."),
             (r"^primary_capsules\.capsules\.\d+\.", "primary.pose."),

@@ -104,7 +104,12 @@ def model_card(
     config, result = config or {}, result or {}
     recipe = config.get("recipe", {})
     title = f"{model.name} ({recipe['data']['name']})" if recipe else model.name
-    parts = [_front(model, config, result, licence), f"# {title}", describe_model(model), _use(model)]
+    image = model.image
+    shape = "states (B, tokens, layers, width)" if image is None else f"images (B, {', '.join(map(str, image))})"
+    use = ["## Use\n", "```python", "from flashcaps.deploy.hub import from_pretrained", "",
+           'model = from_pretrained("someone/model")',
+           f"output = model(x)  # {shape} -> scores (B, {model.classes}) and class capsules", "```"]  # fmt: skip
+    parts = [_front(model, config, result, licence), f"# {title}", describe_model(model), "\n".join(use)]
     if recipe:
         parts.append(describe_training(recipe))
     if result:
@@ -133,14 +138,6 @@ def describe_model(model: Any) -> str:
     count = sum(p.numel() for p in model.parameters())
     takes = "hidden states of text" if model.image is None else "{} x {} x {} images".format(*model.image)
     return f"A capsule network of flashcaps: `{model.name}`, {count:,} weights, {takes}, {model.classes} classes."
-
-
-def _use(model: Any) -> str:
-    image = model.image
-    shape = "states (B, tokens, layers, width)" if image is None else f"images (B, {', '.join(map(str, image))})"
-    lines = ["from flashcaps.deploy.hub import from_pretrained", "", 'model = from_pretrained("someone/model")',
-             f"output = model(x)  # {shape} -> scores (B, {model.classes}) and class capsules"]  # fmt: skip
-    return "## Use\n\n```python\n" + "\n".join(lines) + "\n```"
 
 
 def describe_training(recipe: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What every model is and answers with, and how its weights begin."""
+"""The base class of all models, what they return, and their initial weights."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from ..nn.backbones import ChannelsLast, Image
 from ..routing import Routed
 from ..routing.checks import can_look, check_tensor
 
-BYTES = 32.0  # pixels above are bytes as floats: standardised ones stay below
+BYTES = 32.0  # larger pixels are bytes stored as floats; standardised pixels stay below
 
 
 class Output(NamedTuple):
@@ -33,7 +33,7 @@ class Model(ChannelsLast):
     __call__: Callable[..., Output]
 
     def check_images(self, images: Tensor) -> None:
-        """Shape and dtype; on the CPU the range too, which on another device would stall it."""
+        """Checks shape and dtype, and on the CPU the range of pixels, for which another device would have to wait."""
         check_tensor("images", images)
         assert self.image is not None
         shape, came = "(B, {}, {}, {})".format(*self.image), tuple(images.shape)
@@ -53,9 +53,9 @@ class Model(ChannelsLast):
 def init_weights(start: str, backbone: nn.Module | None, primary: nn.Module, decoder: nn.Module | None = None) -> None:
     """Sets the weights of convolutions and linear layers; capsule layers have their own initial values.
 
-    start: "default" leaves PyTorch's. "kaiming" is heinsen's: Kaiming normal, biases 0. "original" is that of dynamic's
-    public code: a normal cut at two standard deviations, of 0.05 in the backbone and 0.1 in the decoder, biases 0.1;
-    squashed primary capsules and capsule layers start as in that code anyway.
+    start: "default" keeps PyTorch's. "kaiming" is heinsen's: Kaiming normal, biases 0. "original" is that of dynamic's
+    public code: a normal distribution of standard deviation 0.05 in the backbone and 0.1 in the decoder, cut at twice
+    that, biases 0.1. Squashed primary capsules and capsule layers always start as in that code.
     """
     kaiming, original = ((backbone, 0.0), (primary, 0.0)), ((backbone, 0.05), (decoder, 0.1))
     for module, std in {"default": (), "kaiming": kaiming, "original": original}[start]:

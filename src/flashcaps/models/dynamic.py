@@ -11,8 +11,8 @@ LEAKY = Route("dynamic", iterations=3, options={"leaky": True, "bias": True})
 CONV9 = Conv(256, kernel=9)
 PHOTO9 = Conv(256, kernel=9, standardise=True)  # most of a photograph's power is a constant
 PRIMARY = Primary(types=32, dim=8, kernel=9, stride=2)
-NORB_PRIMARY = replace(PRIMARY, shares=128)  # on each of half the classes a child has twice the weight
-TINY_PRIMARY = Primary(types=8, dim=8, kernel=5, stride=2, shares=0)  # a kernel of 800 numbers survives PyTorch's start
+NORB_PRIMARY = replace(PRIMARY, shares=128)  # with half the classes, a child has twice the weight on each
+TINY_PRIMARY = Primary(types=8, dim=8, kernel=5, stride=2, shares=0)  # kernels of 800 numbers learn from this start
 RESNET_PRIMARY = Primary(types=32, dim=8, kernel=9, shares=512)  # of features that batch normalisation makes larger
 DIVERSE_PRIMARY = Primary(types=16, dim=64, kernel=3, stride=2, shares=32)
 DECODER = (512, 1024)

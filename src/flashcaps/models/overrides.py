@@ -48,7 +48,7 @@ def image(spec: Any, value: Sequence[int]) -> Any:
 
 
 def routing(spec: Any, value: str) -> Any:
-    """Another algorithm brings its own options, iterations, pose and order of routing; the backend stays."""
+    """Another algorithm has its own options, iterations, pose and order of routing. The backend is kept."""
     check_choice("routing", value, ROUTING)
     return spec if value == spec.route.routing else replace(spec, route=Route(value, backend=spec.route.backend))
 
@@ -91,7 +91,7 @@ def primary(spec: Any, value: Mapping[str, Any]) -> Any:
 
 
 def hidden(spec: Any, value: Sequence[int | Sequence[int]]) -> Any:
-    """Dense layers below the class layer, the first in its place: it looks at the children the class layer had."""
+    """Adds dense layers below the class layer. The first one takes the children that the class layer had."""
     *below, top = spec.layers
     for k, size in enumerate(value):
         capsules, dim = (size, top.dim) if isinstance(size, int) else size
@@ -110,7 +110,7 @@ def decoder(spec: Any, value: bool | Sequence[int]) -> Any:
 
 
 def original(spec: Any, value: bool) -> Any:
-    """Start and primary capsules of dynamic's public code; False leaves the model's own."""
+    """Initial weights and primary capsules of dynamic's public code; False keeps the model's own."""
     return replace(spec, start="original", primary=replace(spec.primary, shares=None, shift=0.1)) if value else spec
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +16,9 @@ from ..plugins import Registry
 from ..routing.checks import nearest
 from . import attention, baselines, discriminative, dynamic, em, heinsen
 from .base import Model
-from .overrides import Change
 from .shipped import shipped_files
 from .stored import find_weights, read_weights
 from .timm import for_loading
-
-
-class Spec(Protocol):
-    """A model as numbers. changes: for every override, what it does to them. about: "paper, table: what it is"."""
-
-    changes: ClassVar[dict[str, Change]]
-
-    @property
-    def about(self) -> str: ...
-
-    def build(self) -> Model: ...
 
 
 class Summary(NamedTuple):
@@ -40,14 +28,16 @@ class Summary(NamedTuple):
     about: str
 
 
-MODELS: Registry[Spec] = Registry("flashcaps.models", {
+# Specs hold numbers. `changes` maps an override to what it does to them, `about` is "paper, table: what it is", and
+# `build()` makes the model.
+MODELS: Registry[Any] = Registry("flashcaps.models", {
     **dynamic.MODELS, **em.MODELS, **attention.MODELS, **heinsen.MODELS, **discriminative.MODELS, **baselines.MODELS,
 })  # fmt: skip
 Builder = TypeVar("Builder", bound=Callable[[], Any])
 
 
 def register(builder: Builder) -> Builder:
-    """Add the model that a function of another package returns, under its name. Its docstring is `about`."""
+    """Adds the model that a function of another package returns under the function's name. `about` is its docstring."""
     name = builder.__name__
     if name in MODELS:
         raise ValueError(f"register: there is a model {name!r} already; give the builder another name")
@@ -61,10 +51,10 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def create_model(name: str, *, pretrained: bool | str | os.PathLike[str] = False, **overrides: Any) -> Model:
-    """The model of that name, its weights fresh. What each family can override is in `models/overrides.py`.
+    """The model of that name with initial weights. `models/overrides.py` has what each family can override.
 
-    pretrained: True begins with the weights that come along, a path with those of a run or of a file; what they were
-    trained with is overridden, too. With classes=, everything is kept but the class layer, which is new.
+    pretrained: True starts from the weights that come with flashcaps, a path from those of a run or a file. The
+    overrides they were trained with apply as well. With classes=, all weights are kept except the class layer's.
     """
     if pretrained is False:
         return build(name, overrides)
@@ -80,7 +70,7 @@ def create_model(name: str, *, pretrained: bool | str | os.PathLike[str] = False
 
 
 def build(name: str, overrides: dict[str, Any]) -> Model:
-    """The model with these overrides, its weights fresh."""
+    """The model with these overrides and initial weights."""
     try:
         spec: Any = MODELS[name]
     except KeyError:
@@ -100,7 +90,7 @@ def build(name: str, overrides: dict[str, Any]) -> Model:
 def fill(
     name: str, overrides: dict[str, Any], stored: dict[str, Tensor], source: Path, *, new_classes: bool
 ) -> Model:
-    """The model with the stored weights; new_classes: but for layers whose shape depends on how many there are."""
+    """The model with the stored weights. new_classes: except in layers whose shape depends on the number of classes."""
     fresh: tuple[str, ...] = ()
     if new_classes:
         with torch.device("meta"):
@@ -118,7 +108,7 @@ def fill(
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON keeps it. A module that cannot say how to rebuild it is named only, and has to be given again."""
+    """A value as JSON stores it. Of a module without `rebuild` only the class is named; it has to be given again."""
     if isinstance(value, nn.Module):
         return getattr(value, "rebuild", {"module": type(value).__name__})
     if isinstance(value, dict):

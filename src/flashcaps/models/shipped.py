@@ -10,7 +10,7 @@ ENDINGS = (".safetensors", ".safetensors.xz")
 
 
 def shipped_files() -> dict[str, Path]:
-    """Name -> file, by name; of a name that is there in both forms, the one that needs no unpacking."""
+    """Name -> file, sorted by name. If a name has both forms, the file that needs no unpacking."""
     found: dict[str, Path] = {}
     for path in sorted(FOLDER.iterdir()) if FOLDER.is_dir() else []:
         if path.name.endswith(ENDINGS):

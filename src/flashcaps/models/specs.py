@@ -12,8 +12,8 @@ from ..nn.backbones import Image
 from ..nn.capsules import CapsuleLayer, ConvCapsules, DenseCapsules, PrimaryCapsules, make_routing
 from ..nn.heads import Activations, Lengths, SharedLinear
 from ..nn.stack import CapsuleStack
-from ..routing import ROUTING, Routed, Routing, Sizes
-from ..routing.checks import check_choice, check_iterations
+from ..routing import Routed, Routing, Sizes
+from ..routing.checks import check_iterations
 
 LAYER_OPTIONS = ("vote_bias", "over", "scrambled")  # all but the first are a convolution's
 
@@ -33,7 +33,7 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True)
 class Route:
-    """How capsules are routed, from the first capsule layer to the last. None leaves a choice to the algorithm.
+    """How capsules are routed, from the first capsule layer to the last. None lets the algorithm choose.
 
     options: the algorithm's own, and those of its layers, `LAYER_OPTIONS`.
     """
@@ -54,12 +54,11 @@ class Route:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What its layers are built with; a list with an entry per iteration needs their number."""
+        """The options of its layers, with the number of iterations, which a list with an entry for each needs."""
         return dict(self.options) | ({} if self.iterations is None else {"iterations": self.iterations})
 
     @cached_property
     def algorithm(self) -> Routing:
-        check_choice("routing", self.routing, ROUTING)
         return make_routing(self.routing, {k: v for k, v in self.settings.items() if k not in LAYER_OPTIONS})
 
     @property
@@ -84,13 +83,13 @@ class Route:
         return Lengths() if self.algorithm.output_activation == "length" else Activations()
 
     def stack(self, layers: list[CapsuleLayer]) -> CapsuleStack:
-        """Concurrent where the algorithm can be; uniform coefficients alone would be no routing, so then twice."""
+        """Concurrent if the algorithm can be, and then with two iterations: one has uniform coefficients alone."""
         stepwise = self.algorithm.stepwise
         iterations = self.iterations or (2 if stepwise else None)
         return CapsuleStack(layers, iterations, stepwise if self.concurrent is None else self.concurrent)
 
     def counts_children(self, parents: int, dim: int) -> bool:
-        """Whether the algorithm keeps a number per child, so that there cannot be any number of them."""
+        """Whether the algorithm learns a number per child, so that the number of children is fixed."""
         try:
             self.algorithm.learned(Sizes(None, parents, dim))
         except ValueError:
@@ -108,7 +107,7 @@ class GatedLinear(SharedLinear):
 
 @dataclass(frozen=True)
 class Primary:
-    """As `PrimaryCapsules`; shares None also counts the one type more of a leaky route."""
+    """The arguments of `PrimaryCapsules`. With shares None, a leaky route counts as one more type."""
 
     types: int
     dim: int
@@ -149,8 +148,8 @@ class ConvCaps:
 
 @dataclass(frozen=True)
 class Dense:
-    """capsules: None is one per class. children: "each" has its own transform, those of a type share one ("type",
-    coordinates added), or all of them, of which there may be any number ("any")."""
+    """capsules: None means one per class. children: "each" child has its own transform; those of a "type" share one,
+    and coordinates are added; "any" number of children share one."""
 
     capsules: int | None = None
     dim: int = 16

@@ -1,8 +1,8 @@
 """Files of weights: safetensors with their config inside and a checksum over both; a damaged one is never loaded.
 
-Weights may be compressed as xz: a third smaller in bfloat16, an eighth in float16, the same bits, unpacked within a
-bound. Of a number's two bytes one holds sign and exponent, which repeat, and one is noise: lp = pb = 1 keeps their
-statistics apart.
+Weights may be compressed with xz, without loss: a third smaller in bfloat16, an eighth in float16. Their unpacked size
+is bounded. One of a number's two bytes holds sign and exponent, which repeat, and the other is noise: lp = pb = 1 keeps
+the statistics of the two apart.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ def weights_bytes(model: nn.Module, config: dict[str, Any]) -> bytes:
     """A safetensors file: the state of the model, the config and the digest of both."""
     plain = {name: x.detach().cpu().contiguous().clone() for name, x in model.state_dict().items()}
     whole = {"model": {"name": model.name, "overrides": model.overrides}} | config
-    whole |= {"sha256": weights_digest(plain, whole)}  # inside: two keys of metadata are written in either order
+    whole |= {"sha256": weights_digest(plain, whole)}  # in the config: the order of two keys of metadata may change
     return save_bytes(plain, metadata={"flashcaps": json.dumps(whole)})
 
 

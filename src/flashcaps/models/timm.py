@@ -1,4 +1,4 @@
-"""Networks of timm as backbones, by name: capsules on top of a pretrained network."""
+"""Networks of timm as backbones by name, for capsules on top of a pretrained network."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,7 @@ PREFIX = "timm:"
 
 
 class LastMap(nn.Module):
-    """The last of the feature maps a network gives, (B, C, H, W), for images in [0, 1], which are normalised
-    as those it was trained on.
+    """The last feature map of a network, (B, C, H, W). Images in [0, 1] are normalised like those it was trained on.
 
     rebuild: what `create_model(..., backbone=)` takes to make the same network again.
     """
@@ -47,7 +46,7 @@ class Timm:
 
 
 def for_loading(overrides: dict[str, Any], backbone: nn.Module | None = None) -> dict[str, Any]:
-    """Overrides as `load` needs them: a module in place of one that was given, and no weights fetched for nothing."""
+    """Overrides for `load`: with the module given, and without fetching weights that the file replaces."""
     if backbone is not None:
         return overrides | {"backbone": backbone}
     stored = overrides.get("backbone")

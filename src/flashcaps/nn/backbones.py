@@ -1,4 +1,4 @@
-"""What turns an image into features: frozen specs that hold numbers and build a module for any number of channels."""
+"""Backbones, from images to features: frozen specs that hold numbers and build a module for any number of channels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POOLS: dict[str, Callable[[], nn.Module]] = {
 
 
 def through(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
-    """x through all layers. Where a GPU trains, a BatchNorm and the ReLU after it are one step."""
+    """Calls the layers one after the other. In training on a GPU a BatchNorm and the ReLU after it are one kernel."""
     rest = list(layers)
     while rest:
         layer = rest.pop(0)
@@ -45,7 +45,7 @@ def through(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
 
 
 class ChannelsLast(nn.Module):
-    """A module whose convolutions compute channels last, the order of tensor cores, once it is on a GPU."""
+    """A module whose convolutions compute channels last on a GPU, the order that tensor cores need."""
 
     device = "cuda"
 
@@ -58,17 +58,17 @@ class ChannelsLast(nn.Module):
 
 
 class Layers(nn.Sequential):
-    """`nn.Sequential`, by `through`."""
+    """`nn.Sequential` that calls its layers by `through`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return through(self, x)
 
 
 class Standardise(nn.Module):
-    """Each image (B, C, H, W) less its mean, over its standard deviation, all channels together.
+    """(image - mean) / standard deviation of each image (B, C, H, W), over all channels together.
 
-    The deviation is at least that of one bright pixel, 1 / sqrt(numbers), as in dynamic's public code. What is left has
-    no constant, which is most of the power of a picture, nor its brightness and contrast.
+    The deviation is at least that of one bright pixel, 1 / sqrt(numbers), as in dynamic's public code. This removes the
+    mean, which is most of the power of a picture, and differences in brightness and contrast.
     """
 
     def forward(self, images: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class Standardise(nn.Module):
 
 
 class Normalise(nn.Module):
-    """Images (B, C, H, W) less `mean`, over `std`, one number each for every channel."""
+    """(images - mean) / std, with one mean and one std for each channel of images (B, C, H, W)."""
 
     mean: Tensor
     std: Tensor
@@ -106,8 +106,8 @@ class Backbone(Protocol):
 class Conv:
     """One convolution with bias. norm: a BatchNorm "before" or "after" the activation, as the papers' tables print it.
 
-    pool: "max" or "average" over 2 x 2 places, or "global", the average over all of them. standardise: each image
-    first, for a network with no batch normalisation after its first convolution, or for one that brightness misleads.
+    pool: "max" or "average" over 2 x 2 places, or "global", the average over all places. standardise: standardises each
+    image first, for networks without batch normalisation after the first convolution, or that brightness misleads.
     """
 
     channels: int
@@ -174,10 +174,9 @@ class ResidualBlock(nn.Module):
 
 @dataclass(frozen=True)
 class ResNet:
-    """A 3 x 3 stem, then stages of (width, blocks, stride): residual blocks of which the first takes the stride.
+    """A 3 x 3 stem, then stages of (width, blocks, stride): residual blocks, the first of which has the stride.
 
-    pool: average over all places at the end. normalise: mean and std of each channel, which images are brought to 0 and
-    1 by first.
+    pool: average over all places at the end. normalise: mean and std of each channel, to normalise images with first.
     """
 
     stages: tuple[tuple[int, int, int], ...]

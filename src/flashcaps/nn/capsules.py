@@ -1,4 +1,4 @@
-"""Capsule layers: primary, dense, convolutional. They hold parameters, check what comes and route it by one call."""
+"""Capsule layers: primary, dense, convolutional. They hold parameters, check inputs and route them by one call."""
 
 from __future__ import annotations
 
@@ -60,13 +60,14 @@ class PrimaryCapsules(FiniteModule, ChannelsLast):
     form: "squash" (dynamic: vectors), "sigmoid" (em: poses and activations), "norm" (attention: LayerNorm poses),
     "score" (heinsen: poses and scores). batch_norm: before each convolution.
 
-    shares: "squash" is squash(convolution / shares + shift), whose weights start from a normal of 0.1 cut at two
-    standard deviations, so that a step of Adam at 1e-3 changes them by a hundredth. None is `types`: in the public code
-    of dynamic the types of a place share it out in one step of routing, and shift is 0.1. 0 is plain squash from
-    PyTorch's start, of which that step is a quarter where kernels are 9 x 9 x 256: all capsules saturate at once.
+    shares: "squash" computes squash(convolution / shares + shift). Its weights start from a normal distribution of
+    standard deviation 0.1, cut at twice that, so that a step of Adam at 1e-3 changes them by a hundredth. None means
+    `types`: in the public code of dynamic, the types of a place share the convolution by one step of routing, and shift
+    is 0.1. 0 means plain squash and PyTorch's initial weights. Where kernels are 9 x 9 x 256, the same step changes
+    those by a quarter, and all capsules saturate at once.
 
-    grouping: a capsule is `dim` "channels" at one place, or, as in a public port, `dim` numbers in a row of the
-    flattened output, "places" of one channel for the most part.
+    grouping: "channels" makes a capsule of `dim` channels at one place. "places", as in a public port, makes it of
+    `dim` consecutive numbers of the flattened output, which are mostly neighbouring places of one channel.
 
     (B, channels, H, W) -> pose (B, types, H', W', dim), activation (B, types, H', W') or None.
     """
@@ -108,7 +109,7 @@ class PrimaryCapsules(FiniteModule, ChannelsLast):
         self._init_squash()
 
     def reset_parameters(self) -> None:
-        """Draws all weights afresh."""
+        """Sets all weights to new initial values."""
         reset_parts(self)
         self._init_squash()
 
@@ -164,10 +165,10 @@ class PrimaryCapsules(FiniteModule, ChannelsLast):
 
 
 class CapsuleLayer(FiniteModule):
-    """What dense and convolutional layers share: transforms, the algorithm's learned tensors, the call that routes.
+    """The base of dense and convolutional layers: transforms, the algorithm's learned tensors, the call that routes.
 
-    A layer takes poses, with activations that mean what its algorithm declares (`input_activation`), or the `Routed` of
-    another layer, whose activations it converts: lengths are in the pose already, scores are logits.
+    A layer takes poses and activations of the kind that its algorithm declares (`input_activation`). It also takes the
+    `Routed` of another layer and converts its activations: lengths are in the pose already, scores are logits.
     """
 
     weight: nn.Parameter  # (J, d, G, h)
@@ -218,7 +219,7 @@ class CapsuleLayer(FiniteModule):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Transforms, learned tensors and coefficients as they begin."""
+        """Sets transforms, learned tensors and coefficients to their initial values."""
         self.routing.init_weights(self.weight, Sizes(self.groups, self.parents or 1, self.out_dim))
         if self.bias is not None:
             self.bias.zero_()
@@ -255,7 +256,7 @@ class CapsuleLayer(FiniteModule):
         return place(self._route(self.single, u, activation, transform, coupling=coupling, pose=pose), grid)
 
     def votes(self, u: Tensor | Routed) -> Tensor:
-        """The votes of children (B, I, J, D), for those who want to look at them; a convolution's places join B."""
+        """The votes of children (B, I, J, D), to look at. The places of a convolution are part of B."""
         u, _, transform, _ = self._children(u, None)
         return make_votes(transform, u).explicit()
 
@@ -263,7 +264,7 @@ class CapsuleLayer(FiniteModule):
         raise TypeError(f"{type(self).__name__} declares no children")
 
     def take(self, u: Tensor | Routed, activation: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Poses and activations as this layer's algorithm has them, from another layer's `Routed` or as given."""
+        """Poses and activations as this layer's algorithm takes them, from another layer's `Routed` or as given."""
         takes = self.routing.input_activation
         if not isinstance(u, Routed):
             return u, activation
@@ -279,9 +280,10 @@ class CapsuleLayer(FiniteModule):
         return u.pose, a
 
     def _refuse_lengths(self, u: Tensor, activation: Tensor) -> None:
-        """Lengths would scale poses that have them already: votes, and with them gradients, vanish layer by layer.
+        """Refuses activations that are the lengths of `u`, which would scale poses that have these lengths already:
+        votes and gradients would vanish layer by layer.
 
-        Compared until it passes once, where there are numbers to look at: every further look would stall a device.
+        Compares plain tensors only, and only until they pass once, because each comparison makes the device wait.
         """
         if self._compared or not activation.numel() or u.device.type == "meta" or is_transformed():
             return
@@ -309,7 +311,7 @@ class CapsuleLayer(FiniteModule):
         return tensors
 
     def _transform(self, parents: int, window: Window | None = None, coordinates: bool = False) -> Transform:
-        """parents: as many as children come, where the layer makes any number, which share one transform."""
+        """parents: how many there are if the layer makes as many as it has children; they share one transform."""
         weight: Tensor = self.weight
         bias: Tensor | None = self.bias
         if self.parents is None:
@@ -328,7 +330,7 @@ class CapsuleLayer(FiniteModule):
         record: bool = False,
         pose: Tensor | None = None,
     ) -> Routed:
-        """Checked children to parents, a convolution's places in the batch axis."""
+        """Routes checked children to parents. The places of a convolution are part of the batch axis."""
         repeats = 1 if transform.window is not None else math.prod(u.shape[1:-1]) // transform.weight.shape[2]
         recorded = self.training and torch.is_grad_enabled() and not is_transformed()
         memory = self.memory if recorded else None  # whether the algorithm's own training step may follow
@@ -364,8 +366,10 @@ class CapsuleLayer(FiniteModule):
         norm.train()
         return normed
 
-    def _check(self, u: Tensor, activation: Tensor | None, shape: str, ndim: int) -> None:
+    def _check(self, u: Tensor, activation: Tensor | None, types: int | None) -> None:
+        """types: of children (B, types, H, W, D); None for children (B, I, D)."""
         check_floating("u", u)
+        shape, ndim = ("(B, I, D)", 3) if types is None else ("(B, types, H, W, D)", 5)
         if u.ndim != ndim or u.shape[-1] != self.in_dim:
             raise ValueError(f"u: expected {shape} with D = {self.in_dim}, got {tuple(u.shape)}")
         if u.device != self.weight.device:
@@ -382,6 +386,8 @@ class CapsuleLayer(FiniteModule):
                 check_probability("activation", activation)
             elif self.routing.input_activation is None:
                 self._refuse_lengths(u, activation)
+        if types is not None and u.shape[1] != types:
+            raise ValueError(f"u: expected {types} types, got {u.shape[1]} in {tuple(u.shape)}")
 
     def set_iterations(self, iterations: int) -> None:
         self.routing = dataclasses.replace(self.routing, iterations=iterations)
@@ -432,15 +438,10 @@ class DenseCapsules(CapsuleLayer):
         """Checked, (B, I, D), or with their places (B, types, H, W, D) where those count."""
         u, activation = self.take(u, activation)
         check_floating("u", u)
-        if self.shared:
-            self._check(u, activation, "(B, types, H, W, D)", 5)
-            if u.shape[1] != self.groups:
-                raise ValueError(f"u: expected {self.groups} types, got {u.shape[1]} in {tuple(u.shape)}")
-        elif u.ndim == 5:
+        if u.ndim == 5 and not self.shared:
             u = u.flatten(1, 3)
             activation = None if activation is None else activation.flatten(1)
-        if not self.shared:
-            self._check(u, activation, "(B, I, D)", 3)
+        self._check(u, activation, self.groups if self.shared else None)
         if 0 in u.shape[1:-1]:
             raise ValueError(f"u: axis I (lower capsules) is empty in {tuple(u.shape)}; routing needs at least one")
         if self.groups is not None and not self.shared and u.shape[1] != self.groups:
@@ -463,8 +464,8 @@ class ConvCapsules(CapsuleLayer):
 
     over: what a child's couplings are normalised over, parent "types" at each place or "positions" too, that is
     every type and place that covers the child; None is the algorithm's own (em: "positions").
-    scrambled: poses and places of the windows change places, as attention's public code has it, whose windows
-    (types, k, k, D, H' W') are viewed as (types, k, k, H' W', D): only weights trained so want it.
+    scrambled: mixes poses and places of a window as attention's public code does, which views windows
+    (types, k, k, D, H' W') as (types, k, k, H' W', D). It is for weights that were trained that way.
 
     u (B, types, H, W, D_in), activation (B, types, H, W) or None, or a Routed -> Routed with pose
     (B, out_types, H', W', D_out).
@@ -501,9 +502,7 @@ class ConvCapsules(CapsuleLayer):
 
     def _children(self, u: Tensor | Routed, activation: Tensor | None) -> Children:
         u, activation = self.take(u, activation)
-        self._check(u, activation, "(B, types, H, W, D)", 5)
-        if u.shape[1] != self.in_types:
-            raise ValueError(f"u: expected {self.in_types} types, got {u.shape[1]} in {tuple(u.shape)}")
+        self._check(u, activation, self.in_types)
         p, k = self.padding, self.kernel
         if min(u.shape[2], u.shape[3]) + 2 * p < k:
             raise ValueError(f"u: {u.shape[2]} x {u.shape[3]} places, padded by {p}, do not fill kernel {k}")
@@ -529,36 +528,26 @@ def place(routed: Routed, grid: tuple[int, int, int] | None) -> Routed:
     """Move the places of a convolutional layer, (B, H', W'), from the batch axis to where they belong."""
     if grid is None:
         return routed
-    b, h, w = grid
 
-    def back(x: Tensor, *order: int) -> Tensor:
-        return x.view(b, h, w, *x.shape[1:]).permute(*order)
+    def parents(x: Any) -> Any:
+        """(B H' W', J, ...) -> (B, J, H', W', ...)"""
+        return None if x is None else x.unflatten(0, grid).movedim(3, 1)
+
+    def couplings(x: Any) -> Any:
+        """(B H' W', I, J) -> (B, I, J, H', W')"""
+        return None if x is None else x.unflatten(0, grid).movedim((1, 2), (3, 4))
 
     pose, a, c, variance, history, kind = routed
-    return Routed(
-        back(pose, 0, 3, 1, 2, 4),
-        None if a is None else back(a, 0, 3, 1, 2),
-        None if c is None else back(c, 0, 3, 4, 1, 2),
-        None if variance is None else back(variance, 0, 3, 1, 2, 4),
-        None if history is None else tuple(
-            Step(
-                back(x.coupling, 0, 3, 4, 1, 2),
-                back(x.pose, 0, 3, 1, 2, 4),
-                None if x.activation is None else back(x.activation, 0, 3, 1, 2),
-            )
-            for x in history
-        ),
-        kind,
-    )
+    steps = None
+    if history is not None:
+        steps = tuple(Step(couplings(x.coupling), parents(x.pose), parents(x.activation)) for x in history)
+    return Routed(parents(pose), parents(a), couplings(c), parents(variance), steps, kind)
 
 
 def make_routing(name: str, options: dict[str, Any]) -> Routing:
-    """The algorithm with its options; a wrong option is answered with the nearest right one."""
-    try:
-        algorithm = ROUTING[name]
-    except KeyError:
-        check_choice("routing", name, ROUTING)
-        raise
+    """The algorithm with its options. An error names the nearest algorithm or option to a wrong one."""
+    check_choice("routing", name if isinstance(name, str) else repr(name), ROUTING)  # a list cannot be looked up
+    algorithm = ROUTING[name]
     known = [f.name for f in dataclasses.fields(algorithm)]
     for key in options:
         if key not in known:

@@ -5,8 +5,8 @@
     loss.backward()
     optimiser.step()
 
-Both steps use this very forward pass, so neither sees what the other did, and their order is a matter of convenience:
-here the weights and the graph that the coefficients need are still there.
+Both steps use the same forward pass and neither sees what the other did, so their order does not matter. This one is
+convenient, because the weights and the graph that the coefficients need still exist.
 """
 
 from __future__ import annotations
@@ -32,10 +32,6 @@ from .losses import ABSENT, PRESENT
 def discriminative_layers(model: nn.Module) -> list[CapsuleLayer]:
     """Layers with coefficients of their own, lowest first."""
     return [m for m in model.modules() if isinstance(m, CapsuleLayer) and isinstance(m.memory, ForwardPass)]
-
-
-def _passes(layers: list[CapsuleLayer]) -> list[ForwardPass]:
-    return [cast(ForwardPass, layer.memory) for layer in layers]
 
 
 @full_precision
@@ -71,11 +67,11 @@ def ascend_coefficients(model: nn.Module, labels: Tensor, pace: float | Tensor =
 
 
 def coefficient_slopes(model: nn.Module, labels: Tensor) -> Slopes:
-    """Where the coefficients would go by the forward pass just made, which is then forgotten."""
+    """The slopes of the last forward pass, whose votes are then dropped."""
     layers = discriminative_layers(model)
     if not layers:
         return Slopes([], 0)
-    *lower, top = passes = _passes(layers)
+    *lower, top = passes = [cast(ForwardPass, layer.memory) for layer in layers]
     if top.votes is None or top.coefficients is None:
         raise RuntimeError("ascend_coefficients: no forward pass in training mode came before")
     for layer, kept in zip(layers, passes, strict=True):

@@ -24,7 +24,7 @@ def multi_hot(targets: Tensor, classes: int, dtype: torch.dtype = torch.float32)
 
 
 def _check(name: str, x: Tensor, targets: Tensor, targets_name: str = "targets") -> Tensor:
-    """x in fp32 or better: squares and sums over classes pass the end of half precision."""
+    """Checks x and the targets. Returns x in at least fp32: squares and sums over classes overflow half precision."""
     if x is None:
         raise TypeError(f"{name}: expected scores (B, classes), got None: capsules of attention routing have no "
                         "activation; cross_entropy_loss(SharedLinear(out_dim)(routed), targets) reads their poses")

@@ -53,7 +53,7 @@ class CapsuleStack(nn.Module):
     ) -> Routed:
         if self.concurrent:
             return self._concurrent(u, activation, coupling, record)
-        *below, top = self._layers()
+        *below, top = self.capsule_layers()
         for layer in below:
             u, activation = layer(u, activation), None
         return top(u, activation, coupling=coupling, record=record)
@@ -61,26 +61,37 @@ class CapsuleStack(nn.Module):
     if TYPE_CHECKING:
         __call__ = forward
 
-    def _layers(self) -> list[CapsuleLayer]:
+    def capsule_layers(self) -> list[CapsuleLayer]:
         return [cast(CapsuleLayer, layer) for layer in self.layers]
 
-    def _concurrent(self, u: Tensor | Routed, activation: Tensor | None, coupling: bool, record: bool) -> Routed:
-        layers, last = self._layers(), len(self.layers) - 1
-        asked = [k == last and (coupling or record) for k in range(last + 1)]
-        state = [u if isinstance(u, Routed) else Routed(u, activation)]  # state[k + 1] is what layer k computes
+    def sweeps(self, primary: Routed, coupling: bool, every: bool = False) -> list[list[Routed]]:
+        """Procedure 2: for each iteration, the primary capsules and what every layer computed from the lowest up.
+
+        A change takes one iteration to climb one layer. What cannot reach the top in time is computed only with
+        `every`, and only then do layers below the top compute their coupling.
+        """
+        layers, last = self.capsule_layers(), len(self.layers) - 1
+        asked = [coupling and (every or k == last) for k in range(last + 1)]
+        state = [primary]  # state[k + 1] is what layer k computes
         for layer, c in zip(layers, asked, strict=True):
             state.append(layer.step(state[-1], coupling=c))
-        tops = [state[-1]]
+        found = [state]
         for t in range(2, self.iterations + 1):
-            new = list(state)
+            before, state = state, list(state)
             for k, layer in enumerate(layers):
-                # A change takes one iteration to climb one layer: what cannot reach the top in time is not computed.
-                if t + (last - k) <= self.iterations:
-                    new[k + 1] = layer.step(state[k], state[k + 1].pose, coupling=asked[k])
-            state = new
-            tops.append(state[-1])
-        top = state[-1]
-        steps = tuple(Step(x.coupling, x.pose, x.activation) for x in tops if x.coupling is not None)
-        shown, history = top.coupling if coupling else None, steps if record else None
-        return Routed(top.pose, top.activation, shown, top.variance, history, top.kind)
+                if every or t + (last - k) <= self.iterations:
+                    state[k + 1] = layer.step(before[k], before[k + 1].pose, coupling=asked[k])
+            found.append(state)
+        return found
 
+    def _concurrent(self, u: Tensor | Routed, activation: Tensor | None, coupling: bool, record: bool) -> Routed:
+        primary = u if isinstance(u, Routed) else Routed(u, activation)
+        tops = [state[-1] for state in self.sweeps(primary, coupling or record)]
+        pose, a, c, variance, _, kind = tops[-1]
+        return Routed(pose, a, c if coupling else None, variance, tuple(map(as_step, tops)) if record else None, kind)
+
+
+def as_step(routed: Routed) -> Step:
+    """One iteration of a layer as an entry of a history."""
+    assert routed.coupling is not None
+    return Step(routed.coupling, routed.pose, routed.activation)

@@ -1,11 +1,11 @@
-"""Inside a stack of capsule layers: what every layer was given, its coupling and parents after every iteration."""
+"""Inside a stack of capsule layers: the input of every layer, its coupling and parents after every iteration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from ..kernels.votes import covered
 from ..routing import Routed, Routing, Sizes, Step
 from ..routing.math import length
 from .capsules import CapsuleLayer, ConvCapsules
-from .stack import CapsuleStack
+from .stack import CapsuleStack, as_step
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,14 @@ def children(stack: CapsuleStack, call: Callable[[], Any]) -> tuple[Tensor, Tens
 
 def trace_layers(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> list[LayerTrace]:
     """Every layer of the stack, from the lowest. The last one's `out` is what the network's head reads."""
-    return _concurrent(stack, u, activation) if stack.concurrent else _sequential(stack, u, activation)
-
-
-def _sequential(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> list[LayerTrace]:
-    found, layers = [], layers_of(stack)
+    found, layers = [], stack.capsule_layers()
+    if stack.concurrent:
+        states = stack.sweeps(Routed(u, activation), coupling=True, every=True)
+        below = states[max(len(states) - 2, 0)]  # a layer's last input is one iteration old, unless there is only one
+        for k, layer in enumerate(layers):
+            steps = tuple(as_step(state[k + 1]) for state in states)
+            found.append(LayerTrace(layer, below[k].pose, below[k].activation, steps, states[-1][k + 1]))
+        return found
     for k, layer in enumerate(layers):
         out = layer(u, activation, coupling=True, record=True)
         found.append(LayerTrace(layer, u, activation, out.history or (), out))
@@ -55,34 +58,10 @@ def _sequential(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> li
     return found
 
 
-def _concurrent(stack: CapsuleStack, u: Tensor, activation: Tensor | None) -> list[LayerTrace]:
-    """Procedure 2: after one sweep all layers at once, each from the previous state of its neighbours."""
-    layers = layers_of(stack)
-    state = [Routed(u, activation)]
-    for layer in layers:
-        state.append(layer.step(state[-1], coupling=True))
-    steps = [[_step(x)] for x in state[1:]]
-    below = state
-    for _ in range(stack.iterations - 1):
-        below, state = state, [state[0], *(
-            layer.step(state[k], state[k + 1].pose, coupling=True)
-            for k, layer in enumerate(layers)
-        )]
-        for seen, x in zip(steps, state[1:], strict=True):
-            seen.append(_step(x))
-    return [LayerTrace(layer, below[k].pose, below[k].activation, tuple(steps[k]), state[k + 1])
-            for k, layer in enumerate(layers)]
-
-
-def _step(x: Routed) -> Step:
-    assert x.coupling is not None
-    return Step(x.coupling, x.pose, x.activation)
-
-
 @contextmanager
 def iterated(stack: CapsuleStack, iterations: int | None) -> Iterator[None]:
     """Use another number of routing iterations within the context; None keeps the stack's own."""
-    layers = layers_of(stack)
+    layers = stack.capsule_layers()
     before = stack.iterations, [layer.routing.iterations for layer in layers]
     try:
         if iterations is not None and stack.concurrent:
@@ -97,13 +76,9 @@ def iterated(stack: CapsuleStack, iterations: int | None) -> Iterator[None]:
             layer.set_iterations(own)
 
 
-def layers_of(stack: CapsuleStack) -> list[CapsuleLayer]:
-    return [cast(CapsuleLayer, layer) for layer in stack.layers]
-
-
 def iterations_of(stack: CapsuleStack) -> int:
     """The number of routing iterations of the class layer."""
-    return stack.iterations if stack.concurrent else layers_of(stack)[-1].routing.iterations
+    return stack.iterations if stack.concurrent else stack.capsule_layers()[-1].routing.iterations
 
 
 def keeps_couplings(algorithm: Routing) -> bool:
@@ -112,7 +87,7 @@ def keeps_couplings(algorithm: Routing) -> bool:
 
 
 def presence(trace: LayerTrace) -> Tensor:
-    """The activation of each child as a probability, (B, I) or (B, types, H, W); where the pose has it, its length."""
+    """The activation of each child as a probability, (B, I) or (B, types, H, W); a length is read from the pose."""
     if trace.activation is not None:
         scores = trace.layer.routing.input_activation == "score"
         return trace.activation.sigmoid() if scores else trace.activation
@@ -122,7 +97,7 @@ def presence(trace: LayerTrace) -> Tensor:
 
 
 def decided(total: Tensor, top: Tensor, entropy: Tensor, parents: int | Tensor) -> tuple[Tensor, Tensor]:
-    """Of a child's shares p = |c| / total, from sums over its J parents: max p J, and sum -p ln p / ln J.
+    """max p J and sum -p ln p / ln J of a child's shares p = |c| / total, from sums over its J parents.
 
     total is sum |c|, top max |c|, entropy sum -|c| ln |c|. The first is 1 where all parents have the same share and J
     where one has all of it, the second 1 and 0; a child of a single parent has no choice.
@@ -139,10 +114,10 @@ def sums(coupling: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def decisions(trace: LayerTrace, coupling: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What every child decided: largest share and entropy, as in `decided`, and its presence, (B, N) each.
+    """How every child decided: its largest share and entropy, as in `decided`, and its presence, (B, N) each.
 
-    In a convolutional layer a child decides once in every window, among the J types there; or, where it competes over
-    positions, once for all windows it is in, J being types times windows. Padding has presence 0.
+    In a convolutional layer a child decides once in every window, among its J types. If it competes over positions, it
+    decides once for all its windows, and J is types times windows. Padding has presence 0.
     """
     layer, there = trace.layer, presence(trace).to(coupling.dtype)
     if not isinstance(layer, ConvCapsules):
