@@ -25,11 +25,12 @@ ALIGNED = 64  # numbers: where a gradient begins in its bucket, for optimisers t
 
 @dataclass(frozen=True)
 class Workers:
-    """This process among `world`."""
+    """This process among `world`. local: its number on its machine."""
 
     device: torch.device
     rank: int = 0
     world: int = 1
+    local: int = 0
 
     def average_statistics(self, model: nn.Module) -> None:
         """Averages the running statistics of batch normalisation, which each process took from its own images."""
@@ -139,7 +140,7 @@ def join_workers(device: str = "auto") -> Workers:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             store = meet(store, rank, world)
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", store=store, rank=rank, world_size=world)
-    return Workers(chosen, dist.get_rank() if world > 1 else 0, world)
+    return Workers(chosen, dist.get_rank() if world > 1 else 0, world, local)
 
 
 def meet(store: dist.Store, rank: int, world: int) -> dist.Store:

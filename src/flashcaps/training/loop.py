@@ -124,7 +124,9 @@ def train_once(
             told.append(callback)
         if workers.device.type == "cuda":
             plan = stream.plan(at // stream.steps)
-            step.compile_kernels(plan.index[0], plan.noise[0], compiled)
+            if workers.local == 0:  # the other processes of its machine find the kernels in Triton's cache
+                step.compile_kernels(plan.index[0], plan.noise[0], compiled)
+            workers.agreed(False)
         with StopSignals() as stop:
             at = train_loop(step, sources, run, at, callbacks, stop)
         outcome = finish(step, sources, run, at)
