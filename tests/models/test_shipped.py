@@ -9,7 +9,8 @@ import torch
 import flashcaps
 from flashcaps.demo.build import DEMO
 from flashcaps.models.shipped import FOLDER, shipped_files
-from flashcaps.training.recipe import read_recipe
+from flashcaps.models.stored import read_weights
+from flashcaps.training.recipe import make_recipe, read_recipe
 
 LIMIT = 6_000_000  # bytes of the models the explainer needs, together
 ALL = 24_000_000  # bytes of all that come along
@@ -40,6 +41,14 @@ def test_they_are_small_together_and_their_cards_name_them() -> None:
     for name, path in files.items():
         assert sorted(p.name for p in FOLDER.glob(f"{name}.*")) == sorted([f"{name}.md", path.name])
         assert f"File: `{path.name}`, {path.stat().st_size:,} bytes" in (FOLDER / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize("name", shipped_files())
+def test_stored_recipes_can_be_read(name: str) -> None:
+    """`flashcaps evaluate NAME` and `flashcaps figures NAME` take the data and the metric from it."""
+    config = read_weights(shipped_files()[name])[1]
+    recipe = make_recipe(config["recipe"])
+    assert (recipe.name, recipe.data.name) == (config["result"]["recipe"], config["result"]["data"])
 
 
 def test_pretrained_means_the_weights_that_come_along() -> None:
