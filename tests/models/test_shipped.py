@@ -1,6 +1,7 @@
 """Weights that come along: found by name, small, as good as their cards say."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -31,6 +32,21 @@ def test_the_explainers_models_come_along(name: str) -> None:
     card = (FOLDER / f"{name}.md").read_text()
     assert f"{result['value']:.2f} %" in card
     assert f"{result['stored']['value']:.2f} %" in card
+    assert model(torch.rand(2, *model.image)).scores.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["small_fashion", "small_svhn"])
+def test_small_networks_of_other_data_come_along(name: str) -> None:
+    model: Any = flashcaps.load(name)
+    result, recipe = model.config["result"], read_recipe(name)
+    assert json.loads(json.dumps(recipe.model.overrides)) == model.overrides
+    assert sum(p.numel() for p in model.parameters()) == result["parameters"] < 300_000
+    assert result["overrides"] == []  # `flashcaps train NAME` gives the number
+    assert re.fullmatch(r"[0-9a-f]{12}", result["commit"])  # of a clean tree
+    assert result["stored"]["interval"][1] < 12
+    card = (FOLDER / f"{name}.md").read_text()
+    assert f"{result['value']:.2f} %" in card
+    assert ("cut anew" in card) == (name == "small_svhn")  # these are not the published crops
     assert model(torch.rand(2, *model.image)).scores.isfinite().all()
 
 
