@@ -1,11 +1,10 @@
 """Make docs/gallery.md and its pictures: python -m docs.gallery
 
-Trains the models it draws where they are not there yet (about an hour on two cores for all of them), draws every figure
-of each with `flashcaps figures`'s own functions, and writes the page. Names of figures draw those again and leave the
-rest of the page as it is:
+Draws most figures from weights that come along, and trains the models of the others where they are not there yet. Names
+of figures draw those again and leave the rest of the page as it is:
 
     python -m docs.gallery                                   # everything, runs in runs/
-    python -m docs.gallery --runs DIR margin parse_tree      # two of them, from models that are there already
+    python -m docs.gallery --runs DIR margin parse_tree      # two of them
 """
 
 from __future__ import annotations
@@ -34,27 +33,32 @@ MODELS: dict[str, str] = {  # folder -> what follows `flashcaps train`; {data}: 
     "tiny-r1": "tiny model.iterations=1",
     "tiny-l1": "tiny model.routing=discriminative model.options.penalty=l1 model.options.strength=0.01 epochs=5",
     "tiny-l2-norec": "tiny model.routing=discriminative model.decoder=false loss.reconstruction=0 epochs=5",
-    "two-digits": "capsnet_multimnist model.name=capsnet_tiny 'model.image=[1,36,36]' train.steps=2200 batch=50 "
-    "lr=0.003 data.test=500 precision=fp32",
     "toys": "heinsen_synthetic_norb model.name=capsnet_tiny model.routing=heinsen model.classes=5 "
-    "'model.image=[2,32,32]' model.primary.dim=16 model.decoder=false data.size=32 'data.lightings=[0]' "
-    "augment.crop=32 augment.padding=2 augment.mixup=0 optimiser.kind=adamw lr=0.001 'optimiser.betas=[0.9,0.999]' "
-    "schedule.kind=cosine 'schedule.momentum=[]' epochs=14 batch=25 precision=fp32",
+    "'model.image=[2,32,32]' 'model.backbone={name=\"resnet\",stages=[[16,1,2],[48,1,2]]}' "
+    "'model.primary={types=8,dim=16,kernel=3,stride=2}' model.decoder=false data.size=32 'data.lightings=[0,3]' "
+    "augment.crop=32 augment.padding=2 augment.mixup=0 optimiser.kind=muon lr=0.005 optimiser.momentum=0.95 "
+    "weight_decay=0.05 'schedule.momentum=[]' epochs=20 batch=64 ema=0.99 precision=bf16 evaluate_every=20",
     "sentences": "heinsen_sst2 data.transformer=FOLDER data.tokens=32 train.steps=400 precision=fp32",
 }
-DRAWN_OF = {"segmentation": "two-digits", "sparsity": "tiny-l1", "credit": "sentences", "pose_trajectories": "toys",
-            "pose_azimuth": "toys", "pose_elevation": "toys"}  # the others of tiny-0
+DRAWN_OF = {  # a model above, or weights that come along; the others of tiny-0
+    "architecture": "capsnet_mnist", "reconstructions": "capsnet_mnist", "perturbations": "capsnet_mnist",
+    "dimensions": "capsnet_mnist", "margin": "capsnet_mnist", "adversarial": "capsnet_mnist",
+    "segmentation": "demo_pairs", "parse_tree": "demo_pairs", "animation": "demo_pairs",
+    "agreement": "demo_dynamic", "vote_distances": "demo_em",
+    "sparsity": "tiny-l1", "credit": "sentences",
+    "pose_trajectories": "toys", "pose_azimuth": "toys", "pose_elevation": "toys",
+    "ablation": "attention_resnet_cifar10", "diverse": "attention_resnet_cifar10", "novel_viewpoints": "demo_em",
+}  # fmt: skip
 BESIDE = ("training_loss", "convergence", "error_curves", "iterations", "borrowed_decoder", "sparsity")
-FROM_RESULTS = {"ablation": "attention_simple_cifar10-0", "diverse": "attention_diverse_matrix-0",
-                "novel_viewpoints": "em_views_azimuth-0"}
+FROM_RESULTS = ("ablation", "diverse", "novel_viewpoints", "adversarial")  # of results/, whatever is opened
 
 HEAD = """# Gallery
 
-Everything below was drawn by `flashcaps figures` from small models that train on a laptop in minutes, so that you can
-make each picture yourself; the page is made by `python -m docs.gallery`. With the papers' recipes in place of `tiny`
-the commands are the same. Captions are what the commands wrote for these small models on a busy two-core machine:
-examples of output, not results, which are files under `results/` and nowhere else.
-{from_results} draw those.
+Everything below was drawn by `flashcaps figures`; the page is made by `python -m docs.gallery`. Most figures are of
+weights that come along and of their test data, which `flashcaps data mnist` gets; the other models train on a laptop
+in minutes. The same commands draw any other run. Captions are what the commands wrote, mostly about 500 test images,
+on a busy two-core machine: examples of output, not results, which are files under `results/` and nowhere else.
+{from_results} draw those, in a checkout.
 
     flashcaps figures                      # the list
     flashcaps figures runs/tiny-0          # all that apply: report.html, PNG and SVG, light and dark, in its figures/
@@ -68,17 +72,21 @@ from flashcaps.analysis import FIGURES, open_run
 data, figure, caption = FIGURES["architecture"](open_run("demo_dynamic"))
 ```
 
-The models drawn here:
+The models trained for this page:
 
 {models}
 """
 
 
 def command_of(name: str) -> str:
-    if name in FROM_RESULTS:
-        return f"flashcaps figures runs/{FROM_RESULTS[name]} {name}"
     beside = " --beside runs" if name in BESIDE else ""
-    return f"flashcaps figures runs/{DRAWN_OF.get(name, 'tiny-0')} {name}{beside}"
+    return f"flashcaps figures {place_of(name)} {name}{beside}"
+
+
+def place_of(name: str, runs: Path = Path("runs")) -> str:
+    """What a figure is drawn of: weights that come along, by their name, or the folder of a run."""
+    drawn_of = DRAWN_OF.get(name, "tiny-0")
+    return (runs / drawn_of).as_posix() if drawn_of in MODELS else drawn_of
 
 
 def train_command(folder: str) -> str:
@@ -172,10 +180,10 @@ def main() -> None:
         ensure_trained(folder, given.runs, given.data, given.transformer)
     opened: dict[str, Run] = {}
     for name in names:
-        folder = DRAWN_OF.get(name, "tiny-0")
-        if folder not in opened:
-            opened[folder] = open_run(given.runs / folder, data=given.data, beside=[given.runs])
-        parts[name] = part_of(name, opened[folder])
+        place = place_of(name, given.runs)
+        if place not in opened:
+            opened[place] = open_run(place, data=given.data, beside=[given.runs])
+        parts[name] = part_of(name, opened[place])
         print(name)
     PAGE.write_text(page(parts))
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 from docs import gallery
 from flashcaps.analysis import FIGURES
+from flashcaps.models.shipped import shipped_files
 from flashcaps.training.recipe import read_recipe
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -51,7 +52,12 @@ def test_a_part_is_drawn_or_says_why_not(run, tmp_path, monkeypatch):
 
 
 def test_models_are_trained_by_commands_that_exist():
-    assert gallery.needed(["margin"]) == ["tiny-0"]
+    assert gallery.needed(["cost"]) == ["tiny-0"]
+    assert gallery.needed(["margin", "segmentation"]) == []
+    assert gallery.DRAWN_OF.keys() <= FIGURES.keys()
+    assert set(gallery.DRAWN_OF.values()) <= gallery.MODELS.keys() | shipped_files().keys()
+    assert gallery.place_of("cost") == "runs/tiny-0"
+    assert gallery.place_of("margin") == "capsnet_mnist"
     assert gallery.needed(["sparsity", "credit"]) == ["tiny-0", "tiny-r1", "tiny-l1", "tiny-l2-norec", "sentences"]
     for words in gallery.MODELS.values():
         name, *overrides = shlex.split(words)

@@ -1,6 +1,7 @@
 """Weights that come along: found by name, small, as good as their cards say."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 import flashcaps
 from flashcaps.demo.build import DEMO
 from flashcaps.models.shipped import FOLDER, shipped_files
-from flashcaps.training.recipe import read_recipe
+from flashcaps.models.stored import read_weights
+from flashcaps.training.recipe import make_recipe, read_recipe
 
 LIMIT = 6_000_000  # bytes of the models the explainer needs, together
 ALL = 24_000_000  # bytes of all that come along
@@ -33,6 +35,21 @@ def test_the_explainers_models_come_along(name: str) -> None:
     assert model(torch.rand(2, *model.image)).scores.isfinite().all()
 
 
+@pytest.mark.parametrize("name", ["small_fashion", "small_svhn"])
+def test_small_networks_of_other_data_come_along(name: str) -> None:
+    model: Any = flashcaps.load(name)
+    result, recipe = model.config["result"], read_recipe(name)
+    assert json.loads(json.dumps(recipe.model.overrides)) == model.overrides
+    assert sum(p.numel() for p in model.parameters()) == result["parameters"] < 300_000
+    assert result["overrides"] == []  # `flashcaps train NAME` gives the number
+    assert re.fullmatch(r"[0-9a-f]{12}", result["commit"])  # of a clean tree
+    assert result["stored"]["interval"][1] < 12
+    card = (FOLDER / f"{name}.md").read_text()
+    assert f"{result['value']:.2f} %" in card
+    assert ("cut anew" in card) == (name == "small_svhn")  # these are not the published crops
+    assert model(torch.rand(2, *model.image)).scores.isfinite().all()
+
+
 def test_they_are_small_together_and_their_cards_name_them() -> None:
     files = shipped_files()
     assert sum(files[name].stat().st_size for name in DEMO) <= LIMIT
@@ -40,6 +57,14 @@ def test_they_are_small_together_and_their_cards_name_them() -> None:
     for name, path in files.items():
         assert sorted(p.name for p in FOLDER.glob(f"{name}.*")) == sorted([f"{name}.md", path.name])
         assert f"File: `{path.name}`, {path.stat().st_size:,} bytes" in (FOLDER / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize("name", shipped_files())
+def test_stored_recipes_can_be_read(name: str) -> None:
+    """`flashcaps evaluate NAME` and `flashcaps figures NAME` take the data and the metric from it."""
+    config = read_weights(shipped_files()[name])[1]
+    recipe = make_recipe(config["recipe"])
+    assert (recipe.name, recipe.data.name) == (config["result"]["recipe"], config["result"]["data"])
 
 
 def test_pretrained_means_the_weights_that_come_along() -> None:

@@ -32,9 +32,11 @@ DEPTH = 16  # of tables and lists in each other
 BELOW_1 = math.nextafter(1.0, 0.0)
 LARGEST = 2**31 - 1
 
-# Former fields that stored recipes still hold; at these values they had no effect.
-RETIRED = {"optimiser.sharpness": 0.0, "schedule.staircase": True, "schedule.end_lr": 0.0, "augment.cutmix": 0.0,
-           "train.rollback": 0, "train.channels_last": True}  # fmt: skip
+# Former fields that stored recipes still hold; at these values they have no effect.
+RETIRED: dict[str, tuple[Any, ...]] = {
+    "optimiser.sharpness": (0.0,), "schedule.staircase": (True,), "schedule.end_lr": (0.0,), "augment.cutmix": (0.0,),
+    "train.rollback": (0,), "train.channels_last": (True, False),
+}  # fmt: skip
 
 
 def number(default: Any, least: float, most: float) -> Any:
@@ -393,7 +395,7 @@ def _make(kind: type, content: Any, section: str) -> Any:
     hints, values = get_type_hints(kind), {}
     for key, value in content.items():
         full = f"{section}.{key}"
-        if full in RETIRED and value == RETIRED[full]:
+        if value in RETIRED.get(full, ()):
             continue
         if key not in hints:
             raise ValueError(f"{full}: no such field{_hint(key, hints)}")
