@@ -546,8 +546,11 @@ def place(routed: Routed, grid: tuple[int, int, int] | None) -> Routed:
 
 def make_routing(name: str, options: dict[str, Any]) -> Routing:
     """The algorithm with its options. An error names the nearest algorithm or option to a wrong one."""
-    check_choice("routing", name if isinstance(name, str) else repr(name), ROUTING)  # a list cannot be looked up
-    algorithm = ROUTING[name]
+    try:
+        algorithm = ROUTING[name]
+    except (KeyError, TypeError):  # TypeError: what cannot be looked up, such as a list
+        check_choice("routing", name if isinstance(name, str) else repr(name), ROUTING)
+        raise
     known = [f.name for f in dataclasses.fields(algorithm)]
     for key in options:
         if key not in known:

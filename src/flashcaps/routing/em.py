@@ -184,13 +184,13 @@ class EM(Routing):
     def run(
         self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
     ) -> Routed:
-        schedule, tau = self.inverse_temperature, self.sharpness
+        schedule, tau, shape = self.inverse_temperature, self.sharpness, votes.shape
         if schedule is None:
             schedule = 1.0 if self.relative else inverse_temperature(self.iterations)
         if tau is None:
-            tau = rising_sharpness(self.iterations, votes.shape[3]) if self.relative else 1.0
+            tau = rising_sharpness(self.iterations, shape[3]) if self.relative else 1.0
         if self.relative:  # lambda (beta_a - cost / (n_0 D)) = lambda / (n_0 D) (n_0 D beta_a - cost)
-            whole = even_share(votes.shape, common.get("softmax", over_parents)) * votes.shape[3]
+            whole = even_share(shape, common.get("softmax", over_parents)) * shape[3]
             schedule = tuple(x / whole for x in check_per_iteration("inverse_temperature", schedule, self.iterations))
             learned = learned | {"beta_a": whole * learned["beta_a"]}
         return function(
