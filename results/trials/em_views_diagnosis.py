@@ -15,6 +15,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,13 @@ def cnn() -> Plain:
     return Plain((2, CROP, CROP), 5, Chain((*body, Conv(40, kernel=3, padding=1, norm="before", pool="global"))))
 
 
+POSED = "em, 1 iteration, viewpoint in the pose"
 # name: (spec, learning rate)
 NETWORKS: dict[str, tuple[Callable[[], Capsules | Plain], float]] = {
     "em, 3 iterations": (lambda: em(3), 0.004),
     "em, 1 iteration": (lambda: em(1), 0.004),
     "em, 2 iterations, tau 1": (lambda: em(2, sharpness=1.0), 0.004),
+    POSED: (lambda: em(1), 0.004),
     "cnn": (cnn, 0.002),
 }
 
@@ -101,8 +104,8 @@ def train(folder: Path, name: str, steps: int, seed: int) -> None:
     torch.manual_seed(seed)
     data, _, test = load(folder)
     spec, lr = NETWORKS[name]
-    model = spec().build()
-    few = some(test, 3)
+    model: Any = spec().build()
+    few, round_azimuth = some(test, 3), circle(data)
     familiar = is_familiar(few)
     optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.05)
     curve, start, order = [], time.process_time(), torch.empty(0, dtype=torch.int64)
@@ -117,9 +120,11 @@ def train(folder: Path, name: str, steps: int, seed: int) -> None:
         index, order = order[:BATCH], order[BATCH:]
         x = random_crop(data.images[index], CROP, 0, torch.randint(SIZE - CROP + 1, (BATCH, 2)))
         x = brightness_contrast(to_float(x), 0.12549, (0.5, 1.5), torch.rand(BATCH, 2))
-        scores = model(x).scores
-        logits = scores if name == "cnn" else scores.clamp(1e-6, 1 - 1e-6).logit()
-        loss = F.cross_entropy(logits, data.labels[index])
+        out = model(x)
+        loss = F.cross_entropy(out.scores if name == "cnn" else logit(out.scores), data.labels[index])
+        if name == POSED:  # two elements of the right class's pose are to be the azimuth, so votes must agree on it
+            own = out.routed.pose[torch.arange(BATCH), data.labels[index]]
+            loss = loss + F.mse_loss(own[:, :2], round_azimuth[index])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -151,7 +156,7 @@ def features(model: Any, x: Tensor) -> dict[str, Tensor]:
             found[f"block {k + 1}"] = x
         found["scores"] = model.classifier(x.flatten(1))
         return {name: value.flatten(1) for name, value in found.items()}
-    traces = trace_layers(model.capsules, *children(model.capsules, lambda: model(x)))
+    traces = trace_layers(model.capsules, *children(model.capsules, partial(model, x)))
     for name, trace in zip(("primary", "layer 1", "layer 2"), traces, strict=True):
         assert trace.activation is not None
         found[f"{name}, poses"], found[f"{name}, activations"] = trace.u, trace.activation
@@ -170,15 +175,21 @@ def votes(trace: LayerTrace) -> dict[str, Tensor]:
 
     -log sigma is their agreement less their size: sigma^2 = m (1 - mu^2 / m), m the mean square of the votes.
     """
+    n, mu, m = weighted(trace)
+    size, agreement = 0.5 * m.log().mean(-1), -0.5 * (1 - mu * mu / m).clamp(min=1e-6).log().mean(-1)
+    share = n / n.sum(1, keepdim=True) * n.shape[1]
+    return {"share": share, "size of votes": size, "agreement of votes": agreement, "-log sigma": agreement - size}
+
+
+def weighted(trace: LayerTrace) -> tuple[Tensor, Tensor, Tensor]:
+    """sum_i r'_ij (B, J), and the mean and mean square of the votes (B, J, D), of the last M-step."""
     v, r = trace.layer.votes(trace.u), trace.out.coupling  # (B, I, J, D), (B, I, J)
     assert trace.activation is not None
     assert r is not None
     weight = r * trace.activation.flatten(1)[..., None]
     n = weight.sum(1)
     mu, m = (torch.einsum("bij,bijd->bjd", weight, x) / n[..., None] for x in (v, v * v))
-    size, agreement = 0.5 * m.log().mean(-1), -0.5 * (1 - mu * mu / m).clamp(min=1e-6).log().mean(-1)
-    share = n / trace.activation.flatten(1).sum(1, keepdim=True) * n.shape[1]
-    return {"share": share, "size of votes": size, "agreement of votes": agreement, "-log sigma": agreement - size}
+    return n, mu, m
 
 
 def gathered(model: Model, split: Split, parts: tuple[str, ...] | None = None) -> dict[str, Tensor]:
@@ -193,20 +204,22 @@ def gathered(model: Model, split: Split, parts: tuple[str, ...] | None = None) -
 def ridge(x: Tensor, y: Tensor, held: Tensor, score: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor], Tensor]:
     """A linear map with the penalty that does best on the rows `held`, when fitted to the others; then to all."""
     mean, std = x.mean(0), x.std(0).clamp(min=1e-6)
-    z = (x - mean) / std
-    z = torch.cat([z, torch.ones_like(z[:, :1])], 1)
-    gram = (z @ z.T).double()
+
+    def scaled(new: Tensor) -> Tensor:
+        return torch.cat([(new - mean) / std, torch.ones(len(new), 1)], 1)
 
     def solve(rows: Tensor, penalty: float) -> Tensor:
-        k = gram[rows][:, rows]
-        return torch.linalg.solve(k + penalty * k.trace() / len(k) * torch.eye(len(k)), y[rows].double())
+        z, target = scaled(x[rows]), y[rows]
+        dual = z.shape[1] > len(z)
+        gram = (z @ z.T if dual else z.T @ z).double()
+        gram += penalty * z.square().sum() / len(z) * torch.eye(len(gram))
+        found = torch.linalg.solve(gram, (target if dual else z.T @ target).double()).float()
+        return z.T @ found if dual else found
 
-    everything, rest = torch.arange(len(x)), (~held).nonzero()[:, 0]
-    penalties = [10.0**p for p in range(-4, 2)]
-    found = [score((gram[held][:, rest] @ solve(rest, p)).float(), y[held]) for p in penalties]
-    penalty = min(zip(found, penalties, strict=True))[1]
-    weight = z.T @ solve(everything, penalty).float()
-    return lambda new: torch.cat([(new - mean) / std, torch.ones(len(new), 1)], 1) @ weight
+    penalties = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+    found = [score(scaled(x[held]) @ solve(~held, p), y[held]) for p in penalties]
+    weight = solve(torch.ones_like(held), min(zip(found, penalties, strict=True))[1])
+    return lambda new: scaled(new) @ weight
 
 
 def wrong_classes(scores: Tensor, y: Tensor) -> float:
@@ -333,8 +346,76 @@ def interventions(model: Any, toys: Split, test: Split) -> dict[str, Any]:
     return found
 
 
+@torch.no_grad()
+def one_matrix(model: Any, test: Split) -> dict[str, Any]:
+    """Whether a turn by 20 degrees changes the poses of all children by one matrix, as that of a rigid body would.
+
+    P' = M P for all children of an image pair, poses less their mean over all images, weighted by activations. The part
+    of the squares of P' that is explained by a number in place of M, and by a 4 x 4 matrix; then the same for two
+    images that have nothing to do with each other, which shows what so many free numbers explain by chance.
+    """
+    test = test.select(is_familiar(test).nonzero()[:, 0])
+    keys = torch.stack([test.labels, *(test.info[x] for x in ("instance", "elevation", "lighting"))], 1)
+    turn = (test.info["azimuth"] // 2 - FAMILIAR[0]) % 18  # 0 to 5
+    order = (((keys * torch.tensor([10**6, 10**4, 10**2, 10])).sum(1)) + turn).argsort().view(-1, len(FAMILIAR))
+    chance = order[:, 0][torch.randperm(len(order), generator=torch.Generator().manual_seed(0))]
+    pairs = {"turned": (order[:, :-1].flatten(), order[:, 1:].flatten()), "by chance": (order[:, 0], chance)}
+    found: dict[str, Any] = {}
+    got = gathered(model, test, tuple(f"{x}, {y}" for x in ("primary", "layer 2") for y in ("poses", "activations")))
+    for name in ("primary", "layer 2"):
+        pose = got[f"{name}, poses"]
+        pose = (pose - pose.mean(0)).view(len(test), -1, 4, 4)  # (B, I, 4, 4)
+        weight = got[f"{name}, activations"].sqrt()[..., None, None]
+        x = (weight * pose).transpose(1, 2).flatten(2)  # (B, 4, 4 I): M stands on the left of every child's pose
+        for which, (a, b) in pairs.items():
+            cross, own = x[b] @ x[a].mT, x[a] @ x[a].mT  # (B, 4, 4)
+            total = x[b].square().sum((1, 2))
+            number = cross.diagonal(dim1=1, dim2=2).sum(1).square() / own.diagonal(dim1=1, dim2=2).sum(1)
+            matrix = (torch.linalg.solve(own, cross.mT) * cross.mT).sum((1, 2))
+            row = {"number": number, "matrix": matrix}
+            found.setdefault(name, {})[which] = {k: percent(v.sum() / total.sum()) for k, v in row.items()}
+    return found
+
+
+@torch.no_grad()
+def templates(model: Any, toys: Split, test: Split) -> dict[str, Any]:
+    """Whether the votes for a class agree with each other, or each with a pose that is the same for all images.
+
+    The class is read, by a linear map of five numbers, from -log sigma about the votes' own mean mu, and about a fixed
+    pose in its place: the mean of mu over the training toys of that class from familiar azimuths. moves: the variance
+    of the right class's mu over images, divided by the mean variance of the votes about mu, which is what is left to
+    carry the viewpoint.
+    """
+    base = toys.select(is_familiar(toys).nonzero()[:, 0])
+
+    def moments(split: Split) -> tuple[Tensor, Tensor]:
+        """mu and the mean square of the votes, (N, J, D)."""
+        rows = []
+        for x in batches(split):
+            trace = trace_layers(model.capsules, *children(model.capsules, partial(model, x)))[-1]
+            rows.append(weighted(trace)[1:])
+        return torch.cat([mu for mu, _ in rows]), torch.cat([m for _, m in rows])
+
+    (mu, m), (mu_new, m_new) = moments(base), moments(test)
+    fixed = torch.stack([mu[base.labels == j, j].mean(0) for j in range(5)])  # (J, D)
+    familiar, held, found = is_familiar(test), base.info["instance"] == 9, {}
+    about = {"their mean": (mu, mu_new), "a fixed pose": (fixed.expand_as(mu), fixed.expand_as(mu_new))}
+    for name, centres in about.items():
+        x, z = (-0.5 * (q - 2 * c * u + c * c).clamp(min=1e-8).log().mean(-1)
+                for q, c, u in ((m, centres[0], mu), (m_new, centres[1], mu_new)))  # fmt: skip
+        wrong = ridge(x, F.one_hot(base.labels).float(), held, wrong_classes)(z).argmax(1) != test.labels
+        found[f"votes about {name}"] = {"familiar": percent(wrong[familiar]), "novel": percent(wrong[~familiar])}
+    index = torch.arange(len(test))
+    own, spread = mu_new[index, test.labels], (m_new - mu_new.square())[index, test.labels]  # (N, D)
+    for key, rows in (("familiar", familiar), ("novel", ~familiar)):
+        moved = torch.stack([own[rows & (test.labels == j)].var(0) for j in range(5)])
+        apart = torch.stack([spread[rows & (test.labels == j)].mean(0) for j in range(5)])
+        found.setdefault("moves", {})[key] = round(float((moved / apart).mean()), 3)
+    return found
+
+
 def children_of_classes(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    trace = trace_layers(model.capsules, *children(model.capsules, lambda: model(x)))[-1]
+    trace = trace_layers(model.capsules, *children(model.capsules, partial(model, x)))[-1]
     assert trace.activation is not None
     return trace.u, trace.activation
 
@@ -346,7 +427,8 @@ def measure(folder: Path, name: str, steps: int, seed: int) -> None:
     model.eval()
     found: dict[str, Any] = {"probes": probes(model, toys, test)}
     if hasattr(model, "capsules"):
-        found |= {"evidence": evidence(model, toys, test), "interventions": interventions(model, toys, test)}
+        found |= {"evidence": evidence(model, toys, test), "interventions": interventions(model, toys, test),
+                  "one matrix": one_matrix(model, test), "templates": templates(model, toys, test)}  # fmt: skip
         whole = Dataset("synthetic_norb", toys, test, 5, (2, SIZE, SIZE))
         for key, rows in (("familiar", is_familiar(test)), ("novel", ~is_familiar(test))):
             held = HeldImages(test.select(rows.nonzero()[:, 0]), CROP, whole)
