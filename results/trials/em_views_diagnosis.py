@@ -55,13 +55,14 @@ def cnn() -> Plain:
     return Plain((2, CROP, CROP), 5, Chain((*body, Conv(40, kernel=3, padding=1, norm="before", pool="global"))))
 
 
-POSED = "em, 1 iteration, viewpoint in the pose"
+POSED, REFUSED = "em, 1 iteration, viewpoint in the pose", "em, 1 iteration, mixed children refused"
 # name: (spec, learning rate)
 NETWORKS: dict[str, tuple[Callable[[], Capsules | Plain], float]] = {
     "em, 3 iterations": (lambda: em(3), 0.004),
     "em, 1 iteration": (lambda: em(1), 0.004),
     "em, 2 iterations, tau 1": (lambda: em(2, sharpness=1.0), 0.004),
     POSED: (lambda: em(1), 0.004),
+    REFUSED: (lambda: em(1), 0.004),
     "cnn": (cnn, 0.002),
 }
 
@@ -100,6 +101,40 @@ def percent(x: Tensor) -> float:
     return round(100 * float(x.double().mean()), 2)
 
 
+def loss_of(name: str, model: Any, x: Tensor, labels: Tensor, azimuth: Tensor) -> Tensor:
+    """Cross-entropy, and what the two candidates add to it."""
+    rows = torch.arange(len(x))
+    if name == REFUSED:
+        return refusal(model, x, labels)
+    out = model(x)
+    loss = F.cross_entropy(out.scores if name == "cnn" else logit(out.scores), labels)
+    if name == POSED:  # two elements of the right class's pose are to be the azimuth, so votes must agree on it
+        loss = loss + F.mse_loss(out.routed.pose[rows, labels, :2], azimuth)
+    return loss
+
+
+def refusal(model: Any, x: Tensor, labels: Tensor) -> Tensor:
+    """The right class is to be there for the children of an image, and not for children of several images of it."""
+    first, second, top = model.capsules.layers
+    u, a = top.take(second(first(model.primary(model.backbone(x)))))
+    source = torch.empty(len(x), TYPES * 4, dtype=torch.int64)
+    for label in labels.unique():
+        rows = (labels == label).nonzero()[:, 0]
+        source[rows] = rows[torch.randint(len(rows), (len(rows), TYPES * 4))]
+    both = top(torch.cat([u, taken(u, source)]), torch.cat([a, taken(a, source)]))  # one batch normalisation for both
+    logits = logit(both.activation)
+    own = logits.gather(1, labels.repeat(2)[:, None])[:, 0]
+    there = (torch.arange(2 * len(x)) < len(x)).float()
+    return F.cross_entropy(logits[: len(x)], labels) + F.binary_cross_entropy_with_logits(own, there)
+
+
+def taken(x: Tensor, source: Tensor) -> Tensor:
+    """x (B, types, H, W, ...) with child k of image b from image source (B, types H W)[b, k]."""
+    flat = x.flatten(1, 3)
+    index = source.view(*source.shape, *[1] * (flat.ndim - 2)).expand(-1, -1, *flat.shape[2:])
+    return flat.gather(0, index).view_as(x)
+
+
 def train(folder: Path, name: str, steps: int, seed: int) -> None:
     torch.manual_seed(seed)
     data, _, test = load(folder)
@@ -120,11 +155,7 @@ def train(folder: Path, name: str, steps: int, seed: int) -> None:
         index, order = order[:BATCH], order[BATCH:]
         x = random_crop(data.images[index], CROP, 0, torch.randint(SIZE - CROP + 1, (BATCH, 2)))
         x = brightness_contrast(to_float(x), 0.12549, (0.5, 1.5), torch.rand(BATCH, 2))
-        out = model(x)
-        loss = F.cross_entropy(out.scores if name == "cnn" else logit(out.scores), data.labels[index])
-        if name == POSED:  # two elements of the right class's pose are to be the azimuth, so votes must agree on it
-            own = out.routed.pose[torch.arange(BATCH), data.labels[index]]
-            loss = loss + F.mse_loss(own[:, :2], round_azimuth[index])
+        loss = loss_of(name, model, x, data.labels[index], round_azimuth[index])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -208,17 +239,18 @@ def ridge(x: Tensor, y: Tensor, held: Tensor, score: Callable[[Tensor, Tensor], 
     def scaled(new: Tensor) -> Tensor:
         return torch.cat([(new - mean) / std, torch.ones(len(new), 1)], 1)
 
-    def solve(rows: Tensor, penalty: float) -> Tensor:
-        z, target = scaled(x[rows]), y[rows]
+    def solve(rows: Tensor, penalties: tuple[float, ...]) -> list[Tensor]:
+        z = scaled(x[rows])
         dual = z.shape[1] > len(z)
         gram = (z @ z.T if dual else z.T @ z).double()
-        gram += penalty * z.square().sum() / len(z) * torch.eye(len(gram))
-        found = torch.linalg.solve(gram, (target if dual else z.T @ target).double()).float()
-        return z.T @ found if dual else found
+        target = (y[rows] if dual else z.T @ y[rows]).double()
+        unit = z.square().sum() / len(z) * torch.eye(len(gram))
+        weights = [torch.linalg.solve(gram + p * unit, target).float() for p in penalties]
+        return [z.T @ w if dual else w for w in weights]
 
-    penalties = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-    found = [score(scaled(x[held]) @ solve(~held, p), y[held]) for p in penalties]
-    weight = solve(torch.ones_like(held), min(zip(found, penalties, strict=True))[1])
+    grid, new = (1e-4, 1e-3, 1e-2, 1e-1, 1.0), scaled(x[held])
+    found = [(score(new @ weight, y[held]), p) for weight, p in zip(solve(~held, grid), grid, strict=True)]
+    (weight,) = solve(torch.ones_like(held), (min(found)[1],))
     return lambda new: scaled(new) @ weight
 
 
@@ -313,27 +345,21 @@ def interventions(model: Any, toys: Split, test: Split) -> dict[str, Any]:
     familiar, held = is_familiar(test), base.info["instance"] == 9
     generator = torch.Generator().manual_seed(0)
 
-    def mixed(split: Split, by_azimuth: bool) -> Callable[[Tensor], Tensor]:
+    def mixed(split: Split, by_azimuth: bool) -> Tensor:
         group = split.labels * 100 + (split.info["azimuth"] if by_azimuth else 50 * is_familiar(split).long())
         source = torch.empty(len(split), TYPES * 4, dtype=torch.int64)
         for g in group.unique():
             rows = (group == g).nonzero()[:, 0]
             source[rows] = rows[torch.randint(len(rows), (len(rows), TYPES * 4), generator=generator)]
+        return source
 
-        def apply(x: Tensor) -> Tensor:
-            flat = x.flatten(1, 3)
-            index = source.view(*source.shape, *[1] * (flat.ndim - 2)).expand(-1, -1, *flat.shape[2:])
-            return flat.gather(0, index).view_as(x)
-
-        return apply
-
-    same, any_view = ([mixed(split, by) for split in (base, test)] for by in (True, False))
+    same, any_view = (mixed(test, by) for by in (True, False))
     changed = {
         "nothing": ((u, a), (u_new, a_new)),
         "activations fixed": ((u, a.mean(0).expand_as(a)), (u_new, a.mean(0).expand_as(a_new))),
         "poses fixed": ((u.mean(0).expand_as(u), a), (u.mean(0).expand_as(u_new), a_new)),
-        "children mixed, one azimuth": ((u, a), (same[1](u_new), same[1](a_new))),
-        "children mixed, all azimuths": ((u, a), (any_view[1](u_new), any_view[1](a_new))),
+        "children mixed, one azimuth": ((u, a), (taken(u_new, same), taken(a_new, same))),
+        "children mixed, all azimuths": ((u, a), (taken(u_new, any_view), taken(a_new, any_view))),
     }
     found: dict[str, Any] = {}
     for name, (old, new) in changed.items():
