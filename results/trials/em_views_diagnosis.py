@@ -276,7 +276,6 @@ def probes(model: Model, toys: Split, test: Split) -> dict[str, Any]:
     """
     fits = {"familiar": toys.select(is_familiar(toys).nonzero()[:, 0]), "all": some(toys, 3)}
     fitted = {k: gathered(model, x) for k, x in fits.items()}
-    test = some(test, 2)
     tested, familiar = gathered(model, test), is_familiar(test)
     found: dict[str, Any] = {}
     for name in tested:
@@ -313,7 +312,7 @@ def evidence(model: Model, toys: Split, test: Split) -> dict[str, Any]:
     """How far the right class stands out from the others, in standard deviations of a class over all images."""
     found: dict[str, Any] = {}
     names = ("scores", "share", "size of votes", "agreement of votes", "-log sigma")
-    base, new = gathered(model, toys, names), gathered(model, test, names)
+    base, new = gathered(model, some(toys, 3), names), gathered(model, test, names)
     familiar, right = is_familiar(test), F.one_hot(test.labels, 5).bool()
     for name in names:
         x = (new[name] - base[name].mean(0)) / base[name].std(0).clamp(min=1e-6)
@@ -451,10 +450,11 @@ def measure(folder: Path, name: str, steps: int, seed: int) -> None:
     model: Any = NETWORKS[name][0]().build()
     model.load_state_dict(torch.load(folder / f"{stem(name, steps, seed)}.pt"))
     model.eval()
+    every, test = test, some(test, 2)
     found: dict[str, Any] = {"probes": probes(model, toys, test)}
     if hasattr(model, "capsules"):
         found |= {"evidence": evidence(model, toys, test), "interventions": interventions(model, toys, test),
-                  "one matrix": one_matrix(model, test), "templates": templates(model, toys, test)}  # fmt: skip
+                  "one matrix": one_matrix(model, every), "templates": templates(model, toys, test)}  # fmt: skip
         whole = Dataset("synthetic_norb", toys, test, 5, (2, SIZE, SIZE))
         for key, rows in (("familiar", is_familiar(test)), ("novel", ~is_familiar(test))):
             held = HeldImages(test.select(rows.nonzero()[:, 0]), CROP, whole)
