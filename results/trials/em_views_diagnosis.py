@@ -487,6 +487,14 @@ def matched(run: dict[str, Any], rivals: list[dict[str, Any]]) -> dict[str, floa
     return {key: round(float(v), 2) for key, v in zip(keys, level, strict=True)}
 
 
+def alike(run: dict[str, Any], rivals: list[dict[str, Any]]) -> float:
+    """The correlation of its errors by novel azimuth with the mean of the CNNs'."""
+    novel = [str(20 * k) for k in range(18) if k not in FAMILIAR]
+    own = torch.tensor([run["by_azimuth"][k] for k in novel])
+    theirs = torch.tensor([[x["by_azimuth"][k] for k in novel] for x in rivals]).mean(0)
+    return round(float(torch.corrcoef(torch.stack([own, theirs]))[0, 1]), 3)
+
+
 def collect(folder: Path) -> None:
     runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     rivals = [run for run in runs if run["name"] == "cnn"]
@@ -494,6 +502,7 @@ def collect(folder: Path) -> None:
         run["by_distance"], run["cpu_s"] = by_distance(run), round(run["cpu_s"], 1)
         if run not in rivals:
             run["cnn_at_its_familiar_error"] = matched(run, rivals)
+            run["correlation_with_cnn_by_novel_azimuth"] = alike(run, rivals)
     about = ("Why em is not ahead of a CNN on new azimuths: small networks on reduced synthetic-NORB. Percent wrong "
              "on toys that were not trained on; trials that choose nothing")  # fmt: skip
     record = {"about": about, "hardware": "CPU, 1 thread, beside other work", "commit": commit(),
