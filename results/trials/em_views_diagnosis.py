@@ -33,7 +33,7 @@ from flashcaps.models.network import Capsules
 from flashcaps.models.specs import ConvCaps, Dense, Primary, Route
 from flashcaps.nn.backbones import Chain, Conv
 from flashcaps.nn.trace import LayerTrace, children, trace_layers
-from flashcaps.training.batches import HeldImages
+from flashcaps.training.batches import held_images
 from flashcaps.training.environment import versions
 from flashcaps.training.results import commit
 from flashcaps.training.routing_measure import measure_routing
@@ -457,7 +457,7 @@ def measure(folder: Path, name: str, steps: int, seed: int) -> None:
                   "one matrix": one_matrix(model, every), "templates": templates(model, toys, test)}  # fmt: skip
         whole = Dataset("synthetic_norb", toys, test, 5, (2, SIZE, SIZE))
         for key, rows in (("familiar", is_familiar(test)), ("novel", ~is_familiar(test))):
-            held = HeldImages(test.select(rows.nonzero()[:, 0]), CROP, whole)
+            held = held_images(test.select(rows.nonzero()[:, 0]), CROP, whole)
             found[f"routing, {key}"] = dataclasses.asdict(measure_routing(model, held))
     path = folder / f"{stem(name, steps, seed)}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | found))
