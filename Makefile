@@ -30,7 +30,7 @@ test-gpu: .venv/ready   ## the kernels on a CUDA device, with a report in result
 
 test-slow: .venv/ready  ## tests that take minutes, and the notebooks
 	$(PY) -m pip install -q -c constraints.txt -e ".[dev,docs]"
-	$(PY) -m pytest -m slow
+	$(PY) -m pytest -m "slow and not gpu"
 	$(PY) -m pytest --nbmake docs/notebooks
 
 test-data: .venv/ready  ## readers on the real files in $$FLASHCAPS_DATA, and a small transformer on its sentences

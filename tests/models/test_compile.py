@@ -82,13 +82,14 @@ def test_traced_as_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("name", flashcaps.list_models())
 def test_compiled_gradients_on_a_cpu(name: str) -> None:
+    """In float64: in fp32 the gradient of a bias before batch normalisation, which is 0, is rounding alone."""
     torch.manual_seed(0)
-    model = flashcaps.create_model(name)
-    x = draw(model, 2)
+    model = flashcaps.create_model(name).double()
+    x = draw(model, 2).double()
     expected = [g.clone() for g in gradients(model, model, x)]
     actual = gradients(torch.compile(model, fullgraph=True, dynamic=False, backend="aot_eager"), model, x)
     for a, e in zip(actual, expected, strict=True):
-        assert (a - e).norm() <= 1e-3 * e.norm() + 1e-7
+        assert (a - e).norm() <= 1e-6 * e.norm() + 1e-12
 
 
 def test_what_compilers_trace_makes_named_tuples_by_their_class() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import flashcaps
 from flashcaps.demo.build import DEMO
 from flashcaps.models.shipped import FOLDER, shipped_files
-from flashcaps.models.stored import read_weights
+from flashcaps.models.stored import find_weights, read_weights
 from flashcaps.training.recipe import make_recipe, read_recipe
 
 LIMIT = 6_000_000  # bytes of the models the explainer needs, together
@@ -89,3 +90,10 @@ def test_pretrained_weights_that_do_not_fit() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             flashcaps.create_model(name, **given)  # type: ignore[arg-type]
+
+
+def test_a_folder_without_weights_does_not_hide_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`flashcaps figures demo_em` makes a folder of that name."""
+    monkeypatch.chdir(tmp_path)
+    Path("demo_em", "figures").mkdir(parents=True)
+    assert find_weights("demo_em") == shipped_files()["demo_em"]

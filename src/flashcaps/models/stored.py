@@ -102,8 +102,8 @@ def decompress(path: Path) -> bytes:
 
 
 def find_weights(name: str | os.PathLike[str], weights: str | None = None) -> Path:
-    """The file that `load` reads."""
-    path = Path(name)
+    """The file that `load` reads. A folder without weights, such as one of figures, does not hide a shipped name."""
+    path, shipped = Path(name), shipped_files()
     if path.is_file():
         return path
     if path.is_dir():
@@ -112,8 +112,8 @@ def find_weights(name: str | os.PathLike[str], weights: str | None = None) -> Pa
         for which in (weights,) if weights else (*tested, *PREFERRED):
             if (found := path / f"{which}.safetensors").is_file():
                 return found
-        raise FileNotFoundError(f"{path}: no {weights or 'ema, last or best'}.safetensors; is the run finished?")
-    shipped = shipped_files()
+        if str(name) not in shipped:
+            raise FileNotFoundError(f"{path}: no {weights or 'ema, last or best'}.safetensors; is the run finished?")
     if str(name) in shipped:
         return shipped[str(name)]
     hint = nearest(str(name), shipped) or f"; by name there are {', '.join(sorted(shipped)) or 'none'}"
