@@ -173,6 +173,8 @@ def test_names_with_spaces_are_quoted_and_nothing_else_is_written(
     say: Any, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stranger's results/README.md stays; all that is new lies in the folder given."""
+    import matplotlib.font_manager  # noqa: F401  # whose cache of fonts goes to the real HOME
+
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "README.md").write_text("mine")
     monkeypatch.chdir(tmp_path)
