@@ -10,10 +10,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,31 +77,15 @@ def flashcaps(*words: object) -> str:
     return run(Path(sys.executable).with_name("flashcaps"), *words)
 
 
-def draw_pictures(folder: Path, classes: Sequence[str]) -> None:
-    """Bars of another width for every class, 20 x 20, with noise."""
-    import numpy as np
-    from PIL import Image
-
-    generator = np.random.default_rng(0)
-    for k, name in enumerate(classes):
-        (folder / name).mkdir(parents=True)
-        for n in range(20):
-            pixels = generator.integers(0, 60, (20, 20))
-            pixels[:, 4 * k + 2 : 6 * k + 5] += 180
-            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{n}.png")
-
-
 def check_digits() -> None:
     flashcaps("train", "tiny", "--dev", "--device", "cpu")
     flashcaps("evaluate", "runs/dev-tiny-0", "--device", "cpu")
 
 
 def check_pictures() -> None:
-    draw_pictures(Path("bars"), ("narrow", "wide"))
-    draw_pictures(Path("others"), ("one", "two", "three"))
-    flashcaps("train", "--images", "bars", "epochs=2", "--out", "my bars", "--device", "cpu")
-    flashcaps("train", "--images", "others", "--from", "my bars", "epochs=2", "--out", "tuned", "--device", "cpu")
-    picture = "others/two/3.png"
+    flashcaps("train", "--images", "two", "epochs=2", "--out", "my shapes", "--device", "cpu")
+    flashcaps("train", "--images", "three", "--from", "my shapes", "epochs=2", "--out", "tuned", "--device", "cpu")
+    picture = "three/disc/0001.png"
     found = json.loads(flashcaps("predict", "tuned", picture, "--json"))
     flashcaps("export", "tuned", "--out", "tuned.onnx")
     told = run(sys.executable, "-c", READER, "tuned.onnx", picture).strip()
@@ -125,7 +109,8 @@ def check_dataset() -> None:
 
     loop, recipes = (importlib.import_module(f"flashcaps.training.{name}") for name in ("loop", "recipe"))
     images, labels = torch.rand(240, 3, 20, 20), torch.arange(240) % 3
-    parts = {name: torch.utils.data.TensorDataset(images[k::2], labels[k::2]) for k, name in enumerate(PARTS)}
+    halves = {"train": slice(0, 120), "test": slice(120, 240)}
+    parts = {name: torch.utils.data.TensorDataset(images[half], labels[half]) for name, half in halves.items()}
     recipe = recipes.read_recipe("tiny", ["steps=3", "data.validation=0"])
     outcome = loop.train(recipe, loop.RunOptions("cpu", "dataset"), data=parts)
     if outcome.test.examples != 120:
@@ -151,15 +136,18 @@ def check_conversions() -> None:
             flashcaps("evaluate", out, "data.name=digits", "data.validation=0", "--device", "cpu")
 
 
-PARTS = ("train", "test")
 CHECKS = (check_digits, check_pictures, check_algorithm, check_dataset, check_conversions)
 
 
-def write_checkpoints(folder: Path) -> None:
-    """A synthetic checkpoint of each repository, as the tests of `flashcaps convert` describe their layouts."""
+def write_files(place: Path) -> None:
+    """Pictures of two shapes and of three, and a synthetic checkpoint of each repository, as the tests have them."""
     import torch
 
-    tests = importlib.import_module("tests.deploy.test_convert")
+    pictures, tests = (importlib.import_module(f"tests.{name}") for name in ("own_pictures", "deploy.test_convert"))
+    for shapes in ("two", "three"):
+        pictures.write_pictures(place / shapes, 60, 20, 20)
+    shutil.rmtree(place / "two" / "ring")
+    folder = place / "checkpoints"
     folder.mkdir()
     for name, (address, shapes, _, size, overrides) in tests.CASES.items():
         file = folder / f"{name.replace(' ', '_')}.pt"
@@ -172,7 +160,7 @@ def write_checkpoints(folder: Path) -> None:
 def main(wheel: str, folder: str) -> None:
     place, package = Path(folder), Path(wheel).resolve()
     place.mkdir(parents=True)  # a new one, so that nothing is left from an earlier check
-    write_checkpoints(place / "checkpoints")
+    write_files(place)
     venv.create(place / "env", with_pip=True)
     python = str((place / "env" / "bin" / "python").absolute())
     install = [python, "-m", "pip", "install", "-q", "-c", "constraints.txt", f"{package}[export]"]
