@@ -38,14 +38,6 @@ runs = ["capsnet_mnist_norec"]
 SIZES = {"attention_simple_cifar100": 1_462_989, "cnn_cifar100": 19_011_684, "capsnet_mnist_norec": 6_804_224}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "results"
-    folder.mkdir()
-    (folder / "tables.toml").write_text(TABLES)
-    return folder
-
-
 def plant(folder: Path, recipe: str, value: float, seed: int = 0, overrides: str = "select=last", **more: Any) -> None:
     size = {"parameters": SIZES[recipe]} if recipe in SIZES else {}
     add(folder, result(recipe, value, seed, overrides, **size, **more))

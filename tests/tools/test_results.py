@@ -77,10 +77,7 @@ def add(folder: Path, *runs: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "results"
-    folder.mkdir()
-    (folder / "tables.toml").write_text(TABLES)
+def folder(folder: Path) -> Path:
     add(folder, result("attention_simple_cifar10", 85.0, overrides="select=last lr=0.10"),
         result("attention_simple_cifar10", 86.0, 1, "select=last lr=0.10"),
         result("cnn_cifar10", 80.0, overrides="select=last", epochs=35.0, beside="others"))  # fmt: skip
