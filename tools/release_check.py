@@ -17,31 +17,16 @@ import venv
 from pathlib import Path
 from typing import Any
 
-PACKAGE = {"pyproject.toml": """
+PROJECT = """
 [build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
 [project]
-name = "average-routing"
+name = "median"
 version = "1"
 [project.entry-points."flashcaps.routing"]
-average = "average_routing:Average"
-""", "average_routing.py": '''
-"""Parents are the mean of their votes."""
-from dataclasses import dataclass
-from flashcaps import Routed, Routing
-
-def average_routing(votes, iterations=1, record=False, softmax=None):
-    coupling = votes.new_full(votes.shape[:3], 1 / votes.shape[2])
-    pose = votes.mean(1)
-    return Routed(pose, pose.norm(dim=-1), coupling)
-
-@dataclass(frozen=True)
-class Average(Routing):
-    function = staticmethod(average_routing)
-    output_activation = "length"
-    loss = "margin"
-'''}  # fmt: skip
+median = "median:Median"
+"""
 READER = """
 import json, sys
 import numpy, onnxruntime
@@ -94,14 +79,11 @@ def check_pictures() -> None:
 
 
 def check_algorithm() -> None:
-    Path("package").mkdir()
-    for name, text in PACKAGE.items():
-        (Path("package") / name).write_text(text)
     run(sys.executable, "-m", "pip", "install", "-q", "./package")
-    code = ("import torch, flashcaps; layer = flashcaps.DenseCapsules('average', in_capsules=4, in_dim=2, "
+    code = ("import torch, flashcaps; layer = flashcaps.DenseCapsules('median', in_capsules=4, in_dim=2, "
             "out_capsules=3, out_dim=5); assert layer(torch.rand(2, 4, 2)).pose.shape == (2, 3, 5)")
     run(sys.executable, "-c", code)
-    flashcaps("train", "tiny", "model.routing=average", "--dev", "--device", "cpu", "--out", "average")
+    flashcaps("train", "tiny", "model.routing=median", "--dev", "--device", "cpu", "--out", "median")
 
 
 def check_dataset() -> None:
@@ -140,13 +122,17 @@ CHECKS = (check_digits, check_pictures, check_algorithm, check_dataset, check_co
 
 
 def write_files(place: Path) -> None:
-    """Pictures of two shapes and of three, and a synthetic checkpoint of each repository, as the tests have them."""
+    """As the tests have them: pictures of two and of three shapes, the guide's algorithm, checkpoints to convert."""
     import torch
 
-    pictures, tests = (importlib.import_module(f"tests.{name}") for name in ("own_pictures", "deploy.test_convert"))
+    names = ("own_pictures", "docs.test_guides", "deploy.test_convert")
+    pictures, guides, tests = (importlib.import_module(f"tests.{name}") for name in names)
     for shapes in ("two", "three"):
         pictures.write_pictures(place / shapes, 60, 20, 20)
     shutil.rmtree(place / "two" / "ring")
+    (place / "package").mkdir()
+    (place / "package" / "pyproject.toml").write_text(PROJECT)
+    (place / "package" / "median.py").write_text(guides.blocks("docs/write_routing.md")[0])
     folder = place / "checkpoints"
     folder.mkdir()
     for name, (address, shapes, _, size, overrides) in tests.CASES.items():
