@@ -91,7 +91,7 @@ def explained(init: Init) -> Init:
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> None:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:  # a list cannot be looked up in a dict
         known = ", ".join(map(repr, choices))
         raise ValueError(f"{name}: expected one of {known}, got {value!r}{nearest(str(value), choices)}")
 
