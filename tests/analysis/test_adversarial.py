@@ -14,6 +14,7 @@ import flashcaps
 from flashcaps import ROUTING
 from flashcaps.analysis import DoesNotApply, Run
 from flashcaps.analysis.adversarial import Plan, adversarial, climb, fgsm, gap, make_record, objective, pgd, robustness
+from flashcaps.analysis.records import read_attacks
 from flashcaps.training.batches import Batch
 from flashcaps.training.recipe import Loss, read_recipe
 from flashcaps.training.results import keep
@@ -163,7 +164,6 @@ def test_gradients_pass_through_every_routing(routing: str) -> None:
     (lambda m, x, t: pgd(m, x, torch.eye(4)[t], 0.1), DoesNotApply, "one class each"),
     (lambda m, x, t: objective("gaps"), ValueError, "did you mean 'gap'"),
     (lambda m, x, t: objective("trained"), ValueError, "needs a checkpoint that names its recipe"),
-    (lambda m, x, t: robustness(m, Batch(x, t, mask=t)), DoesNotApply, "hidden states of text"),
 ])  # fmt: skip
 def test_wrong_arguments_are_named(trained: Any, call: Any, error: type[Exception], message: str) -> None:
     model, batch = trained
@@ -189,14 +189,14 @@ def test_an_image_does_not_depend_on_its_batch(trained: Any, name: str, kind: An
 def recorded(tmp_path: Path) -> tuple[Run, dict[str, Any]]:
     run = replace(small_run(12, decoder=False), recipe=read_recipe("tiny", ["epochs=1"]), name="tiny-0")
     record = make_record(run, Plan((0.0, 0.1), steps=2), "flashcaps attack runs/tiny-0")
-    path = keep(record, tmp_path / module.FOLDER)
+    path = keep(record, tmp_path / "robustness")
     assert path == tmp_path / "robustness" / "tiny" / "epochs=1-0.json"
     return run, record
 
 
 def test_a_record_says_what_made_it_and_is_read_again(tmp_path: Path) -> None:
     _, record = recorded(tmp_path)
-    assert module.read_records(tmp_path) == [record]
+    assert read_attacks(tmp_path) == [record]
     assert {"recipe", "variant", "seed", "hardware", "versions", "commit", "command", "parameters"} <= set(record)
     assert (record["steps"], record["loss"], record["trained_with"]) == (2, "gap", "margin")
     assert json.loads(json.dumps(record)) == record

@@ -9,7 +9,6 @@ import torch
 import flashcaps
 from flashcaps.analysis import DoesNotApply, Run
 from flashcaps.analysis.architecture import architecture
-from flashcaps.analysis.inside import class_votes
 from flashcaps.analysis.routing import (
     agree,
     agreement,
@@ -93,7 +92,7 @@ def test_agreement_covers_every_algorithm(run):
     for values in data.values():
         assert float(values["entropy"][0]) == pytest.approx(1, abs=1e-4)  # all begin undecided
         assert values["agreement"].shape == (3,)
-    _, top = class_votes(run, run.batch._replace(inputs=run.batch.inputs[:16]), 3)
+    _, top = run.class_votes(run.batch._replace(inputs=run.batch.inputs[:16]), 3)
     expected = [float(entropy(s.coupling)) for s in top.steps]
     assert data["dynamic"]["entropy"].tolist() == pytest.approx(expected, rel=1e-5)
     with pytest.raises(DoesNotApply, match="two class capsules"):

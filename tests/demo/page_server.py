@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from flashcaps.demo.build import build
-from flashcaps.demo.samples import read_samples
+from flashcaps.demo.build import build, read_samples
 from flashcaps.demo.serve import address, make_server
 from flashcaps.routing import ROUTING
 

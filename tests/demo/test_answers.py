@@ -11,7 +11,6 @@ from torch import Tensor
 
 import flashcaps
 from flashcaps.analysis.figure import Run
-from flashcaps.analysis.inside import class_votes
 from flashcaps.data import load_data
 from flashcaps.demo.facts import batch_of, place
 from flashcaps.nn.trace import presence
@@ -53,7 +52,7 @@ def drawn(digit: Tensor, generator: torch.Generator, side: int = 112) -> Tensor:
 def test_numbers_are_the_models_own(ask: Asked, name: str) -> None:
     model: Any = flashcaps.load(name).eval()
     found, batch = ask("route", name, sample(name)), batch_of(model, IMAGES[ROW : ROW + 1])
-    votes, top = class_votes(Run(model, batch, name=name), batch)
+    votes, top = Run(model, batch, name=name).class_votes(batch)
     there, k, routing = presence(top)[0].flatten(), found["predicted"][0], found["routing"]
     scores, pose = model.head(top.out)[0], top.out.pose[0]
     assert_near(torch.tensor(found["scores"]), scores.tolist(), 1e-4)

@@ -13,12 +13,11 @@ from .adversarial import adversarial
 from .architecture import architecture
 from .comparisons import ablation, diverse, novel_viewpoints
 from .cost import cost, step_time
-from .credit import credit
 from .discriminative import borrowed_decoder, sparsity
 from .drawings import dimensions, perturbations, reconstructions, segmentation
 from .figure import DoesNotApply, Drawn, Run
-from .open_run import open_run
-from .parse_tree import animation, parse_tree
+from .parse_tree import animation, credit, parse_tree
+from .records import open_run
 from .report import compare, write_figure, write_figures
 from .routing import agreement, margin, routing_logits, vote_distances
 from .style import darken

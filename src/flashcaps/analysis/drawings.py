@@ -1,16 +1,19 @@
-"""Drawings of the decoder: reconstructions, perturbed dimensions, overlapping digits (dynamic, Fig. 3, 4, 5)."""
+"""Drawings of the decoder: reconstructions, perturbed dimensions, overlapping digits (dynamic, Fig. 3, 4, 5), and
+measures of what is drawn."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .figure import DoesNotApply, Drawn, Run
-from .measures import MEASURES, correlation, measure
 from .style import INK, RED, styled, subplots, tiles
 
 OFFSETS = tuple(round(-0.25 + 0.05 * k, 2) for k in range(11))  # the paper's
 ROWS = 16  # dimensions a figure has room for
+MEASURES = ("thickness", "skew", "width", "height", "area")
 TINTS = ((1.0, 0.45, 0.0), (0.0, 0.55, 1.0))  # orange and blue add up to white
 
 
@@ -48,7 +51,7 @@ def first_of_each(labels: Tensor, among: Tensor) -> Tensor:
     """The rows where `among` is True: the first of every class, then the second, ..."""
     rows = among.nonzero()[:, 0]
     mine = labels[rows]
-    turn = torch.stack([(mine[:k] == mine[k]).sum() for k in range(len(mine))]) if len(mine) else mine
+    turn = (mine[:, None] == mine).tril(-1).sum(1)  # how many of its class come before
     return rows[(turn * (int(labels.max()) + 1) + mine).argsort(stable=True)]
 
 
@@ -138,17 +141,15 @@ def clearest(run: Run) -> tuple[Tensor, int]:
     return row, int(targets[row])
 
 
-def perturb(run: Run, rows: Tensor, label: int) -> Tensor:
+def perturb(run: Run, rows: Tensor, label: int, offsets: Sequence[float] = OFFSETS) -> Tensor:
     """Drawings with `offsets` added to one dimension of class capsule `label` at a time, (N, D, offsets, C, H, W)."""
     pose = run.poses[rows]  # (N, J, D)
     n, _, d = pose.shape
-    offsets = pose.new_tensor(OFFSETS)
     changed = pose[:, None, None].repeat(1, d, len(offsets), 1, 1)
     for k in range(d):
-        changed[:, k, :, label, k] += offsets
+        changed[:, k, :, label, k] += pose.new_tensor(offsets)
     flat = changed.flatten(0, 2)
-    drawn = run.draw(flat, torch.full((len(flat),), label, device=flat.device))
-    return drawn.view(n, d, len(offsets), *drawn.shape[1:])
+    return run.draw(flat, flat.new_full((len(flat),), label, dtype=torch.long)).unflatten(0, (n, d, len(offsets)))
 
 
 def effect(pictures: Tensor) -> Tensor:
@@ -167,6 +168,43 @@ def response(pictures: Tensor) -> Tensor:
     middle = pictures.shape[2] // 2
     spread = {name: values[name][:, 0, middle].std().clamp(min=1e-6) for name in MEASURES}
     return torch.stack([(values[m][..., -1] - values[m][..., 0]).mean(0) / spread[m] for m in MEASURES], 1)
+
+
+def measure(pictures: Tensor) -> dict[str, Tensor]:
+    """pictures (..., H, W) >= 0, ink on 0 -> each measure (...), in pixels; skew is a slope.
+
+    A stroke of width w and length L has an area of w L, and its edges (the total variation) are 2 L long: thickness is
+    2 area / edges. Width and height are those of the box with the same standard deviation. Skew: how many pixels the
+    ink moves right per pixel up.
+    """
+    h, w = pictures.shape[-2:]
+    y = torch.arange(h, dtype=pictures.dtype, device=pictures.device)
+    x = torch.arange(w, dtype=pictures.dtype, device=pictures.device)
+    area = pictures.sum((-2, -1))
+    ink = area.clamp(min=1e-6)
+    rows, columns = pictures.sum(-1), pictures.sum(-2)
+    dy = y - ((rows * y).sum(-1) / ink)[..., None]
+    dx = x - ((columns * x).sum(-1) / ink)[..., None]
+    vertical = (rows * dy.square()).sum(-1) / ink
+    horizontal = (columns * dx.square()).sum(-1) / ink
+    shear = (pictures * dy[..., :, None] * dx[..., None, :]).sum((-2, -1)) / ink
+    framed = F.pad(pictures, (1, 1, 1, 1))
+    down, across = framed.diff(dim=-2)[..., :-1], framed.diff(dim=-1)[..., :-1, :]
+    edges = (down.square() + across.square()).sqrt().sum((-2, -1)).clamp(min=1e-6)
+    return {
+        "thickness": 2 * area / edges,
+        "skew": -shear / vertical.clamp(min=1e-6),
+        "width": (12 * horizontal).sqrt(),
+        "height": (12 * vertical).sqrt(),
+        "area": area,
+    }
+
+
+def correlation(x: Tensor, y: Tensor) -> Tensor:
+    """Pearson's r along the last axis; 0 where either does not vary."""
+    x, y = x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True)
+    scale = (x.square().sum(-1) * y.square().sum(-1)).sqrt()
+    return torch.where(scale > 1e-9, (x * y).sum(-1) / scale.clamp(min=1e-9), torch.zeros_like(scale))
 
 
 @styled

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ..data import Split
 from ..models.base import Model, Output
-from ..nn.capsules import CapsuleLayer
+from ..nn.capsules import CapsuleLayer, DenseCapsules
 from ..nn.stack import CapsuleStack
+from ..nn.trace import LayerTrace, iterated
 from ..routing import Routed
 from ..training.batches import Batch
 from ..training.evaluate import forward, is_right
 from ..training.recipe import Recipe
-
-NO_IMAGES = "images are needed; this model reads hidden states of text"
+from ..training.routing_measure import traced
 
 
 class Drawn(NamedTuple):
@@ -75,7 +75,7 @@ class Run:
 
     def images(self) -> Tensor:
         if self.model.image is None:
-            raise DoesNotApply(NO_IMAGES)
+            raise DoesNotApply("images are needed; this model reads hidden states of text")
         return self.examples().inputs
 
     def stack(self) -> CapsuleStack:
@@ -95,18 +95,39 @@ class Run:
         if self.model.decoder is None:
             raise DoesNotApply(f"a decoder is needed; {self.model.name} was built without one (decoder=true)")
 
+    def trace(self, batch: Batch, iterations: int | None = None) -> list[LayerTrace]:
+        """Every capsule layer of the model, from the lowest. The last one's `out` is what the model's head reads."""
+        with iterated(self.stack(), iterations):
+            return traced(self.model, batch)
+
+    def class_votes(self, batch: Batch, iterations: int | None = None) -> tuple[Tensor, LayerTrace]:
+        """Every vote for every class capsule, (B, I, J, D), and the trace of the class layer."""
+        top = self.trace(batch, iterations)[-1]
+        if not isinstance(top.layer, DenseCapsules):
+            raise DoesNotApply("a dense class layer is needed; this one is convolutional")
+        return top.layer.votes(top.u), top
+
+    def receptive_fields(self) -> Tensor:
+        """The pixels that primary capsules at each place see, (H, W, 4): first row, last row, first and last column.
+
+        Computed from the gradient of one place's poses with respect to the image, so it works for any backbone.
+        """
+        self.stack()
+        network: Any = self.model
+        with torch.enable_grad():
+            x = torch.rand_like(self.images()[:1]).requires_grad_()
+            pose = network.primary(network.backbone(x)).pose[0].abs().sum((0, 3))  # (H, W)
+            seen = [torch.autograd.grad(p, x, retain_graph=True)[0].abs().sum((0, 1)) > 0 for p in pose.flatten()]
+        return torch.tensor([extent(ink) for ink in seen]).view(*pose.shape, 4)
+
     @cached_property
     def output(self) -> Output:
-        """The model's output for all examples."""
-        batch, parts = self.examples(), []
+        """Scores and poses of class capsules, of all examples."""
+        batch = self.examples()
         with torch.no_grad():
-            for rows in torch.arange(len(batch.inputs), device=batch.inputs.device).split(100):
-                parts.append(forward(self.model, take(batch, rows)))
-        routed = parts[0].routed
-        if routed is not None:
-            active = None if routed.activation is None else torch.cat([p.routed.activation for p in parts])
-            routed = routed._replace(pose=torch.cat([p.routed.pose for p in parts]), activation=active, variance=None)
-        return Output(torch.cat([p.scores for p in parts]), routed)
+            parts = [forward(self.model, take(batch, rows)) for rows in torch.arange(len(batch.inputs)).split(100)]
+        routed = None if parts[0].routed is None else Routed(torch.cat([part.routed.pose for part in parts]))
+        return Output(torch.cat([part.scores for part in parts]), routed)
 
     @property
     def poses(self) -> Tensor:
@@ -140,3 +161,11 @@ class Run:
 def take(batch: Batch, rows: Tensor) -> Batch:
     """The examples at `rows`."""
     return batch._replace(**{name: x[rows] for name, x in batch._asdict().items() if x is not None})
+
+
+def extent(ink: Tensor) -> tuple[int, int, int, int]:
+    """The first and last row, and the first and last column, with ink (H, W)."""
+    rows, columns = ink.any(1).nonzero()[:, 0], ink.any(0).nonzero()[:, 0]
+    if not len(rows):  # every ReLU below is off for this input
+        return 0, ink.shape[0] - 1, 0, ink.shape[1] - 1
+    return int(rows[0]), int(rows[-1]), int(columns[0]), int(columns[-1])

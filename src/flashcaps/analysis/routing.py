@@ -17,7 +17,6 @@ from ..routing.discriminative import Discriminative, discriminative_routing, dis
 from ..routing.math import over_parents
 from ..training.routing_measure import PROBED_IMAGES, PROBED_ITERATIONS, logit_change
 from .figure import DoesNotApply, Drawn, Run, take
-from .inside import class_votes
 from .style import BLUE, COLOURS, INK, LINES, MARKERS, MUTED, RED, colour_of, figure, grid, styled, subplots
 
 VOTE_BINS, LENGTH_BINS = 24, 40
@@ -35,7 +34,7 @@ def vote_distances(run: Run, classes: int = 3) -> Drawn:
     rows = {kind: int(ok.nonzero()[0]) for kind, ok in kinds.items() if ok.any()}
     data: dict[str, Any] = {"rows": rows}
     for kind, row in rows.items():
-        votes, top = class_votes(run, take(batch, torch.tensor([row])))
+        votes, top = run.class_votes(take(batch, torch.tensor([row])))
         if votes.shape[1] < 2:
             raise DoesNotApply("votes of several children are needed; the class layer has a single one")
         weights = torch.stack([step.coupling[0] for step in top.steps]).abs()  # discriminative's may be negative
@@ -99,7 +98,7 @@ def _shrink(run: Run, data: dict[str, Any]) -> str:
 def agreement(run: Run, iterations: int = 5, images: int = 16) -> Drawn:
     """Coupling entropy and agreement of votes per iteration, all algorithms on the same votes."""
     batch = run.first(images)
-    votes, _ = class_votes(run, batch, 1)
+    votes, _ = run.class_votes(batch, 1)
     if votes.shape[2] < 2:
         raise DoesNotApply("at least two class capsules are needed; a child of a single one has no choice")
     data: dict[str, Any] = {}
