@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from flashcaps.analysis import DoesNotApply
-from flashcaps.analysis.discriminative import borrowed_decoder, curve, small_share, sparsity
+from flashcaps.analysis.discriminative import borrowed_decoder, curve, sparsity
 from flashcaps.training.checkpoint import save_weights
 from tests.analysis.conftest import small_run
 
 
-def test_share_of_small_coefficients():
+def test_sizes_of_coefficients_in_order():
     b = torch.tensor([[1.0, -0.5], [0.005, 0.0], [-0.009, 0.02]])
-    assert small_share(b) == pytest.approx(50)
     sizes, share = curve(b)
     assert sizes.tolist() == pytest.approx([0, 0.005, 0.009, 0.02, 0.5, 1])
     assert share.tolist() == pytest.approx([100 * k / 6 for k in range(1, 7)])
@@ -22,6 +21,8 @@ def test_sparsity_belongs_to_discriminative_routing(run):
     data, _, caption = sparsity(other)
     assert set(data) == {"l1"}
     assert data["l1"]["small"] == 0  # all alike at the start
+    other.layer().coefficients[::4] = 0.001 * other.layer().coefficients[0, 0]
+    assert sparsity(other).data["l1"]["small"] == pytest.approx(25)
     assert "l1" in caption
     with pytest.raises(DoesNotApply, match="dynamic"):
         sparsity(run)

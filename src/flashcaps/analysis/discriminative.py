@@ -22,15 +22,16 @@ def sparsity(run: Run) -> Drawn:
     if layer.name != "discriminative":
         raise DoesNotApply(f"coefficients of discriminative routing are needed; the class layer's is {layer.name}")
     found = {layer.routing.penalty: layer.coefficients}
-    for model in others(run):
-        top: Any = model.capsules.layers[-1] if hasattr(model, "capsules") else None
-        if top is not None and top.name == "discriminative":
+    for other in others(run):
+        top: Any = other.layer()
+        if top.name == "discriminative":
             found.setdefault(top.routing.penalty, top.coefficients)
     fig, (left, right) = subplots(9, 3.7, 1, 2)
     data = {}
     for k, (penalty, b) in enumerate(found.items()):
         sizes, share = curve(b)
-        data[penalty] = {"coefficients": b, "size": sizes, "share": share, "small": small_share(b)}
+        small = 100 * float((sizes < SMALL).float().mean())
+        data[penalty] = {"coefficients": b, "size": sizes, "share": share, "small": small}
         left.plot(sizes.clamp(min=1e-5), share, label=f"{penalty} penalty", linewidth=2, **look_of(k))
         right.stairs(*torch.histogram(b.flatten().float().cpu(), 60), linewidth=2, **look_of(k))
     left.set(xscale="log", xlim=(1e-5, 1.2), xlabel="|b| over the largest", ylabel="% of coefficients below")
@@ -51,16 +52,12 @@ def curve(b: Tensor) -> tuple[Tensor, Tensor]:
     return sizes, torch.arange(1, len(sizes) + 1) * (100 / len(sizes))
 
 
-def small_share(b: Tensor) -> float:
-    """How many coefficients are close to zero, in percent."""
-    return float((b.abs() < SMALL * b.abs().max()).float().mean() * 100)
-
-
-def others(run: Run) -> list[Any]:
-    """The models of the other runs whose folders are known."""
+def others(run: Run) -> list[Run]:
+    """This run with the capsule networks of the other runs whose folders are known."""
     mine = str(run.folder.resolve()) if run.folder else ""
     folders = [r["folder"] for r in run.records if "folder" in r]
-    return [load(f, device=run.device) for f in folders if str(Path(f).resolve()) != mine]
+    models: list[Any] = [load(f, device=run.device) for f in folders if str(Path(f).resolve()) != mine]
+    return [replace(run, model=model) for model in models if hasattr(model, "capsules")]
 
 
 @styled
@@ -88,14 +85,10 @@ def borrowed_decoder(run: Run, count: int = 10) -> Drawn:
 def pair(run: Run) -> tuple[Run, Run]:
     """(a run with a decoder, one without) whose class capsules have the same shape; this run is one of them."""
     layer = run.layer()
-    for model in others(run):
-        top: Any = model.capsules.layers[-1] if hasattr(model, "capsules") else None
-        if top is None or model.image != run.model.image:
-            continue
-        if (top.parents, top.out_dim) != (layer.parents, layer.out_dim):
-            continue
-        if (model.decoder is None) != (run.model.decoder is None):
-            other = replace(run, model=model)
+    for other in others(run):
+        top = other.layer()
+        alike = (top.parents, top.out_dim, other.model.image) == (layer.parents, layer.out_dim, run.model.image)
+        if alike and (other.model.decoder is None) != (run.model.decoder is None):
             return (run, other) if run.model.decoder is not None else (other, run)
     missing = "with" if run.model.decoder is None else "without"
     raise DoesNotApply(f"a run {missing} a decoder is needed, too, of the same capsules: give its folder with --beside")
