@@ -216,16 +216,12 @@ def routing_logits(run: Run, iterations: int = PROBED_ITERATIONS) -> Drawn:
         points = (f"{len(steps)} points over training, from step {steps[0]:,} to {steps[-1]:,}, {len(probed)} of them "
                   "on training images.")
     own = run.layer().routing.iterations
+    ratio = float((last[-1] / last[0].clamp(min=1e-30)) ** (1 / max(iterations - 1, 1)))
+    settles = "routing settles" if ratio < 0.95 else "within these, routing does not settle"
     text = (f"After training, iteration 1 changes a logit by {float(last[0]):.2g} on average and iteration "
             f"{iterations} by {float(last[-1]):.2g}, over {len(batch.inputs)} test images; the model routes "
-            f"{own} times. {_trend(last)} {points}")
+            f"{own} times. Each iteration changes {ratio:.2f} times what the one before did: {settles}. {points}")
     return Drawn({"steps": steps, "change": torch.stack([table[s] for s in steps])}, fig, text)
-
-
-def _trend(change: Tensor) -> str:
-    ratio = float((change[-1] / change[0].clamp(min=1e-30)) ** (1 / max(len(change) - 1, 1)))
-    settles = "routing settles" if ratio < 0.95 else "within these, routing does not settle"
-    return f"Each iteration changes {ratio:.2f} times what the one before did: {settles}."
 
 
 @styled

@@ -214,12 +214,7 @@ def open_exported(path: str | os.PathLike[str]) -> Run:
     if path.suffix == ".pt2":
         return torch.export.load(path).module()
     model = load(path)
-
-    @torch.no_grad()
-    def run(images: Tensor) -> tuple[Tensor, ...]:
-        return outputs(model(images))
-
-    return run
+    return torch.no_grad()(lambda images: outputs(model(images)))
 
 
 @dataclass(frozen=True)

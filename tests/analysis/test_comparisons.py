@@ -5,9 +5,19 @@ from dataclasses import replace
 import pytest
 
 from flashcaps.analysis import DoesNotApply, Run
-from flashcaps.analysis.comparisons import ablated, ablation, diverse, novel_viewpoints
-from flashcaps.analysis.records import accuracy, facts
-from flashcaps.analysis.training import convergence, error_curves, iterations, reroute, training_loss
+from flashcaps.analysis.comparisons import (
+    ablated,
+    ablation,
+    convergence,
+    diverse,
+    error_curves,
+    facts,
+    iterations,
+    novel_viewpoints,
+    reroute,
+    training_loss,
+)
+from flashcaps.analysis.records import accuracy
 from flashcaps.training.recipe import read_recipe
 from tests.analysis.conftest import small_run
 
