@@ -10,6 +10,7 @@ from flashcaps.analysis.drawings import (
     OFFSETS,
     TINTS,
     absent_class,
+    borrowed_decoder,
     correlation,
     dimensions,
     first_of_each,
@@ -21,6 +22,7 @@ from flashcaps.analysis.drawings import (
     segmentation,
 )
 from flashcaps.training.batches import Batch
+from flashcaps.training.checkpoint import save_weights
 from tests.analysis.conftest import small_run
 
 
@@ -180,3 +182,27 @@ def test_correlation_is_numpys():
     expected = [np.corrcoef(a, b)[0, 1] for a, b in zip(x, y, strict=True)]
     np.testing.assert_allclose(correlation(x, y), expected, atol=1e-9)
     assert float(correlation(torch.ones(5), torch.randn(5))) == 0
+
+
+def test_borrowed_decoder_draws_the_other_models_capsules(tmp_path):
+    run = small_run()
+    run.batch = run.batch._replace(targets=run.output.scores.argmax(1))
+    with pytest.raises(DoesNotApply, match="without a decoder"):
+        borrowed_decoder(run)
+    other = small_run(decoder=False).model
+    shared = {k: x for k, x in run.model.state_dict().items() if not k.startswith("decoder")}
+    shared["capsules.layers.0.weight"] = shared["capsules.layers.0.weight"] * 1.1  # other poses, the same answers
+    other.load_state_dict(shared)
+    save_weights(tmp_path / "last.safetensors", other, {})
+    run.records = [{"folder": str(tmp_path)}]
+    data, _, caption = borrowed_decoder(run)
+    k = int(data["rows"][0])
+    label = int(run.batch.targets[k])
+    with torch.no_grad():
+        pose = other.route(run.batch.inputs[k : k + 1]).pose
+        masked = torch.zeros_like(pose)
+        masked[0, label] = pose[0, label]
+        expected = run.model.decoder.layers(masked.flatten(1)).view(run.model.image)
+    torch.testing.assert_close(data["borrowed"][0], expected)
+    assert not torch.equal(data["own"], data["borrowed"])
+    assert "without any" in caption

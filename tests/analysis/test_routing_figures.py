@@ -12,9 +12,11 @@ from flashcaps.analysis.architecture import architecture
 from flashcaps.analysis.routing import (
     agree,
     agreement,
+    curve,
     entropy,
     margin,
     routing_logits,
+    sparsity,
     spread_of,
     vote_distances,
     weighted_distances,
@@ -117,3 +119,22 @@ def test_architecture_of_other_networks(name):
         model = flashcaps.create_model(name, **overrides)
     data, _, _ = architecture(Run(model))  # without examples
     assert sum(s.parameters for s in data["stages"]) == sum(p.numel() for p in model.parameters())
+
+
+def test_sizes_of_coefficients_in_order():
+    b = torch.tensor([[1.0, -0.5], [0.005, 0.0], [-0.009, 0.02]])
+    sizes, share = curve(b)
+    assert sizes.tolist() == pytest.approx([0, 0.005, 0.009, 0.02, 0.5, 1])
+    assert share.tolist() == pytest.approx([100 * k / 6 for k in range(1, 7)])
+
+
+def test_sparsity_belongs_to_discriminative_routing(run):
+    other = small_run(4, routing="discriminative", options={"penalty": "l1"})
+    data, _, caption = sparsity(other)
+    assert set(data) == {"l1"}
+    assert data["l1"]["small"] == 0  # all alike at the start
+    other.layer().coefficients[::4] = 0.001 * other.layer().coefficients[0, 0]
+    assert sparsity(other).data["l1"]["small"] == pytest.approx(25)
+    assert "l1" in caption
+    with pytest.raises(DoesNotApply, match="dynamic"):
+        sparsity(run)

@@ -13,13 +13,12 @@ from .adversarial import adversarial
 from .architecture import architecture
 from .comparisons import ablation, convergence, diverse, error_curves, iterations, novel_viewpoints, training_loss
 from .cost import cost, step_time
-from .discriminative import borrowed_decoder, sparsity
-from .drawings import dimensions, perturbations, reconstructions, segmentation
+from .drawings import borrowed_decoder, dimensions, perturbations, reconstructions, segmentation
 from .figure import DoesNotApply, Drawn, Run
 from .parse_tree import animation, credit, parse_tree
 from .records import open_run
 from .report import compare, write_figure, write_figures
-from .routing import agreement, margin, routing_logits, vote_distances
+from .routing import agreement, margin, routing_logits, sparsity, vote_distances
 from .style import darken
 from .viewpoints import pose_azimuth, pose_elevation, pose_trajectories
 

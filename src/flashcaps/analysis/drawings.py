@@ -1,5 +1,5 @@
-"""Drawings of the decoder: reconstructions, perturbed dimensions, overlapping digits (dynamic, Fig. 3, 4, 5), and
-measures of what is drawn."""
+"""Drawings of the decoder: reconstructions, perturbed dimensions, overlapping digits (dynamic, Fig. 3, 4, 5), those of
+capsules trained without it (discriminative, Fig. 2), and measures of what is drawn."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -65,6 +65,40 @@ def caption(run: Run, data: dict[str, Any]) -> str:
     if (~ok).any():
         return text + " Failures are on the right, in red, drawn once as their label and once as the prediction."
     return text + " None of these images is a failure."
+
+
+@styled
+def borrowed_decoder(run: Run, count: int = 10) -> Drawn:
+    """Reconstructions from capsules that were trained without the decoder (discriminative, Fig. 2)."""
+    batch = run.single()
+    with_one, without = pair(run)
+    ok = with_one.right & without.right
+    rows = first_of_each(batch.targets, ok)[:count]
+    if not len(rows):
+        raise DoesNotApply("an image that both models answer correctly is needed; there is none among the examples")
+    own, fed = (with_one.draw(r.poses[rows], batch.targets[rows]) for r in (with_one, without))
+    fig, (axis,) = subplots(0.92 * len(rows) + 1.5, 3.6)
+    names = [run.class_name(int(k)) for k in batch.targets[rows]]
+    tiles(axis, torch.stack([batch.inputs[rows], own, fed]), names, ["input", "own", "borrowed"])
+    every = ok.nonzero()[:, 0]
+    drawn = (with_one.draw(r.poses[every], batch.targets[every]) for r in (with_one, without))
+    errors = [float((x - batch.inputs[every]).square().flatten(1).sum(1).mean()) for x in drawn]
+    text = (f"Middle: the decoder of {with_one.model.name} fed with the capsules it was trained with "
+            f"({errors[0]:.1f}, sum of squares). Below: fed with those of {without.model.name} trained without any "
+            f"decoder ({errors[1]:.1f}), which answers {int(without.right.sum())} of {len(ok)} images correctly.")
+    return Drawn({"own": own, "borrowed": fed, "errors": errors, "rows": rows}, fig, text)
+
+
+def pair(run: Run) -> tuple[Run, Run]:
+    """(a run with a decoder, one without) whose class capsules have the same shape; this run is one of them."""
+    layer = run.layer()
+    for other in run.others():
+        top = other.layer()
+        alike = (top.parents, top.out_dim, other.model.image) == (layer.parents, layer.out_dim, run.model.image)
+        if alike and (other.model.decoder is None) != (run.model.decoder is None):
+            return (run, other) if run.model.decoder is not None else (other, run)
+    missing = "with" if run.model.decoder is None else "without"
+    raise DoesNotApply(f"a run {missing} a decoder is needed, too, of the same capsules: give its folder with --beside")
 
 
 @styled

@@ -1,6 +1,6 @@
 """What a figure is made from and what it gives."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from ..nn.stack import CapsuleStack
 from ..nn.trace import LayerTrace, iterated
 from ..routing import Routed
 from ..training.batches import Batch
+from ..training.checkpoint import load
 from ..training.evaluate import forward, is_right
 from ..training.recipe import Recipe
 from ..training.routing_measure import traced
@@ -149,6 +150,13 @@ class Run:
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
+
+    def others(self) -> "list[Run]":
+        """This run with the capsule networks of the other runs whose folders are known."""
+        mine = self.folder.resolve() if self.folder else None
+        folders = [r["folder"] for r in self.records if "folder" in r and Path(r["folder"]).resolve() != mine]
+        models: list[Any] = [load(folder, device=self.device) for folder in folders]
+        return [replace(self, model=model) for model in models if hasattr(model, "capsules")]
 
     def class_name(self, k: int) -> str:
         return self.class_names[k] if k < len(self.class_names) else str(k)

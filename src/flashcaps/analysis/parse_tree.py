@@ -25,7 +25,7 @@ STEP = 1.3  # from one level to the next
 
 @dataclass(frozen=True)
 class Tree:
-    """levels: positions of nodes, (N, 2) as (x, y) in [0, 1], from the primary capsules up; dense layers are a column.
+    """levels: places of nodes in the drawing, (N, 2), from the primary capsules, over the image at [0, 1], up.
     edges[k] (E, 3): root, child and parent between levels k and k + 1. mass[k] (T, E): the share of everything routed
     to classes that goes along each edge. share (T, R): the total of each root."""
 
@@ -50,18 +50,19 @@ def grow(run: Run, row: int, iterations: int | None = None) -> Tree:
     flows, share = flow(weights, classes)
     edges, mass = zip(*(strongest(x) for x in flows), strict=True)
     h, w = run.images().shape[2:]
-    x, y = (fields[..., 2] + fields[..., 3] + 1) / (2 * w), (fields[..., 0] + fields[..., 1] + 1) / (2 * h)
+    x, y = (fields[..., 2] + fields[..., 3] + 1) / (2 * w), 1 - (fields[..., 0] + fields[..., 1] + 1) / (2 * h)
     centres = torch.stack([x, y], -1).view(-1, 2)
     types = weights[0].shape[1] // len(centres)
     step = min(float(x.diff(dim=1).min()) if x.shape[1] > 1 else 0.1, 0.12)
-    levels = [(centres + ring(types, 0.3 * step)[:, None]).flatten(0, 1), *(_places(layer) for layer in layers)]
+    lowest = (centres + ring(types, 0.3 * step)[:, None]).flatten(0, 1)
+    levels = [lowest, *(places(layer, k + 1) for k, layer in enumerate(layers))]
     return Tree(classes, levels, list(edges), list(mass), share)
 
 
 def ring(types: int, radius: float) -> Tensor:
     """Offsets of the capsules of each type around their place, (types, 2)."""
     angle = torch.arange(types) * (2 * torch.pi / types)
-    return radius * torch.stack([angle.cos(), angle.sin()], 1) * (types > 1)
+    return radius * torch.stack([angle.cos(), -angle.sin()], 1) * (types > 1)
 
 
 def node_weights(layer: LayerTrace, step: Step, whole: bool = False) -> Tensor:
@@ -109,15 +110,13 @@ def strongest(flows: Tensor, limit: int = EDGES) -> tuple[Tensor, Tensor]:
     return edges[used].cpu(), mass[:, used].cpu()
 
 
-def _places(layer: LayerTrace) -> Tensor:
-    """Positions of the parents: their grid, or a column."""
+def places(layer: LayerTrace, level: int) -> Tensor:
+    """Where a layer's parents are drawn, (N, 2): a smaller grid than the image, or a column."""
     pose = layer.out.pose
-    if pose.ndim == 5:
-        h, w = pose.shape[2:4]
-        y, x = torch.meshgrid((torch.arange(h) + 0.5) / h, (torch.arange(w) + 0.5) / w, indexing="ij")
-        return torch.stack([x, y], -1).view(-1, 2)
-    n = pose.shape[1]
-    return torch.stack([torch.full((n,), 0.5), (torch.arange(n) + 0.5) / n], -1)
+    h, w = pose.shape[2:4] if pose.ndim == 5 else (pose.shape[1], 1)
+    y, x = torch.meshgrid((torch.arange(h) + 0.5) / h, (torch.arange(w) + 0.5) / w, indexing="ij")
+    height = 0.6 if w > 1 else 1.0
+    return torch.stack([STEP * level + 0.25 + 0.5 * (x - 0.5), 0.5 + height * (0.5 - y)], -1).view(-1, 2)
 
 
 @styled
@@ -184,7 +183,7 @@ def draw_tree(axis: Any, run: Run, tree: Tree, row: int) -> Callable[..., None]:
     h, w = image.shape[1:]
     axis.set(xlim=(-0.02, STEP * (len(tree.levels) - 1) + 0.62), ylim=(-0.02, 1.02))
     axis.set_aspect(h / w)
-    points = [_spot(level, k) for k, level in enumerate(tree.levels)]
+    points = [level.clone() for level in tree.levels]
     y = 1 - (torch.arange(len(tree.roots)) + 0.5) / len(tree.roots)
     points[-1][tree.roots] = torch.stack([torch.full_like(y, STEP * (len(points) - 1) + 0.1), y], 1)  # a column
     for k, xy in enumerate(points[:-1]):
@@ -211,14 +210,6 @@ def draw_tree(axis: Any, run: Run, tree: Tree, row: int) -> Callable[..., None]:
             label.set_text(f"{run.class_name(k)}  {100 * share:.1f} %")
 
     return show
-
-
-def _spot(level: Tensor, k: int) -> Tensor:
-    """Positions of level k in the drawing: the image, then a column or a smaller grid for each level."""
-    x, y = level[:, 0], 1 - level[:, 1]
-    if k == 0:
-        return torch.stack([x, y], 1)
-    return torch.stack([STEP * k + 0.25 + 0.5 * (x - 0.5), y if bool((x == 0.5).all()) else 0.5 + 0.6 * (y - 0.5)], 1)
 
 
 def _caption(run: Run, tree: Tree, row: int) -> str:

@@ -1,5 +1,6 @@
 """How votes are routed and what comes of it: distances of votes to a class capsule's mean (em slides, Fig. 2), the same
-votes under every algorithm, whether logits settle (dynamic, Fig. A.1), and the lengths that the margin loss sees.
+votes under every algorithm, whether logits settle (dynamic, Fig. A.1), the lengths that the margin loss sees, and how
+sparse discriminative routing's coefficients are.
 """
 
 import math
@@ -17,9 +18,10 @@ from ..routing.discriminative import Discriminative, discriminative_routing, dis
 from ..routing.math import over_parents
 from ..training.routing_measure import PROBED_IMAGES, PROBED_ITERATIONS, logit_change
 from .figure import DoesNotApply, Drawn, Run, take
-from .style import BLUE, COLOURS, INK, LINES, MARKERS, MUTED, RED, colour_of, figure, grid, styled, subplots
+from .style import BLUE, COLOURS, INK, LINES, MARKERS, MUTED, RED, colour_of, figure, grid, look_of, styled, subplots
 
 VOTE_BINS, LENGTH_BINS = 24, 40
+SMALL = 0.01  # share of the largest coefficient below which one counts as zero
 SAME = 0.02  # difference of entropies below which two lines coincide
 
 
@@ -256,3 +258,40 @@ def margin(run: Run) -> Drawn:
     text = (f"Above: the loss of a length. Below: this model's lengths over {len(scores)} test images; the mean is "
             f"{means}. Only lengths between the dotted lines have a loss: {' and '.join(parts)}, which have none.")
     return Drawn({"length": x, "present": present, "absent": absent, "lengths": lengths}, fig, text)
+
+
+@styled
+def sparsity(run: Run) -> Drawn:
+    """Sparsity of discriminative routing's coefficients, l1 against l2."""
+    layer: Any = run.layer()
+    if layer.name != "discriminative":
+        raise DoesNotApply(f"coefficients of discriminative routing are needed; the class layer's is {layer.name}")
+    found = {layer.routing.penalty: layer.coefficients}
+    for other in run.others():
+        top: Any = other.layer()
+        if top.name == "discriminative":
+            found.setdefault(top.routing.penalty, top.coefficients)
+    fig, (left, right) = subplots(9, 3.7, 1, 2)
+    data = {}
+    for k, (penalty, b) in enumerate(found.items()):
+        sizes, share = curve(b)
+        small = 100 * float((sizes < SMALL).float().mean())
+        data[penalty] = {"coefficients": b, "size": sizes, "share": share, "small": small}
+        left.plot(sizes.clamp(min=1e-5), share, label=f"{penalty} penalty", linewidth=2, **look_of(k))
+        right.stairs(*torch.histogram(b.flatten().float().cpu(), 60), linewidth=2, **look_of(k))
+    left.set(xscale="log", xlim=(1e-5, 1.2), xlabel="|b| over the largest", ylabel="% of coefficients below")
+    left.axvline(SMALL, color=COLOURS[3], linewidth=1, linestyle=":")
+    right.set(xlabel="coefficient b", ylabel="how many", yscale="log")
+    left.legend()
+    grid(left, right)
+    negative = {p: float((d["coefficients"] < 0).float().mean()) for p, d in data.items()}
+    said = "; ".join(f"{p}: {d['small']:.1f} % are below {SMALL:.0%} of the largest, {negative[p]:.0%} are negative"
+                     for p, d in data.items())
+    i, j = layer.coefficients.shape
+    return Drawn(data, fig, f"The {i:,} x {j} coefficients of {run.model.name}. {said}.")
+
+
+def curve(b: Tensor) -> tuple[Tensor, Tensor]:
+    """|b| over its largest, in order, and the share of coefficients at or below each, in percent."""
+    sizes = (b.abs() / b.abs().max().clamp(min=1e-12)).flatten().float().cpu().sort().values
+    return sizes, torch.arange(1, len(sizes) + 1) * (100 / len(sizes))
