@@ -4,23 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from flashcaps.analysis import DoesNotApply, Run
-from flashcaps.analysis.drawings import (
-    MEASURES,
-    OFFSETS,
-    TINTS,
-    absent_class,
-    borrowed_decoder,
-    correlation,
-    dimensions,
-    first_of_each,
-    measure,
-    overlay,
-    perturbations,
-    reconstructions,
-    response,
-    segmentation,
-)
+from flashcaps.analysis import DoesNotApply, Run, dimensions, drawings, perturbations, reconstructions, segmentation
+from flashcaps.analysis.drawings import absent_class, borrowed_decoder, correlation, first_of_each, measure
 from flashcaps.training.batches import Batch
 from flashcaps.training.checkpoint import save_weights
 from tests.analysis.conftest import small_run
@@ -58,10 +43,10 @@ def test_first_of_each_takes_turns():
 def test_perturbations_change_one_dimension_of_one_capsule(run):
     data, _, _ = perturbations(run)
     assert data["pictures"].shape == (16, 11, 1, 20, 20)
-    assert OFFSETS[0] == -0.25
-    assert OFFSETS[-1] == 0.25
+    assert drawings.OFFSETS[0] == -0.25
+    assert drawings.OFFSETS[-1] == 0.25
     for dim, k in ((0, 0), (7, 10), (15, 5)):
-        expected = by_hand(run, data["row"], data["label"], OFFSETS[k], dim)
+        expected = by_hand(run, data["row"], data["label"], drawings.OFFSETS[k], dim)
         torch.testing.assert_close(data["pictures"][dim, k], expected, atol=1e-5, rtol=1e-4)
 
 
@@ -72,7 +57,7 @@ def test_dimensions_are_measured_on_drawings_of_one_class(run):
     with torch.no_grad():
         pose = run.model.route(run.batch.inputs[rows]).pose[:, label].double()
     drawn = torch.stack([by_hand(run, int(r), label) for r in rows])
-    for m, name in enumerate(MEASURES):
+    for m, name in enumerate(drawings.MEASURES):
         values = measure(drawn.mean(1))[name].double()
         expected = np.corrcoef(pose[:, 5], values)[0, 1]
         assert float(data["correlation"][5, m]) == pytest.approx(expected, abs=0.05)
@@ -81,9 +66,9 @@ def test_dimensions_are_measured_on_drawings_of_one_class(run):
 
 def test_response_is_the_change_between_the_ends_in_deviations():
     pictures = torch.rand(4, 3, 11, 1, 9, 9)
-    got = response(pictures)
+    got = drawings.response(pictures)
     for d in range(3):
-        for m, name in enumerate(MEASURES):
+        for m, name in enumerate(drawings.MEASURES):
             one = [[float(measure(pictures[n, d, k, 0])[name]) for k in (0, 10)] for n in range(4)]
             spread = np.std([float(measure(pictures[n, 0, 5, 0])[name]) for n in range(4)], ddof=1)
             assert float(got[d, m]) == pytest.approx(np.mean([b - a for a, b in one]) / spread, rel=1e-3, abs=1e-3)
@@ -123,9 +108,9 @@ def test_absent_class_is_neither_label_nor_answer_nor_made_up():
 
 def test_overlay_adds_two_colours_to_white():
     ones = torch.ones(1, 2, 1, 2, 2)
-    torch.testing.assert_close(overlay(ones), torch.ones(1, 3, 2, 2))
+    torch.testing.assert_close(drawings.overlay(ones), torch.ones(1, 3, 2, 2))
     ones[:, 1] = 0
-    torch.testing.assert_close(overlay(ones)[0, :, 0, 0], torch.tensor(TINTS[0]))
+    torch.testing.assert_close(drawings.overlay(ones)[0, :, 0, 0], torch.tensor(drawings.TINTS[0]))
 
 
 @pytest.mark.parametrize("figure", [reconstructions, perturbations, dimensions])

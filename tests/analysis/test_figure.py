@@ -38,10 +38,7 @@ def test_concurrent_convolutional_layers_too():
 def test_votes_routed_by_the_plain_function_give_the_class_capsules(run):
     votes, top = run.class_votes(run.batch, iterations=4)
     torch.testing.assert_close(dynamic_routing(votes, iterations=4).pose, top.out.pose)
-    assert run.layer().routing.iterations == 3  # put back
-
-
-def test_iterations_are_put_back_after_an_error(run):
+    assert run.layer().routing.iterations == 3  # put back, also after an error
     with pytest.raises(RuntimeError), iterated(run.stack(), 7):
         raise RuntimeError
     assert run.layer().routing.iterations == 3

@@ -7,18 +7,8 @@ import torch
 from PIL import Image
 
 import flashcaps
-from flashcaps.analysis import DoesNotApply, Run
-from flashcaps.analysis.parse_tree import (
-    animation,
-    clear_row,
-    credit,
-    credit_of,
-    flow,
-    grow,
-    node_weights,
-    parse_tree,
-    strongest,
-)
+from flashcaps.analysis import DoesNotApply, Run, animation, credit, parse_tree
+from flashcaps.analysis.parse_tree import clear_row, credit_of, flow, grow, node_weights, strongest
 from flashcaps.nn.trace import LayerTrace, presence
 from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run

@@ -7,20 +7,9 @@ import pytest
 import torch
 
 import flashcaps
-from flashcaps.analysis import DoesNotApply, Run
+from flashcaps.analysis import DoesNotApply, Run, agreement, margin, routing_logits, sparsity, vote_distances
 from flashcaps.analysis.architecture import architecture
-from flashcaps.analysis.routing import (
-    agree,
-    agreement,
-    curve,
-    entropy,
-    margin,
-    routing_logits,
-    sparsity,
-    spread_of,
-    vote_distances,
-    weighted_distances,
-)
+from flashcaps.analysis.routing import agree, curve, entropy, spread_of, weighted_distances
 from flashcaps.routing import ROUTING
 from tests.analysis.conftest import small_run
 
