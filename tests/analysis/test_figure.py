@@ -6,7 +6,7 @@ import torch
 import flashcaps
 from flashcaps.analysis import Run
 from flashcaps.functional import dynamic_routing
-from flashcaps.nn.trace import iterated, presence
+from flashcaps.nn.trace import iterated
 from flashcaps.routing import ROUTING
 from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run
@@ -52,13 +52,3 @@ def test_receptive_fields_are_those_of_two_convolutions(run):
             first = (i * s1 * 2, j * s1 * 2)
             last = (first[0] + k1 - 1 + (k1 - 1) * s1, first[1] + k1 - 1 + (k1 - 1) * s1)
             assert fields[i, j].tolist() == [first[0], last[0], first[1], last[1]]
-
-
-@torch.no_grad()
-def test_presence_is_length_probability_or_one():
-    for routing, kind in (("dynamic", "length"), ("em", "probability"), ("heinsen", "score"), ("attention", "none")):
-        run = small_run(2, routing=routing)
-        top = run.trace(run.batch)[-1]
-        expected = {"length": top.u.norm(dim=-1), "probability": top.activation, "none": torch.ones_like(top.u[..., 0]),
-                    "score": None if top.activation is None else torch.sigmoid(top.activation)}[kind]
-        torch.testing.assert_close(presence(top), expected)

@@ -9,7 +9,7 @@ from PIL import Image
 import flashcaps
 from flashcaps.analysis import DoesNotApply, Run, animation, credit, parse_tree
 from flashcaps.analysis.parse_tree import clear_row, credit_of, flow, grow, node_weights, strongest
-from flashcaps.nn.trace import LayerTrace, presence
+from flashcaps.nn.trace import LayerTrace
 from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run
 
@@ -49,7 +49,6 @@ def test_weights_of_a_convolutional_layer_by_loops(padding):
                             use = c[(t * 3 + ky) * 3 + kx, :, py, px].sum() * a[0, t, y, x]
                             expected[y * 5 + x, py * w + px] += use
     torch.testing.assert_close(got, expected)
-    torch.testing.assert_close(presence(LayerTrace(layer, u, a, out.history, out)), a)
 
 
 def test_flow_keeps_what_the_classes_get():

@@ -85,14 +85,6 @@ def test_numbers_are_the_models_own(ask: Asked, name: str) -> None:
     assert_near(torch.tensor(routing["plane"]["arrows"][-1]).sum(1)[:, 0], along.tolist(), 1e-3)
 
 
-def test_discriminative_coefficients_are_signed_and_the_same_for_every_image(ask: Asked) -> None:
-    first, second = (ask("route", "demo_discriminative", sample("", row))["routing"] for row in (0, ROW))
-    assert first["signed"]
-    assert len(first["steps"]) == 1
-    assert first["steps"][0]["coupling"] == second["steps"][0]["coupling"]
-    assert min(map(min, first["steps"][0]["coupling"])) < 0
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_one_vote_multiplied_out(ask: Asked, name: str) -> None:
     child, parent, iteration = 20, 7, 0 if name == "demo_discriminative" else 2
@@ -164,6 +156,7 @@ def test_samples_are_recognised_and_two_digits_taken_apart(ask: Asked) -> None:
 def test_wrong_questions_are_answered_in_one_line(ask: Asked) -> None:
     picture, pose = sample("demo_em"), [0.0] * 16
     for words, message in (
+        (("route", "gone", picture), r"gone.caps cannot be loaded \(404\)"),
         (("route", "demo_pairs", picture), r"demo_pairs expects 36 x 36 \(height x width\), got 28 x 28"),
         (("route", "demo_em", picture, None, {"iterations": 11}), "iterations: expected 1 to 10, got 11"),
         (("decode", "demo_em", pose[:15], 0), "pose: expected 16 numbers, got 15"),

@@ -150,8 +150,8 @@ def robustness(model: nn.Module, batch: Batch, plan: Plan = Plan(), trained: Los
             attacked += [pgd(model, x, t, e, steps=plan.steps, seed=plan.seed + k, loss=loss) if e else x
                          for e in epsilons]
             clean = is_right(scores, t, "top1")
-            right = [(clean & is_right(model(found).scores, t, "top1")).sum() for found in attacked]
-            counts += torch.stack([(grad.flatten(1) == 0).all(1).sum(), *right])
+            kept = [(clean & is_right(model(found).scores, t, "top1")).sum() for found in attacked]
+            counts += torch.stack([(grad.flatten(1) == 0).all(1).sum(), *kept])
     flat, *right = counts.tolist()
     n, half = len(images), len(epsilons)
     rows = [{"attack": kind, "epsilon": round(e, 6), "accuracy": round(100 * r / n, 4),

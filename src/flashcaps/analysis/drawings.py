@@ -44,7 +44,14 @@ def reconstructions(run: Run, right: int = 6, wrong: int = 2) -> Drawn:
     wrong_answer = data["label"] != data["prediction"]
     for text, bad in zip(axis.get_xticklabels(), wrong_answer, strict=True):
         text.set_color(RED if bad else INK)
-    return Drawn(data, fig, caption(run, data))
+    text = (f"{run.model.name} answers {int(ok.sum())} of {len(ok)} test images correctly. Above: the input. Below: "
+            "what the decoder draws from one class capsule. l is the label, p the prediction, r the class drawn.")
+    error = data["error"]
+    if ok.any():
+        text += f" Input and drawing differ by {float(error[ok].mean()):.1f} (sum of squares) where the answer is right"
+        text += f" and by {float(error[~ok].mean()):.1f} where it is wrong." if not ok.all() else "."
+    failures = " Failures are on the right, in red, drawn once as their label and once as the prediction."
+    return Drawn(data, fig, text + (" None of these images is a failure." if ok.all() else failures))
 
 
 def first_of_each(labels: Tensor, among: Tensor) -> Tensor:
@@ -53,18 +60,6 @@ def first_of_each(labels: Tensor, among: Tensor) -> Tensor:
     mine = labels[rows]
     turn = (mine[:, None] == mine).tril(-1).sum(1)  # how many of its class come before
     return rows[(turn * (int(labels.max()) + 1) + mine).argsort(stable=True)]
-
-
-def caption(run: Run, data: dict[str, Any]) -> str:
-    ok, error = data["right"], data["error"]
-    text = (f"{run.model.name} answers {int(ok.sum())} of {len(ok)} test images correctly. Above: the input. Below: "
-            "what the decoder draws from one class capsule. l is the label, p the prediction, r the class drawn.")
-    if ok.any():
-        text += f" Input and drawing differ by {float(error[ok].mean()):.1f} (sum of squares) where the answer is right"
-        text += f" and by {float(error[~ok].mean()):.1f} where it is wrong." if (~ok).any() else "."
-    if (~ok).any():
-        return text + " Failures are on the right, in red, drawn once as their label and once as the prediction."
-    return text + " None of these images is a failure."
 
 
 @styled

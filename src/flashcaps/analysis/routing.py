@@ -181,8 +181,8 @@ def routing_logits(run: Run, iterations: int = PROBED_ITERATIONS) -> Drawn:
     if run.layer().name != "dynamic":
         raise DoesNotApply(f"logits b_ij that add up are dynamic routing's; the class layer's is {run.layer().name}")
     batch = run.first(PROBED_IMAGES)
-    probed = {m["step"]: torch.tensor(m["change"]) for m in run.metrics if m["kind"] == "routing"}
-    probed = {step: change for step, change in probed.items() if len(change) == iterations}
+    logged = [m for m in run.metrics if m["kind"] == "routing" and len(m["change"]) == iterations]
+    probed = {m["step"]: torch.tensor(m["change"]) for m in logged}
     at = int(getattr(run.model, "config", {}).get("step", 0))
     measured = {}
     if run.recipe is not None:
