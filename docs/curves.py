@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FormatStrFormatter, LogLocator
 
 from flashcaps.analysis.adversarial import mean_curve
-from flashcaps.analysis.records import read_attacks, routed_by
+from flashcaps.analysis.figure import read_attacks, routed_by
 
 from .numbers import ATTACKED, DOCS, RESULTS
 

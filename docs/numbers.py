@@ -107,7 +107,7 @@ def rivals_met() -> str:
 def attacks() -> str:
     """Accuracy by the largest change of a pixel, for every network that was attacked."""
     from flashcaps.analysis.adversarial import mean_curve
-    from flashcaps.analysis.records import read_attacks
+    from flashcaps.analysis.figure import read_attacks
 
     tables = []
     for data, title in ATTACKED.items():

@@ -13,7 +13,7 @@ import flashcaps
 from flashcaps import ROUTING
 from flashcaps.analysis import DoesNotApply
 from flashcaps.analysis.adversarial import Plan, adversarial, climb, fgsm, gap, make_record, objective, pgd, robustness
-from flashcaps.analysis.records import read_attacks
+from flashcaps.analysis.figure import read_attacks
 from flashcaps.training.batches import Batch
 from flashcaps.training.recipe import Loss, read_recipe
 from flashcaps.training.results import keep

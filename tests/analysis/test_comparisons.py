@@ -6,7 +6,7 @@ import pytest
 
 from flashcaps.analysis import DoesNotApply, Run, ablation, diverse, novel_viewpoints
 from flashcaps.analysis.comparisons import ablated, convergence, error_curves, facts, iterations, reroute, training_loss
-from flashcaps.analysis.records import accuracy
+from flashcaps.analysis.figure import accuracy
 from flashcaps.training.recipe import read_recipe
 from tests.analysis.conftest import small_run
 

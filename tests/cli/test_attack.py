@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from flashcaps.analysis import open_run
-from flashcaps.analysis.records import read_attacks
+from flashcaps.analysis.figure import read_attacks
 from tests.conftest import Say
 from tests.fake_data import save_small, write_idx
 

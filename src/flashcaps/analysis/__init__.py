@@ -14,9 +14,8 @@ from .architecture import architecture
 from .comparisons import ablation, convergence, diverse, error_curves, iterations, novel_viewpoints, training_loss
 from .cost import cost, step_time
 from .drawings import borrowed_decoder, dimensions, perturbations, reconstructions, segmentation
-from .figure import DoesNotApply, Drawn, Run
+from .figure import DoesNotApply, Drawn, Run, open_run
 from .parse_tree import animation, credit, parse_tree
-from .records import open_run
 from .report import compare, write_figure, write_figures
 from .routing import agreement, margin, routing_logits, sparsity, vote_distances
 from .style import darken

@@ -29,8 +29,7 @@ from ..training.recipe import Loss
 from ..training.results import commit, hardware, versions
 from ..training.run_folder import variant
 from ..training.step import criterion
-from .figure import DoesNotApply, Drawn, Run, take
-from .records import routed_by
+from .figure import DoesNotApply, Drawn, Run, routed_by, take
 from .style import COLOURS, MARKERS, grid, styled, subplots
 
 Objective = Callable[[Tensor, Tensor], Tensor]  # scores (B, K), targets (B,) -> what an attack increases, (B,) or ()

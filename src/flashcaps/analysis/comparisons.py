@@ -12,8 +12,7 @@ from ..nn.trace import iterated, iterations_of, keeps_couplings
 from ..routing import ROUTING
 from ..training.autosize import own_command
 from ..training.recipe import Recipe, list_recipes, read_recipe
-from .figure import DoesNotApply, Drawn, Run
-from .records import accuracy, routed_by
+from .figure import DoesNotApply, Drawn, Run, accuracy, routed_by
 from .style import BLUE, COLOURS, INK, MARKERS, MUTED, RED, colour_of, grid, label_curves, look_of, styled, subplots
 
 NO_CURVES = "runs evaluated during training are needed; give finished ones with --beside"

@@ -35,7 +35,7 @@ def attack(
     """
     from ..analysis import open_run
     from ..analysis.adversarial import Plan, make_record
-    from ..analysis.records import ATTACKS
+    from ..analysis.figure import ATTACKS
     from ..training.results import keep as store
 
     plan = Plan(tuple(epsilon or ()), steps, loss, seed, batch)

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..analysis.drawings import OFFSETS, measure, perturb
-from ..analysis.figure import Run
-from ..analysis.records import accuracy
+from ..analysis.figure import Run, accuracy
 from ..data import to_float
 from ..deploy.hub import model_card
 from ..deploy.predict import answer_rule, class_names
