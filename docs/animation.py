@@ -12,10 +12,8 @@ from torch import Tensor
 
 import flashcaps
 from flashcaps.analysis.figure import Run
-from flashcaps.analysis.inside import class_votes
-from flashcaps.demo.build import PAGE
+from flashcaps.demo.build import PAGE, read_samples
 from flashcaps.demo.facts import batch_of, grid_and_field, place
-from flashcaps.demo.samples import read_samples
 from flashcaps.nn.trace import presence
 
 FILE = Path(__file__).parent / "images" / "explainer.svg"
@@ -54,11 +52,11 @@ def scene() -> Scene:
     batch = batch_of(model, digits)
     run = Run(model.eval(), batch, name=name)
     grid, field = grid_and_field(run)
-    _, top = class_votes(run, batch)
+    _, top = run.class_votes(batch)
     there = presence(top)[0].flatten()  # (I,)
     flow = torch.stack([step.coupling[0] * there[:, None] for step in top.steps])  # (T, I, K)
     flow = flow.unflatten(1, (grid[0], -1)).sum(1)  # (T, cells, K)
-    traces = [class_votes(run, batch, iterations=t + 1)[1] for t in range(len(top.steps))]
+    traces = [run.class_votes(batch, iterations=t + 1)[1] for t in range(len(top.steps))]
     activation = torch.stack([model.head(trace.out)[0] for trace in traces])
     if top.layer.routing.output_activation == "score":
         activation = activation.softmax(-1)

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 import flashcaps
-from flashcaps.analysis import FIGURES
+from flashcaps.analysis import FIGURES, open_run
 from flashcaps.analysis.cost import cost
-from flashcaps.analysis.open_run import open_run
 from flashcaps.analysis.routing import agreement
 from flashcaps.analysis.style import COLOURS, colour_of
 from flashcaps.cli.names import algorithm_names

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flashcaps.analysis.measures import measure
+from flashcaps.analysis.drawings import measure
 from flashcaps.data import load_data
-from flashcaps.demo.samples import FILE
+from flashcaps.demo.build import SAMPLES
 from flashcaps.training.checkpoint import write_atomic
 
 
-def make_samples(root: str | None, file: Path = FILE) -> Path:
+def make_samples(root: str | None, file: Path = SAMPLES) -> Path:
     """Writes three images of each digit, of thin, medium and thick strokes."""
     split = load_data("mnist", root).test
     chosen = []

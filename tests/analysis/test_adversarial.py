@@ -1,7 +1,6 @@
 """Attacks: closed forms, bounds, and gradients that pass through routing."""
 
 import importlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +11,9 @@ from torch import Tensor, nn
 
 import flashcaps
 from flashcaps import ROUTING
-from flashcaps.analysis import DoesNotApply, Run
+from flashcaps.analysis import DoesNotApply
 from flashcaps.analysis.adversarial import Plan, adversarial, climb, fgsm, gap, make_record, objective, pgd, robustness
+from flashcaps.analysis.figure import read_attacks
 from flashcaps.training.batches import Batch
 from flashcaps.training.recipe import Loss, read_recipe
 from flashcaps.training.results import keep
@@ -63,9 +63,10 @@ def trained() -> tuple[nn.Module, Batch]:
     return model.eval(), batch
 
 
-def test_the_gap_is_the_highest_wrong_score_less_the_true_one() -> None:
+def test_the_gap_is_the_highest_wrong_score_less_the_true_one_and_epsilons_go_by_the_images() -> None:
     scores = torch.tensor([[0.9, 0.2, 0.4], [0.1, 0.3, 0.8]])
     assert torch.allclose(gap(scores, torch.tensor([0, 1])), torch.tensor([-0.5, 0.5]))
+    assert (Plan().at(1), Plan().at(3), Plan((0.0, 0.5)).at(3)) == (module.DIGITS, module.PICTURES, (0.0, 0.5))
 
 
 def test_attacks_on_a_linear_model_have_a_closed_form(linear: Any) -> None:
@@ -163,16 +164,11 @@ def test_gradients_pass_through_every_routing(routing: str) -> None:
     (lambda m, x, t: pgd(m, x, torch.eye(4)[t], 0.1), DoesNotApply, "one class each"),
     (lambda m, x, t: objective("gaps"), ValueError, "did you mean 'gap'"),
     (lambda m, x, t: objective("trained"), ValueError, "needs a checkpoint that names its recipe"),
-    (lambda m, x, t: robustness(m, Batch(x, t, mask=t)), DoesNotApply, "hidden states of text"),
 ])  # fmt: skip
 def test_wrong_arguments_are_named(trained: Any, call: Any, error: type[Exception], message: str) -> None:
     model, batch = trained
     with pytest.raises(error, match=message):
         call(model, batch.inputs[:4], batch.targets[:4])
-
-
-def test_digits_and_pictures_have_their_own_epsilons() -> None:
-    assert (Plan().at(1), Plan().at(3), Plan((0.0, 0.5)).at(3)) == (module.DIGITS, module.PICTURES, (0.0, 0.5))
 
 
 @pytest.mark.parametrize(("name", "kind"), [("gap", "margin"), ("cross_entropy", "margin"), ("trained", "margin"),
@@ -186,24 +182,13 @@ def test_an_image_does_not_depend_on_its_batch(trained: Any, name: str, kind: An
     assert alone.abs().max() > 0
 
 
-def recorded(tmp_path: Path) -> tuple[Run, dict[str, Any]]:
+def test_a_record_says_what_made_it_and_the_figure_measures_the_rest(tmp_path: Path, monkeypatch: Any) -> None:
     run = replace(small_run(12, decoder=False), recipe=read_recipe("tiny", ["epochs=1"]), name="tiny-0")
     record = make_record(run, Plan((0.0, 0.1), steps=2), "flashcaps attack runs/tiny-0")
-    path = keep(record, tmp_path / module.FOLDER)
-    assert path == tmp_path / "robustness" / "tiny" / "epochs=1-0.json"
-    return run, record
-
-
-def test_a_record_says_what_made_it_and_is_read_again(tmp_path: Path) -> None:
-    _, record = recorded(tmp_path)
-    assert module.read_records(tmp_path) == [record]
+    assert keep(record, tmp_path / "robustness") == tmp_path / "robustness" / "tiny" / "epochs=1-0.json"
+    assert read_attacks(tmp_path) == [record]
     assert {"recipe", "variant", "seed", "hardware", "versions", "commit", "command", "parameters"} <= set(record)
     assert (record["steps"], record["loss"], record["trained_with"]) == (2, "gap", "margin")
-    assert json.loads(json.dumps(record)) == record
-
-
-def test_the_figure_draws_what_was_kept_and_measures_the_rest(tmp_path: Path, monkeypatch: Any) -> None:
-    run, record = recorded(tmp_path)
     cnn = record | {"recipe": "cnn", "variant": "default", "model": "cnn_smallnorb"}
     elsewhere = record | {"recipe": "elsewhere", "data": "cifar10"}
     run.robustness = [record, record | {"seed": 1}, cnn, elsewhere]

@@ -1,4 +1,4 @@
-"""Trees: what flows along their edges, against sums by hand; the moving one is a GIF that moves."""
+"""Trees: what flows along their edges, against sums by hand; the moving one is a GIF that moves. Credit of tokens."""
 
 import io
 
@@ -7,17 +7,16 @@ import torch
 from PIL import Image
 
 import flashcaps
-from flashcaps.analysis import DoesNotApply, Run
-from flashcaps.analysis.inside import trace
-from flashcaps.analysis.parse_tree import animation, clear_row, flow, grow, node_weights, parse_tree, strongest
-from flashcaps.nn.trace import LayerTrace, presence
+from flashcaps.analysis import DoesNotApply, Run, animation, credit, parse_tree
+from flashcaps.analysis.parse_tree import clear_row, credit_of, flow, grow, node_weights, strongest
+from flashcaps.nn.trace import LayerTrace
 from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run
 
 
 @torch.no_grad()
 def test_weights_of_a_dense_layer_are_coupling_times_length(run):
-    top = trace(run, run.batch)[0]
+    top = run.trace(run.batch)[0]
     a, c = top.u[0].norm(dim=-1), top.steps[-1].coupling[0]
     t, h, w = a.shape
     by_place = node_weights(top, top.steps[-1])
@@ -50,7 +49,6 @@ def test_weights_of_a_convolutional_layer_by_loops(padding):
                             use = c[(t * 3 + ky) * 3 + kx, :, py, px].sum() * a[0, t, y, x]
                             expected[y * 5 + x, py * w + px] += use
     torch.testing.assert_close(got, expected)
-    torch.testing.assert_close(presence(LayerTrace(layer, u, a, out.history, out)), a)
 
 
 def test_flow_keeps_what_the_classes_get():
@@ -110,3 +108,38 @@ def test_animation_moves(run):
     moving.seek(4)
     assert moving.convert("RGB").tobytes() != first
     assert "stops after 3" in caption
+
+
+def sentences() -> Run:
+    torch.manual_seed(0)
+    model = flashcaps.create_model("heinsen_sst2", layers=3, width=8).eval()
+    mask = torch.tensor([[1.0, 1, 1, 1], [1, 1, 0, 0]])
+    batch = Batch(torch.randn(2, 4, 3, 8), torch.tensor([0, 1]), mask=mask)
+    return Run(model, batch, tokens=[["a", "good", "film", "."], ["bad", ".", "pad", "pad"]])
+
+
+@torch.no_grad()
+def test_credit_by_hand():
+    run = sentences()
+    layers = run.trace(run.batch)
+    got = credit_of(layers)
+    assert got.shape == (2, 12, run.model.classes)
+    torch.testing.assert_close(got.sum(1), torch.ones(2, run.model.classes))
+    low, top = (layer.steps[-1].coupling[0] for layer in layers)
+    there = torch.sigmoid(layers[1].activation[0])
+    use = there[:, None] * top
+    expected = sum(low[5, p] / low[:, p].sum() * use[p, 1] / use[:, 1].sum() for p in range(len(there)))
+    torch.testing.assert_close(got[0, 5, 1], expected)
+
+
+def test_padding_gets_no_credit_and_words_are_named():
+    data, figure, caption = credit(sentences())
+    assert float(data["credit"][1, 2:].sum()) == 0
+    assert data["tokens"][1] == ["bad", "."]
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["a", "good", "film", "."]
+    assert "sentence 2 uses" in caption
+
+
+def test_images_have_no_tokens(run):
+    with pytest.raises(DoesNotApply, match="text"):
+        credit(run)

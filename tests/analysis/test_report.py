@@ -10,7 +10,7 @@ from PIL import Image
 import flashcaps
 from flashcaps.analysis import FIGURES, DoesNotApply, Run, compare, darken, open_run, write_figures
 from flashcaps.analysis.report import choose, title_of
-from flashcaps.analysis.style import IN_THE_DARK, INK, PAPER
+from flashcaps.analysis.style import FAINT, IN_THE_DARK, INK, PAPER
 from flashcaps.training.batches import Batch
 from flashcaps.training.checkpoint import save_weights
 from flashcaps.training.recipe import read_recipe
@@ -128,6 +128,8 @@ def test_darken_swaps_ink_and_paper(run):
     assert to_hex(figure.get_facecolor()) == IN_THE_DARK[PAPER]
     assert to_hex(axis.yaxis.label.get_color()) == IN_THE_DARK[INK]
     assert to_hex(axis.get_yticklabels()[0].get_color()) == IN_THE_DARK[INK]
+    dots = darken(FIGURES["parse_tree"](run).figure).axes[0].collections[0]  # an artist of many colours
+    assert to_hex(dots.get_facecolor()[0]) == IN_THE_DARK[FAINT]
 
 
 def test_unknown_names_are_answered_with_the_nearest():

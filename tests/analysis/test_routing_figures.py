@@ -7,19 +7,9 @@ import pytest
 import torch
 
 import flashcaps
-from flashcaps.analysis import DoesNotApply, Run
+from flashcaps.analysis import DoesNotApply, Run, agreement, margin, routing_logits, sparsity, vote_distances
 from flashcaps.analysis.architecture import architecture
-from flashcaps.analysis.inside import class_votes
-from flashcaps.analysis.routing import (
-    agree,
-    agreement,
-    entropy,
-    margin,
-    routing_logits,
-    spread_of,
-    vote_distances,
-    weighted_distances,
-)
+from flashcaps.analysis.routing import agree, curve, entropy, spread_of, weighted_distances
 from flashcaps.routing import ROUTING
 from tests.analysis.conftest import small_run
 
@@ -93,7 +83,7 @@ def test_agreement_covers_every_algorithm(run):
     for values in data.values():
         assert float(values["entropy"][0]) == pytest.approx(1, abs=1e-4)  # all begin undecided
         assert values["agreement"].shape == (3,)
-    _, top = class_votes(run, run.batch._replace(inputs=run.batch.inputs[:16]), 3)
+    _, top = run.class_votes(run.batch._replace(inputs=run.batch.inputs[:16]), 3)
     expected = [float(entropy(s.coupling)) for s in top.steps]
     assert data["dynamic"]["entropy"].tolist() == pytest.approx(expected, rel=1e-5)
     with pytest.raises(DoesNotApply, match="two class capsules"):
@@ -118,3 +108,22 @@ def test_architecture_of_other_networks(name):
         model = flashcaps.create_model(name, **overrides)
     data, _, _ = architecture(Run(model))  # without examples
     assert sum(s.parameters for s in data["stages"]) == sum(p.numel() for p in model.parameters())
+
+
+def test_sizes_of_coefficients_in_order():
+    b = torch.tensor([[1.0, -0.5], [0.005, 0.0], [-0.009, 0.02]])
+    sizes, share = curve(b)
+    assert sizes.tolist() == pytest.approx([0, 0.005, 0.009, 0.02, 0.5, 1])
+    assert share.tolist() == pytest.approx([100 * k / 6 for k in range(1, 7)])
+
+
+def test_sparsity_belongs_to_discriminative_routing(run):
+    other = small_run(4, routing="discriminative", options={"penalty": "l1"})
+    data, _, caption = sparsity(other)
+    assert set(data) == {"l1"}
+    assert data["l1"]["small"] == 0  # all alike at the start
+    other.layer().coefficients[::4] = 0.001 * other.layer().coefficients[0, 0]
+    assert sparsity(other).data["l1"]["small"] == pytest.approx(25)
+    assert "l1" in caption
+    with pytest.raises(DoesNotApply, match="dynamic"):
+        sparsity(run)

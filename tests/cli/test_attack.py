@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from flashcaps.analysis import open_run
-from flashcaps.analysis.adversarial import read_records
+from flashcaps.analysis.figure import read_attacks
 from tests.conftest import Say
 from tests.fake_data import save_small, write_idx
 
@@ -16,7 +16,7 @@ def test_it_prints_a_table_and_keeps_what_a_figure_reads(tmp_path: Path, say: Sa
     said = say(*arguments, "--keep", tmp_path / "results")
     assert said.code == 0, said.err
     assert "accuracy on 10 images" in said.out
-    (record,) = read_records(tmp_path / "results")
+    (record,) = read_attacks(tmp_path / "results")
     assert record["command"] == ("flashcaps attack runs/small-0 --epsilon 0 --epsilon 0.1 --steps 2 --loss gap "
                                  "--examples 10 --seed 0")
     opened = open_run(run, results=tmp_path / "results", data=str(tmp_path))

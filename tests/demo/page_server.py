@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from flashcaps.demo.build import build
-from flashcaps.demo.samples import read_samples
+from flashcaps.demo.build import build, read_samples
 from flashcaps.demo.serve import address, make_server
 from flashcaps.routing import ROUTING
 
@@ -33,15 +32,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
     """The address of a folder, served from a thread."""
-    server = make_server(folder, 0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield address(server)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
+    with make_server(folder, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield address(server)
+        finally:
+            server.shutdown()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""flashcaps demo: what it builds and refuses; test_site.py serves it, test_installed.py calls the command."""
+"""flashcaps demo: what it builds and refuses; test_page_access.py serves it, test_installed.py calls the command."""
 
 import json
 import socket
@@ -64,16 +64,12 @@ def test_own_networks_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {path.name for path in site.iterdir()} == {"index.html", "models", "page"}
 
 
-def test_other_folders_are_not_written_to(tmp_path: Path, say: Say) -> None:
+def test_other_folders_and_no_models_are_refused(tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "thesis.tex").write_text("...")
     assert "holds other files" in error_of(say, "--build", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_no_models_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "shipped_files", dict)
-    with pytest.raises(FileNotFoundError, match="give a run folder"):
-        building.build(tmp_path)
+    assert "give a run folder" in error_of(say, "--build", tmp_path / "new")
 
 
 class Other(nn.Module):

@@ -186,10 +186,3 @@ def test_a_malformed_file_is_an_error_that_names_it(ask: Asked) -> None:
     for content, message in [(GOOD, "3"), *((content, f"RangeError models/bad.caps: .*({m})") for content, m in BAD)]:
         said = ask.page.evaluate(READ, [base64.b64encode(content).decode()])
         assert re.match(message, str(said)), (content[:90], said)
-
-
-def test_a_model_that_is_damaged_or_gone_is_told_by_the_api(ask: Asked, site: Path) -> None:
-    (site / "models" / "cut.caps").write_bytes((site / "models" / "demo_em.caps").read_bytes()[:5000])
-    for name, message in (("cut", r"cut.caps: .*cut short"), ("gone", r"gone.caps cannot be loaded \(404\)")):
-        with pytest.raises(Exception, match=message):
-            ask("route", name, image(IMAGES[0]))

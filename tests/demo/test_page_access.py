@@ -1,12 +1,16 @@
-"""The page for everyone: keyboard, screen reader, phone, dark, calm; links, errors, slow answers."""
+"""The page for everyone: keyboard, screen reader, phone, dark, calm; links, errors, slow answers; any static host."""
 
+import re
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .page_server import PHONE, PIXELS, VIEWS, Visit, Visits, expect, shares, winner
+from flashcaps.demo.build import DEMO
+
+from .page_server import PHONE, PIXELS, VIEWS, Visit, Visits, expect, serving, shares, winner
 
 pytestmark = pytest.mark.browser
 
@@ -204,7 +208,7 @@ def test_a_link_restores_every_view(visit: Visits) -> None:
         assert state_of(other) == state
 
 
-def test_back_goes_to_the_view_before(visit: Visits) -> None:
+def test_back_goes_to_the_view_before_and_an_edited_address_is_followed_as_far_as_it_goes(visit: Visits) -> None:
     one, page = visit("#v=draw")
     one.show("routing")
     one.show("compare")
@@ -212,10 +216,6 @@ def test_back_goes_to_the_view_before(visit: Visits) -> None:
     expect(page.locator("#view-routing")).to_be_visible()
     page.go_forward()
     expect(page.locator("#view-compare")).to_be_visible()
-
-
-def test_an_edited_address_is_followed_as_far_as_it_goes(visit: Visits) -> None:
-    _, page = visit("#v=draw")
     page.evaluate("location.hash = '#v=routing&m=nobody&mp=nobody&t=2&d=n0'")
     expect(page.locator("#view-routing")).to_be_visible()
     expect(page.locator("#view-routing .count")).to_contain_text("Iteration 2")
@@ -327,3 +327,38 @@ def test_drawings_survive_the_address_bar(visit: Visits) -> None:
       return same && whole && !bad.length && stroke.length < 120 && shifted
         && overlay(moved, moved.map(() => 250))[8] === 255;
     }""")  # fmt: skip
+
+
+def test_the_folder_is_all_the_page_needs(chromium: Any, site: Path, tmp_path: Path) -> None:
+    """Under a sub-path, with nothing else to reach: every view works and nothing complains. At most 8 MB, of which at
+    most 1.5 MB before the first answer."""
+    shutil.copytree(site, tmp_path / "host" / "caps" / "page")
+    assert sum(path.stat().st_size for path in site.rglob("*")) <= 8_000_000
+    with serving(tmp_path / "host") as host:
+        one = Visit(chromium, f"{host}caps/page/", tmp_path)
+        loaded: dict[str, int] = {}
+        one.context.route(re.compile(f"^(?!{re.escape(one.url)})"), lambda route: route.abort())
+        one.context.on("response", lambda response: loaded.update({response.url: len(response.body())}))
+        page = one.open("#v=draw")
+        page.wait_for_function("() => document.querySelector('[data-testid=winner]')?.textContent.trim()")
+        one.settle()
+        assert sum(loaded.values()) <= 1_500_000, loaded
+        assert sum(url.endswith(".caps") for url in loaded) == 1
+        for view in VIEWS:
+            one.show(view)
+            one.settle()
+        assert {Path(url).stem for url in loaded if url.endswith(".caps")} == set(DEMO)
+        one.context.close()
+        assert one.complaints == []
+
+
+def test_a_network_that_cannot_be_loaded_is_told_on_the_page(chromium: Any, site: Path, tmp_path: Path) -> None:
+    with serving(site) as url:
+        one = Visit(chromium, url, tmp_path)
+        one.context.route("**/*.caps", lambda route: route.abort())
+        page = one.open("#v=draw")
+        page.wait_for_function("() => document.body.textContent.includes('caps cannot be loaded')")
+        one.context.unroute("**/*.caps")
+        page.locator(".sample").first.click()  # the next picture asks again
+        page.wait_for_function("() => document.querySelector('[data-testid=winner]')?.textContent.trim()")
+        one.context.close()

@@ -1,13 +1,15 @@
-"""Curves of the documentation, from logs and records worked out by hand."""
+"""Pictures of the documentation: curves, from logs and records worked out by hand; the animation of the README, of the
+network and the digit that the page opens on."""
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from docs import curves
+from docs import animation, curves
 
 
 def write_log(path: Path, entries: list[dict[str, Any]]) -> Path:
@@ -42,3 +44,17 @@ def test_the_picture_of_attacks_has_every_record_of_its_data(tmp_path: Path, mon
     assert [len(axis.lines) for axis in axes] == [4, 2]
     assert {line.get_color() for line in axes[0].lines} == {curves.COLOURS[0], curves.COLOURS[1]}
     assert {line.get_color() for line in axes[1].lines} == {curves.COLOURS[0]}
+
+
+def test_the_stored_animation_tells_what_the_network_answers() -> None:
+    stored = animation.FILE.read_text()
+    assert len(stored) < 500_000
+    assert not re.search(r"(href|src|url)\W", stored)  # a picture that needs nothing else
+    found = animation.scene()
+    said = re.findall(r"After iteration \d of \d: (\d)", stored)
+    assert said == [str(int(a.argmax())) for a in found.activation]
+    widths = [float(w) for w in re.findall(rf"--w{found.iterations - 1}:([\d.]+)", stored)]
+    gains = found.gains[-1].clamp(min=0).flatten() / found.gains.abs().max()
+    expected = (animation.HAIR + animation.THICK * gains).tolist()
+    assert len(widths) == len(expected)
+    assert max(abs(a - b) for a, b in zip(widths, expected, strict=True)) < 0.02

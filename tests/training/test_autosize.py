@@ -11,7 +11,7 @@ import torch
 
 import flashcaps
 from flashcaps.analysis import open_run
-from flashcaps.analysis.credit import credit
+from flashcaps.analysis.parse_tree import credit
 from flashcaps.cli.train import evaluate_run
 from flashcaps.data import load_data
 from flashcaps.data.user_images import list_text

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from flashcaps.analysis.records import facts
+from flashcaps.analysis.comparisons import facts
 from flashcaps.cli import app
 from flashcaps.cli.train import runs_and_overrides
 from flashcaps.training.batches import Batch, Held

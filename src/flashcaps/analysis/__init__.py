@@ -11,18 +11,14 @@ from collections.abc import Callable
 from ..plugins import Registry
 from .adversarial import adversarial
 from .architecture import architecture
-from .comparisons import ablation, diverse, novel_viewpoints
+from .comparisons import ablation, convergence, diverse, error_curves, iterations, novel_viewpoints, training_loss
 from .cost import cost, step_time
-from .credit import credit
-from .discriminative import borrowed_decoder, sparsity
-from .drawings import dimensions, perturbations, reconstructions, segmentation
-from .figure import DoesNotApply, Drawn, Run
-from .open_run import open_run
-from .parse_tree import animation, parse_tree
+from .drawings import borrowed_decoder, dimensions, perturbations, reconstructions, segmentation
+from .figure import DoesNotApply, Drawn, Run, open_run
+from .parse_tree import animation, credit, parse_tree
 from .report import compare, write_figure, write_figures
-from .routing import agreement, margin, routing_logits, vote_distances
+from .routing import agreement, margin, routing_logits, sparsity, vote_distances
 from .style import darken
-from .training import convergence, error_curves, iterations, training_loss
 from .viewpoints import pose_azimuth, pose_elevation, pose_trajectories
 
 FIGURES: Registry[Callable[..., Drawn]] = Registry("flashcaps.figures", {

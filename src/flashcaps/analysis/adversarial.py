@@ -9,13 +9,11 @@ a sign step does not depend on its scale, whether scores are lengths, activation
 images whose gradient is exactly 0: where it is large, the accuracy under attack says little.
 """
 
-import json
 import math
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,12 +29,10 @@ from ..training.recipe import Loss
 from ..training.results import commit, hardware, versions
 from ..training.run_folder import variant
 from ..training.step import criterion
-from .figure import NO_IMAGES, DoesNotApply, Drawn, Run, take
-from .records import routed_by
+from .figure import DoesNotApply, Drawn, Run, routed_by, take
 from .style import COLOURS, MARKERS, grid, styled, subplots
 
 Objective = Callable[[Tensor, Tensor], Tensor]  # scores (B, K), targets (B,) -> what an attack increases, (B,) or ()
-FOLDER = "robustness"  # of records, under results/
 OBJECTIVES = ("gap", "cross_entropy", "trained")
 DIGITS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)  # epsilons for images of one channel
 PICTURES = (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255, 16 / 255)
@@ -142,15 +138,19 @@ def robustness(model: nn.Module, batch: Batch, plan: Plan = Plan(), trained: Los
     epsilon 0 is the accuracy on clean images. flat: percent of images whose gradient is exactly 0.
     """
     images, targets = batch.inputs, batch.targets
-    if batch.mask is not None or images.ndim != 4:
-        raise DoesNotApply(NO_IMAGES)
     check(images, targets, 0.0)
     loss, epsilons = objective(plan.loss, trained), plan.at(images.shape[1])
     counts = torch.zeros(1 + 2 * len(epsilons), dtype=torch.int64, device=images.device)
+    parts = zip(images.split(plan.batch), targets.split(plan.batch), strict=True)
     with evaluating(model):
-        for k, rows in enumerate(torch.arange(len(images), device=images.device).split(plan.batch)):
-            some = take(Batch(images, targets), rows)
-            counts += torch.stack(_survivors(model, some, loss, replace(plan, seed=plan.seed + k)))
+        for k, (x, t) in enumerate(parts):
+            grad, scores = climb(model, x, t, loss)
+            attacked = [(x + e * grad.sign()).clamp(0, 1) for e in epsilons]
+            attacked += [pgd(model, x, t, e, steps=plan.steps, seed=plan.seed + k, loss=loss) if e else x
+                         for e in epsilons]
+            clean = is_right(scores, t, "top1")
+            kept = [(clean & is_right(model(found).scores, t, "top1")).sum() for found in attacked]
+            counts += torch.stack([(grad.flatten(1) == 0).all(1).sum(), *kept])
     flat, *right = counts.tolist()
     n, half = len(images), len(epsilons)
     rows = [{"attack": kind, "epsilon": round(e, 6), "accuracy": round(100 * r / n, 4),
@@ -159,24 +159,6 @@ def robustness(model: nn.Module, batch: Batch, plan: Plan = Plan(), trained: Los
             for e, r in zip(epsilons, part, strict=True)]
     return {"examples": n, "loss": plan.loss, "steps": plan.steps, "start": f"uniform in the ball, seed {plan.seed}",
             "step": "2.5 epsilon / steps", "flat": round(100 * flat / n, 4), "rows": rows}
-
-
-def _survivors(model: nn.Module, batch: Batch, loss: Objective, plan: Plan) -> list[Tensor]:
-    """How many gradients are 0, and how many images stay right under FGSM and under PGD at each epsilon."""
-    x, targets = batch.inputs, batch.targets
-    epsilons = plan.at(x.shape[1])
-    grad, scores = climb(model, x, targets, loss)
-    counts, clean = [(grad.flatten(1) == 0).all(1).sum()], is_right(scores, targets, "top1")
-
-    def survive(attacked: Tensor) -> Tensor:
-        return (clean & is_right(model(attacked).scores, targets, "top1")).sum()
-
-    for e in epsilons:
-        counts.append(survive((x + e * grad.sign()).clamp(0, 1)) if e else clean.sum())
-    for e in epsilons:
-        attacked = pgd(model, x, targets, e, steps=plan.steps, seed=plan.seed, loss=loss) if e else x
-        counts.append(survive(attacked) if e else clean.sum())
-    return counts
 
 
 def make_record(run: Run, plan: Plan, command: str = "") -> dict[str, Any]:
@@ -193,11 +175,6 @@ def make_record(run: Run, plan: Plan, command: str = "") -> dict[str, Any]:
                             "versions": versions(), "commit": commit(), "command": command}
 
 
-def read_records(results: Path) -> list[dict[str, Any]]:
-    """All stored records, in a fixed order."""
-    return [json.loads(path.read_text()) for path in sorted((results / FOLDER).glob("*/*.json"))]
-
-
 @styled
 def adversarial(run: Run) -> Drawn:
     """Accuracy under attack against its size, FGSM and PGD, of this model and of all measured on the same data."""
@@ -207,7 +184,7 @@ def adversarial(run: Run) -> Drawn:
         if run.recipe and record["data"] == run.recipe.data.name:
             lines.setdefault((record["recipe"], record["variant"]), []).append(record)
     if run.recipe is None or (run.recipe.name, variant(run.recipe)) not in lines:
-        few = take(run.single(), spread(len(run.single().inputs), QUICK.batch).to(run.single().inputs.device))
+        few = take(run.single(), spread(len(run.single().inputs), QUICK.batch))
         own = {"model": run.model.name, **robustness(run.model, few, QUICK, run.recipe.loss if run.recipe else None)}
         lines = {(run.name, "default"): [own], **lines}
     fig, axes = subplots(9.4, 4.2, 1, 2, sharey=True)

@@ -9,7 +9,6 @@ from ..routing import Routed
 from ..training.batches import Batch
 from ..training.evaluate import forward
 from .figure import Drawn, Run, take
-from .inside import trace
 from .style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, PURPLE, styled, subplots
 
 ARROW = {"arrowstyle": "-|>", "color": MUTED, "linewidth": 1.5, "shrinkA": 0, "shrinkB": 0}
@@ -96,7 +95,7 @@ def stages(run: Run) -> list[Stage]:
         kind = "capsules" if name == "primary" else "layer"
         found.append(Stage(kind, name, shapes[m], count(m), _detail(m)))
     if hasattr(model, "capsules"):
-        for k, layer in enumerate(trace(run, batch)):
+        for k, layer in enumerate(run.trace(batch)):
             detail = f"{layer.layer.name}, {len(layer.steps)} iteration{'s' * (len(layer.steps) > 1)}"
             found.append(Stage("capsules", f"capsules {k + 1}", _shape(layer.out), count(layer.layer), detail))
         found.append(Stage("head", "scores", tuple(scores.shape[1:]), count(model.head), type(model.head).__name__))

@@ -1,16 +1,19 @@
-"""Drawings of the decoder: reconstructions, perturbed dimensions, overlapping digits (dynamic, Fig. 3, 4, 5)."""
+"""Drawings of the decoder: reconstructions, perturbed dimensions, overlapping digits (dynamic, Fig. 3, 4, 5), those of
+capsules trained without it (discriminative, Fig. 2), and measures of what is drawn."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .figure import DoesNotApply, Drawn, Run
-from .measures import MEASURES, correlation, measure
 from .style import INK, RED, styled, subplots, tiles
 
 OFFSETS = tuple(round(-0.25 + 0.05 * k, 2) for k in range(11))  # the paper's
 ROWS = 16  # dimensions a figure has room for
+MEASURES = ("thickness", "skew", "width", "height", "area")
 TINTS = ((1.0, 0.45, 0.0), (0.0, 0.55, 1.0))  # orange and blue add up to white
 
 
@@ -41,27 +44,56 @@ def reconstructions(run: Run, right: int = 6, wrong: int = 2) -> Drawn:
     wrong_answer = data["label"] != data["prediction"]
     for text, bad in zip(axis.get_xticklabels(), wrong_answer, strict=True):
         text.set_color(RED if bad else INK)
-    return Drawn(data, fig, caption(run, data))
+    text = (f"{run.model.name} answers {int(ok.sum())} of {len(ok)} test images correctly. Above: the input. Below: "
+            "what the decoder draws from one class capsule. l is the label, p the prediction, r the class drawn.")
+    error = data["error"]
+    if ok.any():
+        text += f" Input and drawing differ by {float(error[ok].mean()):.1f} (sum of squares) where the answer is right"
+        text += f" and by {float(error[~ok].mean()):.1f} where it is wrong." if not ok.all() else "."
+    failures = " Failures are on the right, in red, drawn once as their label and once as the prediction."
+    return Drawn(data, fig, text + (" None of these images is a failure." if ok.all() else failures))
 
 
 def first_of_each(labels: Tensor, among: Tensor) -> Tensor:
     """The rows where `among` is True: the first of every class, then the second, ..."""
     rows = among.nonzero()[:, 0]
     mine = labels[rows]
-    turn = torch.stack([(mine[:k] == mine[k]).sum() for k in range(len(mine))]) if len(mine) else mine
+    turn = (mine[:, None] == mine).tril(-1).sum(1)  # how many of its class come before
     return rows[(turn * (int(labels.max()) + 1) + mine).argsort(stable=True)]
 
 
-def caption(run: Run, data: dict[str, Any]) -> str:
-    ok, error = data["right"], data["error"]
-    text = (f"{run.model.name} answers {int(ok.sum())} of {len(ok)} test images correctly. Above: the input. Below: "
-            "what the decoder draws from one class capsule. l is the label, p the prediction, r the class drawn.")
-    if ok.any():
-        text += f" Input and drawing differ by {float(error[ok].mean()):.1f} (sum of squares) where the answer is right"
-        text += f" and by {float(error[~ok].mean()):.1f} where it is wrong." if (~ok).any() else "."
-    if (~ok).any():
-        return text + " Failures are on the right, in red, drawn once as their label and once as the prediction."
-    return text + " None of these images is a failure."
+@styled
+def borrowed_decoder(run: Run, count: int = 10) -> Drawn:
+    """Reconstructions from capsules that were trained without the decoder (discriminative, Fig. 2)."""
+    batch = run.single()
+    with_one, without = pair(run)
+    ok = with_one.right & without.right
+    rows = first_of_each(batch.targets, ok)[:count]
+    if not len(rows):
+        raise DoesNotApply("an image that both models answer correctly is needed; there is none among the examples")
+    own, fed = (with_one.draw(r.poses[rows], batch.targets[rows]) for r in (with_one, without))
+    fig, (axis,) = subplots(0.92 * len(rows) + 1.5, 3.6)
+    names = [run.class_name(int(k)) for k in batch.targets[rows]]
+    tiles(axis, torch.stack([batch.inputs[rows], own, fed]), names, ["input", "own", "borrowed"])
+    every = ok.nonzero()[:, 0]
+    drawn = (with_one.draw(r.poses[every], batch.targets[every]) for r in (with_one, without))
+    errors = [float((x - batch.inputs[every]).square().flatten(1).sum(1).mean()) for x in drawn]
+    text = (f"Middle: the decoder of {with_one.model.name} fed with the capsules it was trained with "
+            f"({errors[0]:.1f}, sum of squares). Below: fed with those of {without.model.name} trained without any "
+            f"decoder ({errors[1]:.1f}), which answers {int(without.right.sum())} of {len(ok)} images correctly.")
+    return Drawn({"own": own, "borrowed": fed, "errors": errors, "rows": rows}, fig, text)
+
+
+def pair(run: Run) -> tuple[Run, Run]:
+    """(a run with a decoder, one without) whose class capsules have the same shape; this run is one of them."""
+    layer = run.layer()
+    for other in run.others():
+        top = other.layer()
+        alike = (top.parents, top.out_dim, other.model.image) == (layer.parents, layer.out_dim, run.model.image)
+        if alike and (other.model.decoder is None) != (run.model.decoder is None):
+            return (run, other) if run.model.decoder is not None else (other, run)
+    missing = "with" if run.model.decoder is None else "without"
+    raise DoesNotApply(f"a run {missing} a decoder is needed, too, of the same capsules: give its folder with --beside")
 
 
 @styled
@@ -138,17 +170,15 @@ def clearest(run: Run) -> tuple[Tensor, int]:
     return row, int(targets[row])
 
 
-def perturb(run: Run, rows: Tensor, label: int) -> Tensor:
+def perturb(run: Run, rows: Tensor, label: int, offsets: Sequence[float] = OFFSETS) -> Tensor:
     """Drawings with `offsets` added to one dimension of class capsule `label` at a time, (N, D, offsets, C, H, W)."""
     pose = run.poses[rows]  # (N, J, D)
     n, _, d = pose.shape
-    offsets = pose.new_tensor(OFFSETS)
     changed = pose[:, None, None].repeat(1, d, len(offsets), 1, 1)
     for k in range(d):
-        changed[:, k, :, label, k] += offsets
+        changed[:, k, :, label, k] += pose.new_tensor(offsets)
     flat = changed.flatten(0, 2)
-    drawn = run.draw(flat, torch.full((len(flat),), label, device=flat.device))
-    return drawn.view(n, d, len(offsets), *drawn.shape[1:])
+    return run.draw(flat, flat.new_full((len(flat),), label, dtype=torch.long)).unflatten(0, (n, d, len(offsets)))
 
 
 def effect(pictures: Tensor) -> Tensor:
@@ -167,6 +197,43 @@ def response(pictures: Tensor) -> Tensor:
     middle = pictures.shape[2] // 2
     spread = {name: values[name][:, 0, middle].std().clamp(min=1e-6) for name in MEASURES}
     return torch.stack([(values[m][..., -1] - values[m][..., 0]).mean(0) / spread[m] for m in MEASURES], 1)
+
+
+def measure(pictures: Tensor) -> dict[str, Tensor]:
+    """pictures (..., H, W) >= 0, ink on 0 -> each measure (...), in pixels; skew is a slope.
+
+    A stroke of width w and length L has an area of w L, and its edges (the total variation) are 2 L long: thickness is
+    2 area / edges. Width and height are those of the box with the same standard deviation. Skew: how many pixels the
+    ink moves right per pixel up.
+    """
+    h, w = pictures.shape[-2:]
+    y = torch.arange(h, dtype=pictures.dtype, device=pictures.device)
+    x = torch.arange(w, dtype=pictures.dtype, device=pictures.device)
+    area = pictures.sum((-2, -1))
+    ink = area.clamp(min=1e-6)
+    rows, columns = pictures.sum(-1), pictures.sum(-2)
+    dy = y - ((rows * y).sum(-1) / ink)[..., None]
+    dx = x - ((columns * x).sum(-1) / ink)[..., None]
+    vertical = (rows * dy.square()).sum(-1) / ink
+    horizontal = (columns * dx.square()).sum(-1) / ink
+    shear = (pictures * dy[..., :, None] * dx[..., None, :]).sum((-2, -1)) / ink
+    framed = F.pad(pictures, (1, 1, 1, 1))
+    down, across = framed.diff(dim=-2)[..., :-1], framed.diff(dim=-1)[..., :-1, :]
+    edges = (down.square() + across.square()).sqrt().sum((-2, -1)).clamp(min=1e-6)
+    return {
+        "thickness": 2 * area / edges,
+        "skew": -shear / vertical.clamp(min=1e-6),
+        "width": (12 * horizontal).sqrt(),
+        "height": (12 * vertical).sqrt(),
+        "area": area,
+    }
+
+
+def correlation(x: Tensor, y: Tensor) -> Tensor:
+    """Pearson's r along the last axis; 0 where either does not vary."""
+    x, y = x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True)
+    scale = (x.square().sum(-1) * y.square().sum(-1)).sqrt()
+    return torch.where(scale > 1e-9, (x * y).sum(-1) / scale.clamp(min=1e-9), torch.zeros_like(scale))
 
 
 @styled

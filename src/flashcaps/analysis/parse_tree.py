@@ -1,6 +1,8 @@
-"""The parse tree of one image: which primary capsules are routed to which class, per iteration; still and as a GIF."""
+"""Which capsules a class capsule came from: the parse tree of one image per iteration, still and as a GIF, and the
+tokens and transformer layers that a sentence's class used (heinsen's credit assignment)."""
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +15,7 @@ from ..nn.capsules import ConvCapsules
 from ..nn.trace import LayerTrace, iterations_of, presence
 from ..routing import Step
 from .figure import DoesNotApply, Drawn, Run, take
-from .inside import receptive_fields, trace
-from .style import BLUE, FAINT, GREEN, INK, MUTED, RED, rgba, styled, subplots
+from .style import BLUE, FAINT, GREEN, INK, MUTED, RED, bare, rgba, styled, subplots
 
 EDGES = 24  # lines per class and layer
 ROOTS = (BLUE, RED, GREEN)  # colours of the classes that a tree shows
@@ -24,7 +25,7 @@ STEP = 1.3  # from one level to the next
 
 @dataclass(frozen=True)
 class Tree:
-    """levels: positions of nodes, (N, 2) as (x, y) in [0, 1], from the primary capsules up; dense layers are a column.
+    """levels: places of nodes in the drawing, (N, 2), from the primary capsules, over the image at [0, 1], up.
     edges[k] (E, 3): root, child and parent between levels k and k + 1. mass[k] (T, E): the share of everything routed
     to classes that goes along each edge. share (T, R): the total of each root."""
 
@@ -38,8 +39,8 @@ class Tree:
 def grow(run: Run, row: int, iterations: int | None = None) -> Tree:
     """The tree of example `row`. Its roots are the classes with the largest scores."""
     batch = take(run.examples(), torch.tensor([row]))
-    fields = receptive_fields(run, batch)
-    layers = trace(run, batch, iterations)
+    fields = run.receptive_fields()
+    layers = run.trace(batch, iterations)
     steps = max(len(layer.steps) for layer in layers)
     weights = [torch.stack([node_weights(layer, layer.steps[min(t, len(layer.steps) - 1)], whole=k == 0)
                             for t in range(steps)]) for k, layer in enumerate(layers)]  # (T, children, parents) each
@@ -49,18 +50,19 @@ def grow(run: Run, row: int, iterations: int | None = None) -> Tree:
     flows, share = flow(weights, classes)
     edges, mass = zip(*(strongest(x) for x in flows), strict=True)
     h, w = run.images().shape[2:]
-    x, y = (fields[..., 2] + fields[..., 3] + 1) / (2 * w), (fields[..., 0] + fields[..., 1] + 1) / (2 * h)
+    x, y = (fields[..., 2] + fields[..., 3] + 1) / (2 * w), 1 - (fields[..., 0] + fields[..., 1] + 1) / (2 * h)
     centres = torch.stack([x, y], -1).view(-1, 2)
     types = weights[0].shape[1] // len(centres)
     step = min(float(x.diff(dim=1).min()) if x.shape[1] > 1 else 0.1, 0.12)
-    levels = [(centres + ring(types, 0.3 * step)[:, None]).flatten(0, 1), *(_places(layer) for layer in layers)]
+    lowest = (centres + ring(types, 0.3 * step)[:, None]).flatten(0, 1)
+    levels = [lowest, *(places(layer, k + 1) for k, layer in enumerate(layers))]
     return Tree(classes, levels, list(edges), list(mass), share)
 
 
 def ring(types: int, radius: float) -> Tensor:
     """Offsets of the capsules of each type around their place, (types, 2)."""
     angle = torch.arange(types) * (2 * torch.pi / types)
-    return radius * torch.stack([angle.cos(), angle.sin()], 1) * (types > 1)
+    return radius * torch.stack([angle.cos(), -angle.sin()], 1) * (types > 1)
 
 
 def node_weights(layer: LayerTrace, step: Step, whole: bool = False) -> Tensor:
@@ -108,15 +110,13 @@ def strongest(flows: Tensor, limit: int = EDGES) -> tuple[Tensor, Tensor]:
     return edges[used].cpu(), mass[:, used].cpu()
 
 
-def _places(layer: LayerTrace) -> Tensor:
-    """Positions of the parents: their grid, or a column."""
+def places(layer: LayerTrace, level: int) -> Tensor:
+    """Where a layer's parents are drawn, (N, 2): a smaller grid than the image, or a column."""
     pose = layer.out.pose
-    if pose.ndim == 5:
-        h, w = pose.shape[2:4]
-        y, x = torch.meshgrid((torch.arange(h) + 0.5) / h, (torch.arange(w) + 0.5) / w, indexing="ij")
-        return torch.stack([x, y], -1).view(-1, 2)
-    n = pose.shape[1]
-    return torch.stack([torch.full((n,), 0.5), (torch.arange(n) + 0.5) / n], -1)
+    h, w = pose.shape[2:4] if pose.ndim == 5 else (pose.shape[1], 1)
+    y, x = torch.meshgrid((torch.arange(h) + 0.5) / h, (torch.arange(w) + 0.5) / w, indexing="ij")
+    height = 0.6 if w > 1 else 1.0
+    return torch.stack([STEP * level + 0.25 + 0.5 * (x - 0.5), 0.5 + height * (0.5 - y)], -1).view(-1, 2)
 
 
 @styled
@@ -131,8 +131,7 @@ def parse_tree(run: Run) -> Drawn:
     wide = 2.6 * (STEP * (len(tree.levels) - 1) + 0.6)
     fig, axes = subplots(0.78 * wide * across, 0.78 * 3.35 * down, down, across)
     for axis, t in zip(axes, shown, strict=True):
-        lines, dots, labels = draw_tree(axis, run, tree, row)
-        set_mass(lines, dots, labels, run, tree, [m[t] for m in tree.mass], tree.share[t])
+        draw_tree(axis, run, tree, row)(t)
         axis.set_title(f"iteration {t + 1}")
     return Drawn({"row": row, **vars(tree)}, fig, _caption(run, tree, row))
 
@@ -145,14 +144,12 @@ def animation(run: Run, iterations: int = 5, between: int = 5) -> Drawn:
     row = clear_row(run)
     tree = grow(run, row, iterations)
     fig, (axis,) = subplots(2.6 * (STEP * (len(tree.levels) - 1) + 0.6), 3.2)
-    artists = draw_tree(axis, run, tree, row)
+    show = draw_tree(axis, run, tree, row)
     frames, waits = [], []
-    own, last = iterations_of(run.stack()), len(tree.share) - 1
-    for k in range(last * between + 1):
+    own = iterations_of(run.stack())
+    for k in range((len(tree.share) - 1) * between + 1):
         t, part = divmod(k, between)
-        share = part / between
-        mass = [m[t] + share * (m[min(t + 1, last)] - m[t]) for m in tree.mass]
-        set_mass(*artists, run, tree, mass, tree.share[t] + share * (tree.share[min(t + 1, last)] - tree.share[t]))
+        show(t, part / between)
         mark = " (where this model stops)" if t + 1 == own else ""
         axis.set_title(f"iteration {t + 1}{mark}")
         buffer = io.BytesIO()
@@ -175,8 +172,9 @@ def clear_row(run: Run) -> int:
     return int(torch.where(run.right, gap, gap.new_tensor(torch.inf)).argmin())
 
 
-def draw_tree(axis: Any, run: Run, tree: Tree, row: int) -> tuple[list[Any], list[Any], list[Any]]:
-    """Draws image, nodes and lines of a tree. `set_mass` sets line widths, dot sizes and labels."""
+def draw_tree(axis: Any, run: Run, tree: Tree, row: int) -> Callable[..., None]:
+    """Draws image, nodes and lines of a tree; show(t, part) sets widths, sizes and labels, `part` of the way from
+    iteration t to the next."""
     from matplotlib.collections import LineCollection
 
     image = run.images()[row]
@@ -185,7 +183,7 @@ def draw_tree(axis: Any, run: Run, tree: Tree, row: int) -> tuple[list[Any], lis
     h, w = image.shape[1:]
     axis.set(xlim=(-0.02, STEP * (len(tree.levels) - 1) + 0.62), ylim=(-0.02, 1.02))
     axis.set_aspect(h / w)
-    points = [_spot(level, k) for k, level in enumerate(tree.levels)]
+    points = [level.clone() for level in tree.levels]
     y = 1 - (torch.arange(len(tree.roots)) + 0.5) / len(tree.roots)
     points[-1][tree.roots] = torch.stack([torch.full_like(y, STEP * (len(points) - 1) + 0.1), y], 1)  # a column
     for k, xy in enumerate(points[:-1]):
@@ -200,25 +198,18 @@ def draw_tree(axis: Any, run: Run, tree: Tree, row: int) -> tuple[list[Any], lis
     top = points[-1][tree.roots]
     dots = [axis.scatter(*xy, color=ROOTS[r], zorder=4) for r, xy in enumerate(top)]
     labels = [axis.text(float(x) + 0.12, float(y), "", va="center", fontsize=12, color=INK) for x, y in top]
-    return lines, dots, labels
 
+    def show(t: int, part: float = 0.0) -> None:
+        def between(values: Tensor) -> Tensor:
+            return values[t] + part * (values[min(t + 1, len(values) - 1)] - values[t])
 
-def set_mass(
-    lines: list[Any], dots: list[Any], labels: list[Any], run: Run, tree: Tree, mass: list[Tensor], share: Tensor
-) -> None:
-    for line, now, all_of_them in zip(lines, mass, tree.mass, strict=True):
-        line.set_linewidth((WIDEST * now / all_of_them.max().clamp(min=1e-12)).tolist())
-    for r, (dot, label) in enumerate(zip(dots, labels, strict=True)):
-        dot.set_sizes([60 + 700 * float(share[r])])
-        label.set_text(f"{run.class_name(tree.roots[r])}  {100 * float(share[r]):.1f} %")
+        for line, mass in zip(lines, tree.mass, strict=True):
+            line.set_linewidth((WIDEST * between(mass) / mass.max().clamp(min=1e-12)).tolist())
+        for dot, label, k, share in zip(dots, labels, tree.roots, between(tree.share).tolist(), strict=True):
+            dot.set_sizes([60 + 700 * share])
+            label.set_text(f"{run.class_name(k)}  {100 * share:.1f} %")
 
-
-def _spot(level: Tensor, k: int) -> Tensor:
-    """Positions of level k in the drawing: the image, then a column or a smaller grid for each level."""
-    x, y = level[:, 0], 1 - level[:, 1]
-    if k == 0:
-        return torch.stack([x, y], 1)
-    return torch.stack([STEP * k + 0.25 + 0.5 * (x - 0.5), y if bool((x == 0.5).all()) else 0.5 + 0.6 * (y - 0.5)], 1)
+    return show
 
 
 def _caption(run: Run, tree: Tree, row: int) -> str:
@@ -230,3 +221,47 @@ def _caption(run: Run, tree: Tree, row: int) -> str:
             f"receptive field, to the {len(names)} classes with the largest scores. Thickness is coupling times "
             f"presence; only the strongest lines of each class are shown. Over {len(tree.share)} iterations the share "
             f"of each class in everything routed changes: {said}.")
+
+
+@styled
+def credit(run: Run, sentences: int = 3) -> Drawn:
+    """Which tokens and transformer layers a sentence's class capsule used (heinsen)."""
+    if run.model.image is not None:
+        raise DoesNotApply("text is needed: hidden states of a transformer; this model reads images")
+    batch = run.first(sentences)
+    n, depth = batch.inputs.shape[1:3]
+    scores = run.model(batch.inputs, batch.mask).scores
+    answer = scores.argmax(1)
+    shares = credit_of(run.trace(batch))  # (B, n * l, K)
+    table = shares[torch.arange(len(answer)), :, answer].view(-1, n, depth)
+    fig, axes = subplots(10, 2.5 * len(table) + 0.2, len(table), 1)
+    said, words = [], []
+    for k, axis in enumerate(axes):
+        length = int(batch.mask[k].sum()) if batch.mask is not None else n
+        tokens = run.tokens[k][:length] if run.tokens else [f"token {t + 1}" for t in range(length)]
+        words.append(tokens)
+        axis.imshow(table[k, :length].T.cpu().numpy(), cmap="cividis", aspect="auto", origin="lower")
+        bare(axis)
+        axis.set_xticks(range(length), [t.strip("ĠÂ ") or "·" for t in tokens], rotation=50, ha="right", fontsize=10)
+        axis.set_yticks([0, depth - 1], ["first", "last"])
+        label = run.class_name(int(batch.targets[k]))
+        axis.set(ylabel="layer", title=f"answer {run.class_name(int(answer[k]))}, label {label}")
+        best = int(table[k, :length].sum(1).argmax())
+        layer = int(table[k].sum(0).argmax())
+        token_share, layer_share = 100 * float(table[k, best].sum()), 100 * float(table[k, :, layer].sum())
+        said.append(f"sentence {k + 1} uses “{tokens[best]}” most ({token_share:.0f} % of its credit; an even share is "
+                    f"{100 / length:.0f} %) and layer {layer} ({layer_share:.0f} %; even: {100 / depth:.0f} %)")
+    axes[-1].set_xlabel("token")
+    text = f"Brighter is used more; {'; '.join(said)}."
+    return Drawn({"credit": table, "tokens": words, "answer": answer}, fig, text)
+
+
+def credit_of(layers: list[LayerTrace]) -> Tensor:
+    """The share of each primary capsule in each class, presence times coupling through all layers: (B, I, K)."""
+    total: Tensor | None = None
+    for layer in layers:
+        use = presence(layer).flatten(1)[..., None] * layer.steps[-1].coupling.abs()  # (B, I, J)
+        use = use / use.sum(1, keepdim=True).clamp(min=1e-12)
+        total = use if total is None else total @ use
+    assert total is not None
+    return total

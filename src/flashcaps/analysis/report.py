@@ -4,9 +4,9 @@ import base64
 import html
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from string import Template
+from typing import NamedTuple
 
 from ..routing.checks import nearest
 from .figure import DoesNotApply, Run
@@ -18,15 +18,12 @@ Tell = Callable[[str, str], None]  # (name, reason why it is not drawn or "")
 PAGE = Path(__file__).with_name("report.html")  # $title, $width, $body
 
 
-@dataclass(frozen=True)
-class Written:
-    """One figure of one run: its files, or why it was not drawn."""
+class Written(NamedTuple):
+    """One figure of one run: its pictures for light and dark pages, or why it was not drawn."""
 
     name: str
     caption: str = ""
-    light: bytes = b""
-    dark: bytes = b""
-    kind: str = "png"
+    pictures: tuple[Path, ...] = ()
     why: str = ""
 
 
@@ -99,9 +96,8 @@ def write_figure(run: Run, name: str, folder: Path, tell: Tell = lambda name, wh
     tell(name, "")
     if "gif" in drawn.data:
         (folder / f"{name}.gif").write_bytes(drawn.data["gif"])
-        return Written(name, drawn.caption, drawn.data["gif"], drawn.data["gif"], "gif")
-    light, dark = ((folder / f"{name}{ending}.png").read_bytes() for ending in ("", "-dark"))
-    return Written(name, drawn.caption, light, dark)
+        return Written(name, drawn.caption, (folder / f"{name}.gif",))
+    return Written(name, drawn.caption, (folder / f"{name}.png", folder / f"{name}-dark.png"))
 
 
 def header(runs: list[Run]) -> str:
@@ -128,11 +124,11 @@ def section(found: list[Written], runs: list[Run]) -> str:
         if w.why:
             cells.append(f'<p class="muted">{html.escape(run.name)}: not drawn: {html.escape(w.why)}</p>')
             continue
-        light, dark = (f"data:image/{w.kind};base64,{base64.b64encode(x).decode()}" for x in (w.light, w.dark))
-        source = f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">' if w.dark != w.light else ""
-        text = html.escape(w.caption)
-        cells.append(f'<figure><picture>{source}<img src="{light}" alt="{html.escape(title_of(w.name))}"></picture>'
-                     f"<figcaption>{text}</figcaption></figure>")
+        light, *dark = (f"data:image/{path.suffix[1:]};base64,{base64.b64encode(path.read_bytes()).decode()}"
+                        for path in w.pictures)
+        source = "".join(f'<source media="(prefers-color-scheme: dark)" srcset="{data}">' for data in dark)
+        cells.append(f'<figure><picture>{source}<img src="{light}" alt="{html.escape(title_of(name))}"></picture>'
+                     f"<figcaption>{html.escape(w.caption)}</figcaption></figure>")
     inner = cells[0] if len(cells) == 1 else f'<div class="pair">{"".join(f"<div>{c}</div>" for c in cells)}</div>'
     words = shlex.join(["flashcaps", "figures", str(runs[0].folder or runs[0].name), name])
     command = f"<p><code>{html.escape(words)}</code></p>"

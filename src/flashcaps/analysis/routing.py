@@ -1,5 +1,6 @@
 """How votes are routed and what comes of it: distances of votes to a class capsule's mean (em slides, Fig. 2), the same
-votes under every algorithm, whether logits settle (dynamic, Fig. A.1), and the lengths that the margin loss sees.
+votes under every algorithm, whether logits settle (dynamic, Fig. A.1), the lengths that the margin loss sees, and how
+sparse discriminative routing's coefficients are.
 """
 
 import math
@@ -17,10 +18,10 @@ from ..routing.discriminative import Discriminative, discriminative_routing, dis
 from ..routing.math import over_parents
 from ..training.routing_measure import PROBED_IMAGES, PROBED_ITERATIONS, logit_change
 from .figure import DoesNotApply, Drawn, Run, take
-from .inside import class_votes
-from .style import BLUE, COLOURS, INK, LINES, MARKERS, MUTED, RED, colour_of, figure, grid, styled, subplots
+from .style import BLUE, COLOURS, INK, LINES, MARKERS, MUTED, RED, colour_of, figure, grid, look_of, styled, subplots
 
 VOTE_BINS, LENGTH_BINS = 24, 40
+SMALL = 0.01  # share of the largest coefficient below which one counts as zero
 SAME = 0.02  # difference of entropies below which two lines coincide
 
 
@@ -35,7 +36,7 @@ def vote_distances(run: Run, classes: int = 3) -> Drawn:
     rows = {kind: int(ok.nonzero()[0]) for kind, ok in kinds.items() if ok.any()}
     data: dict[str, Any] = {"rows": rows}
     for kind, row in rows.items():
-        votes, top = class_votes(run, take(batch, torch.tensor([row])))
+        votes, top = run.class_votes(take(batch, torch.tensor([row])))
         if votes.shape[1] < 2:
             raise DoesNotApply("votes of several children are needed; the class layer has a single one")
         weights = torch.stack([step.coupling[0] for step in top.steps]).abs()  # discriminative's may be negative
@@ -99,7 +100,7 @@ def _shrink(run: Run, data: dict[str, Any]) -> str:
 def agreement(run: Run, iterations: int = 5, images: int = 16) -> Drawn:
     """Coupling entropy and agreement of votes per iteration, all algorithms on the same votes."""
     batch = run.first(images)
-    votes, _ = class_votes(run, batch, 1)
+    votes, _ = run.class_votes(batch, 1)
     if votes.shape[2] < 2:
         raise DoesNotApply("at least two class capsules are needed; a child of a single one has no choice")
     data: dict[str, Any] = {}
@@ -180,8 +181,8 @@ def routing_logits(run: Run, iterations: int = PROBED_ITERATIONS) -> Drawn:
     if run.layer().name != "dynamic":
         raise DoesNotApply(f"logits b_ij that add up are dynamic routing's; the class layer's is {run.layer().name}")
     batch = run.first(PROBED_IMAGES)
-    probed = {m["step"]: torch.tensor(m["change"]) for m in run.metrics if m["kind"] == "routing"}
-    probed = {step: change for step, change in probed.items() if len(change) == iterations}
+    logged = [m for m in run.metrics if m["kind"] == "routing" and len(m["change"]) == iterations]
+    probed = {m["step"]: torch.tensor(m["change"]) for m in logged}
     at = int(getattr(run.model, "config", {}).get("step", 0))
     measured = {}
     if run.recipe is not None:
@@ -217,16 +218,12 @@ def routing_logits(run: Run, iterations: int = PROBED_ITERATIONS) -> Drawn:
         points = (f"{len(steps)} points over training, from step {steps[0]:,} to {steps[-1]:,}, {len(probed)} of them "
                   "on training images.")
     own = run.layer().routing.iterations
+    ratio = float((last[-1] / last[0].clamp(min=1e-30)) ** (1 / max(iterations - 1, 1)))
+    settles = "routing settles" if ratio < 0.95 else "within these, routing does not settle"
     text = (f"After training, iteration 1 changes a logit by {float(last[0]):.2g} on average and iteration "
             f"{iterations} by {float(last[-1]):.2g}, over {len(batch.inputs)} test images; the model routes "
-            f"{own} times. {_trend(last)} {points}")
+            f"{own} times. Each iteration changes {ratio:.2f} times what the one before did: {settles}. {points}")
     return Drawn({"steps": steps, "change": torch.stack([table[s] for s in steps])}, fig, text)
-
-
-def _trend(change: Tensor) -> str:
-    ratio = float((change[-1] / change[0].clamp(min=1e-30)) ** (1 / max(len(change) - 1, 1)))
-    settles = "routing settles" if ratio < 0.95 else "within these, routing does not settle"
-    return f"Each iteration changes {ratio:.2f} times what the one before did: {settles}."
 
 
 @styled
@@ -261,3 +258,40 @@ def margin(run: Run) -> Drawn:
     text = (f"Above: the loss of a length. Below: this model's lengths over {len(scores)} test images; the mean is "
             f"{means}. Only lengths between the dotted lines have a loss: {' and '.join(parts)}, which have none.")
     return Drawn({"length": x, "present": present, "absent": absent, "lengths": lengths}, fig, text)
+
+
+@styled
+def sparsity(run: Run) -> Drawn:
+    """Sparsity of discriminative routing's coefficients, l1 against l2."""
+    layer: Any = run.layer()
+    if layer.name != "discriminative":
+        raise DoesNotApply(f"coefficients of discriminative routing are needed; the class layer's is {layer.name}")
+    found = {layer.routing.penalty: layer.coefficients}
+    for other in run.others():
+        top: Any = other.layer()
+        if top.name == "discriminative":
+            found.setdefault(top.routing.penalty, top.coefficients)
+    fig, (left, right) = subplots(9, 3.7, 1, 2)
+    data = {}
+    for k, (penalty, b) in enumerate(found.items()):
+        sizes, share = curve(b)
+        small = 100 * float((sizes < SMALL).float().mean())
+        data[penalty] = {"coefficients": b, "size": sizes, "share": share, "small": small}
+        left.plot(sizes.clamp(min=1e-5), share, label=f"{penalty} penalty", linewidth=2, **look_of(k))
+        right.stairs(*torch.histogram(b.flatten().float().cpu(), 60), linewidth=2, **look_of(k))
+    left.set(xscale="log", xlim=(1e-5, 1.2), xlabel="|b| over the largest", ylabel="% of coefficients below")
+    left.axvline(SMALL, color=COLOURS[3], linewidth=1, linestyle=":")
+    right.set(xlabel="coefficient b", ylabel="how many", yscale="log")
+    left.legend()
+    grid(left, right)
+    negative = {p: float((d["coefficients"] < 0).float().mean()) for p, d in data.items()}
+    said = "; ".join(f"{p}: {d['small']:.1f} % are below {SMALL:.0%} of the largest, {negative[p]:.0%} are negative"
+                     for p, d in data.items())
+    i, j = layer.coefficients.shape
+    return Drawn(data, fig, f"The {i:,} x {j} coefficients of {run.model.name}. {said}.")
+
+
+def curve(b: Tensor) -> tuple[Tensor, Tensor]:
+    """|b| over its largest, in order, and the share of coefficients at or below each, in percent."""
+    sizes = (b.abs() / b.abs().max().clamp(min=1e-12)).flatten().float().cpu().sort().values
+    return sizes, torch.arange(1, len(sizes) + 1) * (100 / len(sizes))

@@ -70,25 +70,20 @@ def styled(function: Callable[Concatenate[Run, P], Drawn]) -> Callable[Concatena
 
 def darken(figure: Any) -> Any:
     """The same figure for a dark page, in place."""
-    from matplotlib.colors import to_hex, to_rgba
+    from matplotlib.collections import Collection
+    from matplotlib.colors import to_hex, to_rgba, to_rgba_array
 
     def swap(colour: Any) -> Any:
-        r, g, b, alpha = to_rgba(colour)
-        return (*to_rgba(IN_THE_DARK.get(to_hex((r, g, b)), (r, g, b)))[:3], alpha)
-
-    def swap_all(colours: Any) -> Any:
-        if isinstance(colours, str) or (getattr(colours, "ndim", 1) == 1 and len(colours) in (3, 4)):
-            return swap(colours)
-        return [swap(c) for c in colours]
+        return to_rgba(IN_THE_DARK.get(to_hex(colour), colour), alpha=colour[3])
 
     for artist in figure.findobj():
         for what in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
             get, put = getattr(artist, f"get_{what}", None), getattr(artist, f"set_{what}", None)
             if get is None or put is None or (what == "color" and hasattr(artist, "get_facecolor")):
                 continue
-            colours = get()
-            if colours is not None and len(colours) and not (isinstance(colours, str) and colours in ("none", "auto")):
-                put(swap_all(colours))
+            swapped = [swap(colour) for colour in to_rgba_array(get())]
+            if swapped:
+                put(swapped if isinstance(artist, Collection) else swapped[0])
     return figure
 
 

@@ -34,7 +34,8 @@ def attack(
     flashcaps figures runs/capsnet_mnist-0 adversarial
     """
     from ..analysis import open_run
-    from ..analysis.adversarial import FOLDER, Plan, make_record
+    from ..analysis.adversarial import Plan, make_record
+    from ..analysis.figure import ATTACKS
     from ..training.results import keep as store
 
     plan = Plan(tuple(epsilon or ()), steps, loss, seed, batch)
@@ -45,7 +46,7 @@ def attack(
         command = f"flashcaps attack {shlex.quote(run)} {' '.join(options)}"
         record = make_record(open_run(name, data=data, device=device, count=examples), plan, command)
         if keep is not None:
-            say(store(record, keep / FOLDER))
+            say(store(record, keep / ATTACKS))
         if as_json:
             typer.echo(json.dumps(record))
         else:

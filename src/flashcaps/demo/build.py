@@ -4,6 +4,7 @@ A network's file is 16 bytes (magic, length of the header, CRC-32 of all that fo
 tensors in half precision, one after the other: offsets of the header count numbers.
 """
 
+import base64
 import json
 import shutil
 import struct
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,9 +24,9 @@ from ..routing import ROUTING
 from ..training.checkpoint import load
 from .facts import card_of, facts_of
 from .network import Description
-from .samples import describe_samples, read_samples
 
 PAGE = Path(__file__).with_name("page")
+SAMPLES = Path(__file__).with_name("samples.npz")
 MAGIC = b"flashcap"
 Json = dict[str, Any]
 DEMO = (*(f"demo_{name}" for name in ROUTING), "demo_pairs")
@@ -43,7 +45,7 @@ def build(folder: Path, checkpoints: Iterable[str] = (), tell: Callable[[str], N
     if not given and not there:
         raise FileNotFoundError("checkpoint: no models come with this copy of flashcaps; give a run folder, as in "
                                 "flashcaps demo runs/tiny-0")  # fmt: skip
-    digits, files = read_samples()[0], dict[str, tuple[Json, bytes]]()
+    (digits, labels), files = read_samples(), dict[str, tuple[Json, bytes]]()
     for checkpoint in [*given, *there]:
         tell(checkpoint)
         path, model = find_weights(checkpoint), cast(Any, load(checkpoint))
@@ -56,11 +58,20 @@ def build(folder: Path, checkpoints: Iterable[str] = (), tell: Callable[[str], N
     models.mkdir(parents=True)
     for name, (_, content) in files.items():
         (models / f"{name}.caps").write_bytes(content)
-    index = {"models": [info for info, _ in files.values()], "samples": describe_samples()}
+    samples = [{"id": k, "label": label, "image": base64.b64encode(image.numpy().tobytes()).decode("ascii")}
+               for k, (image, label) in enumerate(zip(digits, labels.tolist(), strict=True))]  # grey bytes row by row
+    index = {"models": [info for info, _ in files.values()], "samples": samples}
     (models / "index.json").write_text(to_json(index), encoding="utf-8")
     shutil.copytree(PAGE, folder / "page", dirs_exist_ok=True, ignore=shutil.ignore_patterns("index.html"))
     shutil.copyfile(PAGE / "index.html", folder / "index.html")
     return list(files)
+
+
+def read_samples() -> tuple[Tensor, Tensor]:
+    """Thirty digits to try, three of each, from MNIST's test set, which tools/demo_samples.py chose: images uint8
+    (30, 28, 28), labels (30,)."""
+    with np.load(SAMPLES, allow_pickle=False) as stored:
+        return torch.from_numpy(stored["images"]), torch.from_numpy(stored["labels"]).long()
 
 
 def network_file(name: str, model: Any, digits: Tensor, card: str = "", own: bool = False) -> tuple[Json, bytes]:

@@ -7,17 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..analysis.drawings import OFFSETS
-from ..analysis.figure import Run
-from ..analysis.inside import class_votes, receptive_fields
-from ..analysis.measures import measure
+from ..analysis.drawings import OFFSETS, measure, perturb
+from ..analysis.figure import Run, accuracy
 from ..data import to_float
 from ..deploy.hub import model_card
 from ..deploy.predict import answer_rule, class_names
 from ..nn.capsules import ConvCapsules
-from ..nn.trace import children, iterations_of, keeps_couplings
+from ..nn.trace import iterations_of, keeps_couplings
 from ..training.batches import Batch
-from ..training.evaluate import forward
 
 MEASURED = {
     "thickness": "stroke thickness",
@@ -60,11 +57,9 @@ def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool
     if routing.output_activation != "length" and len(poses) > 1:
         reach = float(f"{max(float(poses.std(0).mean()), 0.01):.2g}")
     offsets = [round(x / OFFSETS[-1] * reach, 5) for x in OFFSETS]
-    result: dict[str, Any] | None = getattr(model, "config", {}).get("result")
-    tested = None
+    result, tested = getattr(model, "config", {}).get("result"), None
     if result is not None:
-        value = result.get("stored", result)["value"]  # of the stored weights, if they were tested again
-        error = 100 - value if "accuracy" in result["metric"] else value
+        error = 100 - accuracy(result | result.get("stored", {}))  # of the stored weights, if they were tested again
         tested = {"error": round(error, 4), "split": result["split"]}
     if routing.output_activation in ("length", "probability") and not routing.stepwise:
         shown = "length" if routing.output_activation == "length" else "activation"
@@ -86,7 +81,7 @@ def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool
             "result": tested,
             "grid": list(grid),
             "parents": layer.parents,
-            "dimensions": dimension_names(run, poses, labels, offsets),
+            "dimensions": dimension_names(run, labels, offsets),
             "card": card,
         },
         "rule": rule,
@@ -98,28 +93,16 @@ def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool
     }
 
 
-def draw(run: Run, poses: Tensor, labels: Tensor) -> Tensor:
-    """Drawings (N, H, W) of poses (N, D) of class capsules labels (N,), channels averaged."""
-    capsules = poses.new_zeros(len(poses), *run.poses.shape[1:])
-    capsules[torch.arange(len(poses)), labels] = poses
-    return run.draw(capsules, labels).mean(1)
-
-
-def dimension_names(run: Run, poses: Tensor, labels: Tensor, offsets: list[float]) -> list[str | None]:
+def dimension_names(run: Run, labels: Tensor, offsets: list[float]) -> list[str | None]:
     """The measure that each dimension of a pose stands for, if any; a name is given once."""
-    dim = poses.shape[1]
     if run.model.decoder is None:
-        return [None] * dim
-    deviations = {name: x.std().clamp(min=1e-3) for name, x in measure(crisp(draw(run, poses, labels))).items()}
-    ends = torch.tensor([offsets[0], offsets[-1]])
-    moved = torch.eye(dim)[:, None] * ends[None, :, None]  # (D, 2, D)
-    first = {int(k): pose for k, pose in zip(labels, poses, strict=True)}  # one digit of each class
-    effects = []
-    for k, pose in first.items():
-        varied = (pose + moved).flatten(0, 1)
-        pictures = draw(run, varied, torch.full((len(varied),), k)).unflatten(0, (dim, 2))
-        effects.append(effects_on(pictures, deviations))
-    return names_of(torch.stack(effects).mean(0))
+        return [None] * run.poses.shape[2]
+    drawn = crisp(run.draw(run.poses, labels).mean(1))
+    deviations = {name: x.std().clamp(min=1e-3) for name, x in measure(drawn).items()}
+    one_each = {k: torch.tensor([row]) for row, k in enumerate(labels.tolist())}  # a digit of each class
+    ends = (offsets[0], offsets[-1])
+    moved = [perturb(run, row, k, ends)[0].mean(2) for k, row in one_each.items()]  # (D, 2, H, W)
+    return names_of(torch.stack([effects_on(pictures, deviations) for pictures in moved]).mean(0))
 
 
 def effects_on(pictures: Tensor, deviations: dict[str, Tensor]) -> Tensor:
@@ -152,11 +135,10 @@ def grid_and_field(run: Run) -> tuple[tuple[int, int, int], dict[str, int]]:
     """
     assert run.model.image is not None
     side = max(run.model.image[1:])
-    votes, top = class_votes(run, run.first(1))
-    u, _ = children(run.stack(), lambda: forward(run.model, run.first(1)))
-    if top.u.ndim != 5 or u.ndim != 5:
+    votes, top = run.class_votes(run.first(1))
+    if top.u.ndim != 5:
         return (votes.shape[1], 1, 1), {"size": side, "stride": side, "offset": 0}
-    fields = receptive_fields(run, run.first(1))
+    fields = run.receptive_fields()
     first, last = fields[:, 0, 0], fields[:, 0, 1]  # rows of pixels that each row of places sees
     size = int((last - first).max()) + 1
     whole = (last - first + 1 == size).nonzero()[:, 0]  # those that no border cuts short

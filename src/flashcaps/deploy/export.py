@@ -113,14 +113,14 @@ def export_model(
         generator = torch.Generator().manual_seed(0)
         random = difference(model, run, (torch.rand(n, *shape, generator=generator) for n in BATCHES))
         seen = None if real is None else difference(model, run, real.split(64))
-        largest = max(random, seen or 0.0)
-        if not largest <= tolerance:
-            raise RuntimeError(f"{path}: {to} differs from PyTorch by {largest:.1e}, more than {tolerance:.0e}, and "
-                               "was not kept; safetensors are exact")
+        report = Report(path, random, seen, part.stat().st_size)
+        if not report.difference <= tolerance:
+            raise RuntimeError(f"{path}: {to} differs from PyTorch by {report.difference:.1e}, more than "
+                               f"{tolerance:.0e}, and was not kept; safetensors are exact")
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-    return Report(path, random, seen, path.stat().st_size)
+    return report
 
 
 def difference(model: nn.Module, run: Run, batches: Iterable[Tensor]) -> float:
@@ -214,12 +214,7 @@ def open_exported(path: str | os.PathLike[str]) -> Run:
     if path.suffix == ".pt2":
         return torch.export.load(path).module()
     model = load(path)
-
-    @torch.no_grad()
-    def run(images: Tensor) -> tuple[Tensor, ...]:
-        return outputs(model(images))
-
-    return run
+    return torch.no_grad()(lambda images: outputs(model(images)))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,11 +25,11 @@ from ..data.cifar import CIFAR10, CIFAR100
 from ..data.mnist import CLOTHES
 from ..data.norb import CLASSES as TOYS
 from ..data.user_images import SUFFIXES, TEXT_COLUMNS, fit, pictures_in, read_features, read_picture, read_rows
+from ..routing.checks import check_sizes
 from ..routing.math import length
 from ..training.evaluate import answers, evaluating, score_threshold
 from ..training.text import Transformer, load_transformer
 
-T = TypeVar("T")
 DIGITS = tuple("0123456789")
 NAMES = {"cifar10": CIFAR10, "cifar100": CIFAR100, "fashion_mnist": CLOTHES, "smallnorb": TOYS, "synthetic_norb": TOYS}
 CROPPED = {"cifar10": 32, "cifar100": 32, "svhn": 32}  # side of the images that recipes crop without resizing
@@ -197,11 +197,10 @@ def read_scores(model: Any, output: Any, files: Sequence[str], top: int) -> tupl
     return predictions, order
 
 
-def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    if size < 1:
-        raise ValueError(f"batch: expected at least 1, got {size}")
+def _batches(items: Iterable[Any], batch: int) -> Iterator[list[Any]]:
+    check_sizes(batch=batch)
     rest = iter(items)
-    while some := list(islice(rest, size)):
+    while some := list(islice(rest, batch)):
         yield some
 
 

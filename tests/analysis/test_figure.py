@@ -5,9 +5,8 @@ import torch
 
 import flashcaps
 from flashcaps.analysis import Run
-from flashcaps.analysis.inside import class_votes, receptive_fields, trace
 from flashcaps.functional import dynamic_routing
-from flashcaps.nn.trace import iterated, presence
+from flashcaps.nn.trace import iterated
 from flashcaps.routing import ROUTING
 from flashcaps.training.batches import Batch
 from tests.analysis.conftest import small_run
@@ -17,7 +16,7 @@ from tests.analysis.conftest import small_run
 @torch.no_grad()
 def test_the_last_layer_is_what_the_model_routes(routing):
     run = small_run(3, routing=routing, hidden=[6])
-    layers = trace(run, run.batch)
+    layers = run.trace(run.batch)
     expected = run.model.route(run.batch.inputs, coupling=True, record=True)
     torch.testing.assert_close(layers[-1].out.pose, expected.pose)
     assert len(layers) == 2
@@ -30,39 +29,26 @@ def test_concurrent_convolutional_layers_too():
     torch.manual_seed(0)
     model = flashcaps.create_model("attention_simple_cifar10", image=(3, 16, 16), iterations=3).eval()
     images = torch.rand(2, 3, 16, 16)
-    layers = trace(Run(model, Batch(images, torch.zeros(2, dtype=torch.long))), Batch(images, torch.zeros(2)))
+    layers = Run(model).trace(Batch(images, torch.zeros(2)))
     torch.testing.assert_close(layers[-1].out.pose, model.route(images).pose)
     assert [len(layer.steps) for layer in layers] == [3, 3, 3]
 
 
 @torch.no_grad()
 def test_votes_routed_by_the_plain_function_give_the_class_capsules(run):
-    votes, top = class_votes(run, run.batch, iterations=4)
+    votes, top = run.class_votes(run.batch, iterations=4)
     torch.testing.assert_close(dynamic_routing(votes, iterations=4).pose, top.out.pose)
-    assert run.layer().routing.iterations == 3  # put back
-
-
-def test_iterations_are_put_back_after_an_error(run):
+    assert run.layer().routing.iterations == 3  # put back, also after an error
     with pytest.raises(RuntimeError), iterated(run.stack(), 7):
         raise RuntimeError
     assert run.layer().routing.iterations == 3
 
 
 def test_receptive_fields_are_those_of_two_convolutions(run):
-    fields = receptive_fields(run, run.batch)
+    fields = run.receptive_fields()
     k1, s1 = 5, 2  # capsnet_tiny: 5 x 5 with stride 2, twice
     for i in range(fields.shape[0]):
         for j in range(fields.shape[1]):
             first = (i * s1 * 2, j * s1 * 2)
             last = (first[0] + k1 - 1 + (k1 - 1) * s1, first[1] + k1 - 1 + (k1 - 1) * s1)
             assert fields[i, j].tolist() == [first[0], last[0], first[1], last[1]]
-
-
-@torch.no_grad()
-def test_presence_is_length_probability_or_one():
-    for routing, kind in (("dynamic", "length"), ("em", "probability"), ("heinsen", "score"), ("attention", "none")):
-        run = small_run(2, routing=routing)
-        top = trace(run, run.batch)[-1]
-        expected = {"length": top.u.norm(dim=-1), "probability": top.activation, "none": torch.ones_like(top.u[..., 0]),
-                    "score": None if top.activation is None else torch.sigmoid(top.activation)}[kind]
-        torch.testing.assert_close(presence(top), expected)

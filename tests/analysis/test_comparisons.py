@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from flashcaps.analysis import DoesNotApply, Run
-from flashcaps.analysis.comparisons import ablated, ablation, diverse, novel_viewpoints
-from flashcaps.analysis.records import accuracy, facts
-from flashcaps.analysis.training import convergence, error_curves, iterations, reroute, training_loss
+from flashcaps.analysis import DoesNotApply, Run, ablation, diverse, novel_viewpoints
+from flashcaps.analysis.comparisons import ablated, convergence, error_curves, facts, iterations, reroute, training_loss
+from flashcaps.analysis.figure import accuracy
 from flashcaps.training.recipe import read_recipe
 from tests.analysis.conftest import small_run
 
