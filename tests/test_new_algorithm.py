@@ -17,7 +17,7 @@ from flashcaps.analysis.cost import cost
 from flashcaps.analysis.open_run import open_run
 from flashcaps.analysis.routing import agreement
 from flashcaps.analysis.style import COLOURS, colour_of
-from flashcaps.cli.names import algorithm_names
+from flashcaps.cli.common import algorithm_names
 from flashcaps.demo.network import Description
 from flashcaps.deploy.export import open_exported
 from flashcaps.routing import ROUTING, Learned, Routed, Routing, Sizes, Step

@@ -12,7 +12,6 @@ import torch
 import flashcaps
 from flashcaps.analysis import open_run
 from flashcaps.analysis.credit import credit
-from flashcaps.cli.train import evaluate_run
 from flashcaps.data import load_data
 from flashcaps.data.user_images import list_text
 from flashcaps.deploy.export import export_model, open_exported
@@ -34,6 +33,7 @@ from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.memory import memory_warning
 from flashcaps.training.recipe import read_recipe
 from flashcaps.training.text import HeldText, Phrases, load_transformer
+from tests.conftest import Say
 from tests.data.test_user_images import write_table
 from tests.fake_timm import FakeTimm
 from tests.own_pictures import SHAPES, write_pictures
@@ -219,12 +219,10 @@ def test_states_are_made_batch_by_batch(tmp_path: Path, transformer: Path) -> No
     assert [len(b.targets) for b in held.batches(8)] == sizes == [8, 8, 8, 4]
 
 
-def test_from_a_table_to_answers(run: Path) -> None:
+def test_from_a_table_to_answers(run: Path, say: Say) -> None:
     result = json.loads((run / "result.json").read_text())
     assert result["value"] <= 20
-    evaluation, names = evaluate_run(str(run), [], None, "test", "cpu", None, 100)
-    assert names == ("bad", "good")
-    assert round(evaluation.error, 4) == result["value"]
+    assert round(json.loads(say("evaluate", run, "--device", "cpu", "--json").out)["error"], 4) == result["value"]
     model: Any = flashcaps.load(run)
     good, bad = predict_texts(model, ["the film is lovely and warm", "a slow and empty story"])
     assert (good.answer, bad.answer) == (("good",), ("bad",))
@@ -285,16 +283,14 @@ def test_several_labels_at_once(tmp_path: Path, transformer: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_hundred_pictures_of_three_classes(tmp_path: Path, pictures: None) -> None:
+def test_two_hundred_pictures_of_three_classes(tmp_path: Path, pictures: None, say: Say) -> None:
     folder, run = write_pictures(tmp_path / "shapes", 200, 50, 70), tmp_path / "run"
     recipe, _ = own_recipe("images", str(folder))
     outcome = train(recipe, RunOptions("cpu", str(run)))
     assert outcome.test.examples == 41
     assert outcome.test.error <= 10
 
-    evaluation, names = evaluate_run(str(run), [], None, "test", "cpu", None, 100)
-    assert evaluation.wrong == outcome.test.wrong
-    assert names == SHAPES
+    assert json.loads(say("evaluate", run, "--device", "cpu", "--json").out)["wrong"] == outcome.test.wrong
 
     fresh = write_pictures(tmp_path / "fresh", 30, 50, 70, seed=9)
     model: Any = flashcaps.load(run)

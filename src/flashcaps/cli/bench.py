@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .console import say
-from .names import Device
+from .common import Device, say
 
 
 def find_benchmarks() -> ModuleType:

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 import typer
 
-from .console import console, say
+from .common import console, say
 
 
 def demo(

@@ -14,8 +14,7 @@ from rich.text import Text
 from ..models import list_models, model_summary
 from ..routing.checks import nearest
 from ..training.recipe import list_recipes, read_recipe
-from .console import console, say
-from .names import AsJson, Imports, model_names, recipe_names
+from .common import AsJson, Imports, console, model_names, recipe_names, say
 
 SCREEN = 55  # rows of a table that one screen shows
 

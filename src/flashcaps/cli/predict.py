@@ -22,8 +22,7 @@ from ..deploy.predict import (
 )
 from ..training.checkpoint import load
 from ..training.distributed import find_device
-from .console import say, show_table
-from .names import AsJson, Device, Imports, RunName, Weights
+from .common import AsJson, Device, Imports, RunName, Weights, say, show_table
 
 
 def predict(
