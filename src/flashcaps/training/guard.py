@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from .checkpoint import newest_state, write_atomic
+from .checkpoint import list_states, write_atomic
 
 if TYPE_CHECKING:
     from .step import TrainStep
@@ -71,18 +72,12 @@ class Guard:
         return not bool(self.tripped)
 
 
-def first_bad(named: Iterable[tuple[str, Tensor | None]]) -> str:
-    """The name of the first tensor with NaN or Inf, and how many it holds; "" for none."""
+def first_bad(named: Iterable[tuple[str, Any]]) -> str:
+    """The name of the first tensor with NaN or Inf, and how many it holds; "" for none. Others may be no tensors."""
     for name, x in named:
-        if x is not None and x.is_floating_point() and not bool(x.isfinite().all()):
+        if isinstance(x, Tensor) and x.is_floating_point() and not bool(x.isfinite().all()):
             return f"{name} holds {int((~x.isfinite()).sum()):,} NaN or Inf of {x.numel():,}"
     return ""
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value] if value.is_floating_point() else []
-    return [x for v in value for x in _tensors(v)] if isinstance(value, tuple | list) else []
 
 
 @contextmanager
@@ -92,9 +87,9 @@ def watch_modules(model: nn.Module) -> Iterator[list[str]]:
 
     def hook(name: str) -> Any:
         def note(module: nn.Module, inputs: Any, output: Any) -> None:
-            if all(bool(x.isfinite().all()) for x in _tensors(inputs)):
-                bad = first_bad(("its output", x) for x in _tensors(output))
-                found.extend([f"{name} ({type(module).__name__}): {bad}, from finite input"] if bad else [])
+            bad = first_bad(("its output", x) for x in tree_leaves(output))
+            if bad and not first_bad(("its input", x) for x in tree_leaves(inputs)):
+                found.append(f"{name} ({type(module).__name__}): {bad}, from finite input")
 
         return note
 
@@ -135,7 +130,7 @@ def raise_non_finite(step: TrainStep, at: int, folder: Path) -> None:
     found = step.workers.gathered((diagnose(step, plan.index[k], plan.noise[k]), plan.index[k].tolist()))
     causes = [f"process {r}: {text}" if len(found) > 1 else text for r, (text, _) in enumerate(found) if text]
     diagnosis = (causes or ["not met again when the batch was repeated: a random layer, or the hardware"])[0]
-    state = newest_state(folder)
+    state = next((path.name for path in list_states(folder)), "")
     good = f"the last good state is {folder / state}" if state else "no state was saved before it"
     lr = step.rates(at).lr
     if step.workers.rank == 0:
