@@ -1,4 +1,4 @@
-"""What all faults share: a row of the table, damaged bytes, and training processes to be hurt.
+"""What all faults share: training processes to be hurt, and what must be as if nothing had happened.
 
 Processes are forked from a server that has imported everything, so that one starts at once.
 """
@@ -12,7 +12,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -32,23 +31,6 @@ FORKS.set_forkserver_preload(["tests.faults.child"])
 LIMIT_S = 300  # no trial takes this long; one that does hangs, and is lost
 
 
-@dataclass
-class Row:
-    """One line of the table: how often a fault was tried, and each time something was lost."""
-
-    fault: str
-    tried: int = 0
-    lost: list[str] = field(default_factory=list)
-    note: str = ""
-
-    def count(self, *wrong: str) -> None:
-        """One trial; what was wrong about it, or nothing."""
-        self.tried += 1
-        faults = [w for w in wrong if w]
-        if faults:
-            self.lost.append("; ".join(faults))
-
-
 class Child:
     """`flashcaps ARGUMENTS` in a process of its own; `patch` (a picklable function) is called in it first, or alone."""
 
@@ -63,12 +45,12 @@ class Child:
 
     def wait(self, limit_s: float = LIMIT_S) -> int:
         """Its exit code, negative for a signal, as multiprocessing says it; 1000 where it never ends."""
-        self.process.join(limit_s)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-            return 1000
-        return self.process.exitcode
+        return 1000 if self.kill_after(limit_s) else self.process.exitcode
+
+    def ends_with(self, *codes: int) -> None:
+        """Asserts its exit code."""
+        code = self.wait()
+        assert code in codes, f"exit code {code}: {self.output[-600:]}"
 
     def kill_after(self, seconds: float) -> bool:
         """SIGKILL; whether it was still alive."""
@@ -115,7 +97,7 @@ def plain_runs() -> None:
         return finish(step, sources, run, at)
 
     training.finish = told  # type: ignore[assignment]
-    training.draw_curve = training.draw_reconstructions = lambda *_: ""  # type: ignore[assignment]
+    training.draw_pictures = lambda *_: None
 
 
 def write_digest(step: Any, folder: Path) -> None:
@@ -167,21 +149,18 @@ def free_port() -> str:
         return str(free.getsockname()[1])
 
 
-def ranks(folder: Path, out: str, *more: str, patch: Any = None, world: int = 2) -> list[Child]:
-    """As many processes of one run, as torchrun would start them."""
+def rank_environments(world: int = 2) -> list[dict[str, str]]:
+    """What torchrun would tell each process of a run on this machine."""
     where = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
              "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
+    return [where | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
+
+
+def ranks(folder: Path, out: str, *more: str, patch: Any = None) -> list[Child]:
+    """Two processes of one run."""
     arguments = train_arguments(folder, out, *more)
-    return [Child(arguments, folder / f"{out}-{rank}.log", patch, where | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-            for rank in range(world)]  # fmt: skip
-
-
-def finished(row: Row, *processes: Child) -> bool:
-    """Whether the run to compare with ended well; a lost trial where it did not."""
-    failed = [child.output for child in processes if child.wait()]
-    if failed:
-        row.count(f"the uninterrupted run failed: {failed[0]}")
-    return not failed
+    return [Child(arguments, folder / f"{out}-{rank}.log", patch, environment)
+            for rank, environment in enumerate(rank_environments())]  # fmt: skip
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
@@ -196,16 +175,11 @@ def lines_of(folder: Path) -> int:
     return path.read_bytes().count(b"\n") if path.is_file() else 0
 
 
-def differences(folder: Path, reference: Path) -> list[str]:
-    """What of a finished run is not, bit for bit, as in the reference: weights, optimiser, random state, metrics."""
-    found = []
-    digests = [Path(f"{f}.digest") for f in (folder, reference)]
-    if not all(d.is_file() for d in digests):
-        return ["the run did not finish"]
-    mine, its = (json.loads(d.read_text()) for d in digests)
-    found += [f"{name} differs" for name in its if mine[name] != its[name]]
-    found += ["the metric log differs"] * (metrics(folder) != metrics(reference))
+def assert_same(folder: Path, reference: Path) -> None:
+    """Two finished runs agree bit for bit: weights, optimiser, random state, metrics."""
+    mine, its = (json.loads(Path(f"{f}.digest").read_text()) for f in (folder, reference))
+    assert mine == its, f"{folder.name}: {[name for name in its if mine[name] != its[name]]} differ"
+    assert metrics(folder) == metrics(reference), f"{folder.name}: the metric log differs"
     for name in ("last", "ema", "best"):
         a, b = (f / f"{name}.safetensors" for f in (folder, reference))
-        found += [f"{name}.safetensors differs"] * (a.read_bytes() != b.read_bytes())
-    return found
+        assert a.read_bytes() == b.read_bytes(), f"{folder.name}: {name}.safetensors differs"

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from warnings import warn
 
 import torch
 
@@ -26,11 +25,11 @@ from .evaluate import Evaluation, evaluate_as
 from .guard import first_bad, raise_non_finite
 from .loader import Sources, open_sources
 from .memory import batch_that_fits
-from .plots import draw_curve, draw_reconstructions
+from .plots import draw_pictures
 from .recipe import Recipe
 from .results import run_result
 from .routing_measure import has_routing_logits, probe_due, probe_logits
-from .run_folder import RunFolder, read_metrics, run_name
+from .run_folder import RunFolder, run_name
 from .step import TrainStep
 
 DEV_STEPS = 20
@@ -283,7 +282,5 @@ def finish(step: TrainStep, sources: Sources, run: RunFolder, at: int) -> Outcom
     if workers.rank == 0:
         run.log("test", at, error=test.error, weights=chosen)
         run.finish(result)
-        if missing := draw_curve(run.path, read_metrics(run.path)):
-            warn(missing, stacklevel=2)
-        draw_reconstructions(run.path, model, sources.test)
+        draw_pictures(run.path, model, sources.test)
     return Outcome(run.path, test, result)
