@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -86,32 +87,21 @@ def test_patience_counts_epochs_without_a_lower_error(tmp_path: Path, monkeypatc
 
 
 def test_numbers_go_to_tensorboard_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, list[Any]] = {"tensorboard": [], "wandb": []}
-
-    class Writer:
-        def __init__(self, folder: Path, purge_step: int) -> None:
-            seen["tensorboard"].append((folder.name, purge_step))
-
-        def add_scalar(self, name: str, value: float, step: int) -> None:
-            seen["tensorboard"].append((name, step))
-
-        def close(self) -> None:
-            seen["tensorboard"].append("closed")
-
-    def init(**given: Any) -> Any:
-        seen["wandb"].append(given["name"])
-        return SimpleNamespace(log=lambda values, step: seen["wandb"].extend((name, step) for name in values),
-                               finish=lambda exit_code: seen["wandb"].append(exit_code))  # fmt: skip
-
-    monkeypatch.setitem(sys.modules, "tensorboard", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    board, wandb = Mock(), Mock()
+    monkeypatch.setitem(sys.modules, "tensorboard", Mock())
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
     train(small_recipe("epochs=1"), RunOptions("cpu", str(tmp_path / "run")), [TensorBoard(), WeightsAndBiases()])
-    written, logged = seen["tensorboard"], seen["wandb"]
-    assert (written[0], written[-1], logged[0], logged[-1]) == (("tensorboard", 0), "closed", "run", 0)
-    assert written[1:-1] == logged[1:-1]
-    names = {name for name, _ in logged[1:-1]}
-    assert {"train/loss", "train/lr", "validation/error", "validation/best", "test/test_error_percent"} <= names
+    board.SummaryWriter.assert_called_once_with(tmp_path / "run" / "tensorboard", purge_step=0)
+    assert wandb.init.call_args.kwargs["name"] == "run"
+    writer, run = board.SummaryWriter.return_value, wandb.init.return_value
+    written = [call.args for call in writer.add_scalar.call_args_list]
+    logged = [(name, x, call.kwargs["step"]) for call in run.log.call_args_list for name, x in call.args[0].items()]
+    assert written == logged
+    assert {name for name, *_ in logged} >= {
+        "train/loss", "train/lr", "validation/error", "validation/best", "test/test_error_percent"}  # fmt: skip
+    writer.close.assert_called_once_with()
+    run.finish.assert_called_once_with(exit_code=0)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ImportError, match=r"Weights & Biases needs wandb .*pip install"):
         WeightsAndBiases()
