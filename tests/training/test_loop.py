@@ -82,14 +82,6 @@ def test_a_run_learns_and_leaves_everything(tmp_path: Path, pictures: None) -> N
     assert load(tmp_path / "run").name == "capsnet_tiny"
 
 
-def test_twice_the_same_seed_gives_the_same_and_another_another(tmp_path: Path, whole: Path) -> None:
-    for seed in (0, 1):
-        train(small_recipe(f"seed={seed}"), options(tmp_path / str(seed)))
-    assert_same_weights(whole, tmp_path / "0")
-    a, b = (load_file(tmp_path / name / "last.safetensors") for name in "01")
-    assert not torch.equal(a["capsules.layers.0.weight"], b["capsules.layers.0.weight"])
-
-
 class StopAt(Callback):
     def __init__(self, step: int, number: int) -> None:
         self.last, self.number = step, number
@@ -183,12 +175,16 @@ def test_a_run_is_resumed_with_its_seed(named: str, seed: int, words: str) -> No
 
 
 def test_a_run_killed_before_its_first_state_starts_over(tmp_path: Path, whole: Path) -> None:
+    """And ends the same, unlike a run of another seed."""
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "config.json").write_text(small_recipe().to_json())
     (tmp_path / "parts" / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": 9}\n{"kind": "tr')
     train(small_recipe(), options(tmp_path / "parts", resume=True))
     assert_same_weights(whole, tmp_path / "parts", ("last", "ema", "best"))
     assert metrics(tmp_path / "parts")[0]["loss"] == metrics(whole)[0]["loss"]
+    train(small_recipe("seed=1"), options(tmp_path / "other"))
+    a, b = (load_file(folder / "last.safetensors") for folder in (whole, tmp_path / "other"))
+    assert not torch.equal(a["capsules.layers.0.weight"], b["capsules.layers.0.weight"])
 
 
 def test_a_command_that_is_started_again_resumes_by_itself(

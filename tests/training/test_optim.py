@@ -108,34 +108,26 @@ def test_every_optimiser_takes_its_rate_from_the_schedule(kind: Any) -> None:
     assert (p < 1).all()
 
 
-def test_nesterov_by_hand() -> None:
-    p = torch.nn.Parameter(torch.tensor([1.0]))
-    optimiser = make_optimiser([p], Optimiser("sgd", lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01), CPU)
-    x, v = 1.0, 0.0
-    for _ in range(3):
-        p.grad = torch.tensor([2.0])
-        g = 2.0 + 0.01 * x
-        optimiser.step()
-        v = 0.9 * v + g
-        x -= 0.1 * (g + 0.9 * v)
-        assert p.item() == pytest.approx(x, rel=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["adam", "adamw"])
-def test_adam_has_the_numbers_of_the_recipe(kind: str) -> None:
-    """Adam adds the decay to the gradient, AdamW takes it from the weight."""
-    spec, x, m, v = Optimiser(kind, lr=0.1, betas=(0.7, 0.8), eps=0.3, weight_decay=0.2), 1.0, 0.0, 0.0
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+def test_optimisers_of_torch_have_the_numbers_of_the_recipe(kind: str) -> None:
+    """Adam and SGD add the decay to the gradient, AdamW takes it from the weight; SGD with Nesterov's momentum."""
+    spec = Optimiser(kind, lr=0.1, betas=(0.7, 0.8), eps=0.3, weight_decay=0.2, momentum=0.9, nesterov=True)
+    x, m, v = 1.0, 0.0, 0.0
     p = torch.nn.Parameter(torch.tensor([x]))
     optimiser = make_optimiser([p], spec, CPU)
     for t, g in enumerate((2.0, -1.0, 0.5), 1):
         p.grad = torch.tensor([g])
         optimiser.step()
-        if kind == "adam":
-            g += 0.2 * x
-        else:
+        if kind == "adamw":
             x *= 1 - 0.1 * 0.2
-        m, v = 0.7 * m + 0.3 * g, 0.8 * v + 0.2 * g * g
-        x -= 0.1 * m / (1 - 0.7**t) / (math.sqrt(v / (1 - 0.8**t)) + 0.3)
+        else:
+            g += 0.2 * x
+        if kind == "sgd":
+            m = 0.9 * m + g
+            x -= 0.1 * (g + 0.9 * m)
+        else:
+            m, v = 0.7 * m + 0.3 * g, 0.8 * v + 0.2 * g * g
+            x -= 0.1 * m / (1 - 0.7**t) / (math.sqrt(v / (1 - 0.8**t)) + 0.3)
         assert p.item() == pytest.approx(x, rel=1e-5)
 
 

@@ -54,12 +54,6 @@ def by_hand(couplings: list[float]) -> tuple[float, float]:
     return max(shares) * len(shares), entropy / math.log(len(shares))
 
 
-def test_shares_by_hand() -> None:
-    assert by_hand([0.25] * 4) == (1, 1)
-    assert by_hand([0, 1, 0, 0]) == (4, 0)
-    assert by_hand([-0.2, 0.2, 0, 0]) == (2, 0.5)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("over", ["types", "positions"])
 @pytest.mark.parametrize(("kernel", "stride", "padding", "side"), [(3, 2, 1, 4), (2, 3, 0, 6)])

@@ -195,25 +195,18 @@ def test_rows_lie_one_after_the_other_without_padding() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 4, 64])
 @pytest.mark.parametrize("at_a_time", [1, 16, 1 << 14])
-def test_batches_are_those_of_states_computed_anew(tokens: int, at_a_time: int, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(("keep", "near"), [("fp32", 1e-6), ("fp16", 2e-3), ("bf16", 1e-2)])
+def test_batches_are_those_of_states_computed_anew(
+    tokens: int, at_a_time: int, keep: str, near: float, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(text, "TOKENS", at_a_time)
-    anew, kept = (open_phrases(split(), Letters(), tokens, keep) for keep in ("no", "fp32"))  # type: ignore[arg-type]
+    anew, kept = (open_phrases(split(), Letters(), tokens, k) for k in ("no", keep))  # type: ignore[arg-type]
     assert isinstance(kept, KeptPhrases)
+    assert kept.rows.element_size() == (4 if keep == "fp32" else 2)
     for index in (torch.tensor([4, 0, 5]), torch.tensor([5]), torch.arange(8)):
-        for a, b in zip(anew.batch(index), kept.batch(index), strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+        for a, b in zip(anew.batch(index), kept.batch(index), strict=True):  # also their types
+            torch.testing.assert_close(a, b, rtol=0, atol=near)
     torch.testing.assert_close(anew.ids, kept.ids)
-
-
-@pytest.mark.parametrize(("keep", "near"), [("fp16", 2e-3), ("bf16", 1e-2)])
-def test_half_of_the_memory_is_nearly_as_good(keep: str, near: float) -> None:
-    anew, kept = (open_phrases(split(), Letters(), 64, k) for k in ("no", keep))  # type: ignore[arg-type]
-    assert isinstance(kept, KeptPhrases)
-    assert kept.rows.element_size() == 2
-    a, b = anew.batch(torch.arange(8)), kept.batch(torch.arange(8))
-    assert b.inputs.dtype == torch.float32
-    torch.testing.assert_close(a.inputs, b.inputs, rtol=0, atol=near)
-    torch.testing.assert_close(a.mask, b.mask)
 
 
 @pytest.mark.parametrize("keep", ["no", "fp32"])
