@@ -32,7 +32,7 @@ from flashcaps.training.loader import open_sources
 from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.memory import memory_warning
 from flashcaps.training.recipe import read_recipe
-from flashcaps.training.text import HeldText, Phrases, load_transformer
+from flashcaps.training.text import HeldText, Phrases, Transformer
 from tests.conftest import Say
 from tests.data.test_user_images import write_table
 from tests.fake_timm import FakeTimm
@@ -199,7 +199,7 @@ def test_the_recipe_says_what_was_chosen(tmp_path: Path, transformer: Path) -> N
 
 
 def test_states_are_made_batch_by_batch(tmp_path: Path, transformer: Path) -> None:
-    opened = load_transformer(str(transformer), "cpu")
+    opened = Transformer(str(transformer))
     data = load_data("text", path=str(write_texts(tmp_path / "t.csv", 40)))
     sizes: list[int] = []
     states = opened.states

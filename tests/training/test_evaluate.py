@@ -204,8 +204,6 @@ def test_scores_are_the_mean_of_the_members() -> None:
     output = Ensemble(members)(torch.ones(1, 3))
     assert torch.allclose(output.scores, torch.tensor([[0.45, 0.35, 0.55]]))  # neither member's answer
     assert output.routed is None
-    with pytest.raises(ValueError, match="members: expected at least one"):
-        Ensemble([])
 
 
 def test_the_command_answers_with_the_mean_of_lengths(runs: list[str], root: Path) -> None:

@@ -26,7 +26,7 @@ from flashcaps.training.text import (
     KeptPhrases,
     Phrases,
     TextStream,
-    load_transformer,
+    Transformer,
     open_phrases,
     parts_of_like_length,
 )
@@ -72,7 +72,7 @@ def test_wrong_text_settings_say_what_to_do() -> None:
     with pytest.raises(ValueError, match="text takes mixup and nothing else"):
         TextStream(phrases(), Augment(shift=1), Share(8), 5, 0)
     with pytest.raises(ValueError, match=r"data\.transformer: expected a folder"):
-        load_transformer("", "cpu")
+        Transformer("")
     with pytest.raises(ValueError, match="expected text, got images"):
         Phrases(fake_split(4, 2, (1, 8, 8)), Letters(), 5)  # type: ignore[arg-type]
 
@@ -150,7 +150,7 @@ def test_a_transformer_stored_in_halves_that_pads_on_the_left_is_read_as_any_oth
     folder = write_transformer(tmp_path / "bert")
     AutoModel.from_pretrained(folder).half().save_pretrained(folder)
     AutoTokenizer.from_pretrained(folder, padding_side="left").save_pretrained(folder)
-    transformer = load_transformer(str(folder), "cpu")
+    transformer = Transformer(str(folder))
     ids, mask = transformer.encode(["a", "a film of two friends"], 16)
     assert mask[0].tolist() == [True] * 3 + [False] * 4  # with [CLS] and [SEP]
     assert transformer.states(ids, mask).dtype == torch.float32

@@ -91,8 +91,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = stopped.code
     except KeyboardInterrupt:
         code = 130
-    except typer.Exit as leave:
-        code = leave.exit_code
     except typer.Abort:
         code = 1
     except Exception as error:

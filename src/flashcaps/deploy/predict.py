@@ -27,7 +27,7 @@ from ..data.norb import CLASSES as TOYS
 from ..data.user_images import SUFFIXES, TEXT_COLUMNS, fit, pictures_in, read_features, read_picture, read_rows
 from ..routing.math import length
 from ..training.evaluate import answers, evaluating, score_threshold
-from ..training.text import Transformer, load_transformer
+from ..training.text import Transformer
 
 T = TypeVar("T")
 DIGITS = tuple("0123456789")
@@ -245,7 +245,7 @@ def predict_numbers(model: Any, tables: Iterable[str], *, top: int = 3, batch: i
 
 def open_transformer(model: Any, name: str | None = None, device: torch.device | str = "cpu") -> Transformer:
     """The transformer that a model was trained on, by the name in its file or `name`; its size must fit."""
-    transformer = load_transformer(name or recipe_of(model).get("data", {}).get("transformer", ""), device)
+    transformer = Transformer(name or recipe_of(model).get("data", {}).get("transformer", ""), device)
     layers, width = model.reads
     if (transformer.layers, transformer.width) != (layers, width):
         raise ValueError(f"transformer: expected {layers} layers, embeddings included, of width {width}, got "

@@ -234,8 +234,6 @@ class Ensemble(nn.Module):
     def __init__(self, members: Iterable[nn.Module]) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
-        if not self.members:
-            raise ValueError("members: expected at least one model, got none")
 
     def forward(self, inputs: Tensor, **options: Any) -> Output:
         scores = [member(inputs, **options).scores.float() for member in self.members]  # each (B, K)

@@ -25,9 +25,20 @@ TOKENS = 1 << 14  # that the transformer reads at once, padding included
 
 
 class Transformer:
-    """A pretrained transformer by folder or name, found offline, its weights frozen."""
+    """A pretrained transformer, its weights frozen, found offline.
+
+    name: a folder, an installed package with a folder `model`, or a name that transformers finds on this machine.
+    """
 
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
+        if not name:
+            raise ValueError("data.transformer: expected a folder or name of a transformer, got none; "
+                             "data.transformer=DIR")  # fmt: skip
+        folder = Path(name).expanduser()
+        package = find_spec(name) if name.isidentifier() else None
+        if package is not None and package.submodule_search_locations:
+            folder = Path(package.submodule_search_locations[0]) / "model"
+        name = str(folder) if folder.is_dir() else name
         transformers = import_extra("transformers", "text", "text")
         logging = import_extra("transformers.utils.logging", "text", "text")
         bars = logging.is_progress_bar_enabled()
@@ -166,17 +177,6 @@ class HeldText(Held):
 
     def batches(self, size: int) -> Iterator[Batch]:
         return super().batches(min(size, 100))
-
-
-def load_transformer(name: str, device: torch.device | str) -> Transformer:
-    """`name` is a folder, an installed package with a folder `model`, or a name transformers finds on this machine."""
-    if not name:
-        raise ValueError("data.transformer: expected a folder or name of a transformer, got none; data.transformer=DIR")
-    folder = Path(name).expanduser()
-    package = find_spec(name) if name.isidentifier() else None
-    if package is not None and package.submodule_search_locations:
-        folder = Path(package.submodule_search_locations[0]) / "model"
-    return Transformer(str(folder) if folder.is_dir() else name, device)
 
 
 def parts_of_like_length(length: Tensor) -> Iterator[tuple[Tensor, int]]:
