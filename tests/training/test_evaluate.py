@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
 from flashcaps.analysis.records import facts
-from flashcaps.cli import app
 from flashcaps.cli.train import runs_and_overrides
 from flashcaps.training.batches import Batch, Held
 from flashcaps.training.evaluate import (
@@ -34,6 +32,7 @@ from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.results import read_results
 from tools.results import make_attempts
 
+from ..conftest import Say
 from ..fake_data import small_recipe, write_idx
 
 
@@ -194,10 +193,6 @@ def runs(root: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(folder) for folder in folders]
 
 
-def say(*words: str) -> Any:
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
-
-
 def test_scores_are_the_mean_of_the_members() -> None:
     members = [Echo(), Echo()]
     members[0].weight.data, members[1].weight.data = torch.tensor([[0.9, 0.0, 0.5], [0.0, 0.7, 0.6]])
@@ -206,10 +201,10 @@ def test_scores_are_the_mean_of_the_members() -> None:
     assert output.routed is None
 
 
-def test_the_command_answers_with_the_mean_of_lengths(runs: list[str], root: Path) -> None:
+def test_the_command_answers_with_the_mean_of_lengths(runs: list[str], root: Path, say: Say) -> None:
     said = say("evaluate", *runs, "--ensemble", "--data", str(root), "--device", "cpu", "--json")
-    assert said.exit_code == 0, said.output
-    found = json.loads(said.stdout)
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
     model, members = open_ensemble(runs)
     assert len(members) == 3
     batch = open_sources(members[0].recipe, root, torch.device("cpu"), None).test.some(40)
@@ -219,9 +214,11 @@ def test_the_command_answers_with_the_mean_of_lengths(runs: list[str], root: Pat
     assert found["examples"] == 40
 
 
-def test_its_result_is_kept_and_gets_a_row_of_the_table(runs: list[str], root: Path, tmp_path: Path) -> None:
+def test_its_result_is_kept_and_gets_a_row_of_the_table(
+    runs: list[str], root: Path, tmp_path: Path, say: Say
+) -> None:
     said = say("evaluate", *runs, "--ensemble", "--data", str(root), "--device", "cpu", "--keep", str(tmp_path))
-    assert said.exit_code == 0, said.output
+    assert said.code == 0, said.err
     (record,) = read_results(tmp_path)
     singles = [json.loads((Path(run) / "result.json").read_text()) for run in runs]
     assert record["variant"].endswith("steps=12,ensemble=3")
@@ -234,7 +231,7 @@ def test_its_result_is_kept_and_gets_a_row_of_the_table(runs: list[str], root: P
     assert facts(record) is None  # figures that compare runs leave it out
 
 
-def test_what_does_not_go_together_is_an_error(runs: list[str], root: Path, tmp_path: Path) -> None:
+def test_what_does_not_go_together_is_an_error(runs: list[str], root: Path, tmp_path: Path, say: Say) -> None:
     other = tmp_path / "other"
     train(small_recipe("steps=2", "lr=0.1", "train.seed=7"), RunOptions("cpu", str(other), str(root)))
     with pytest.raises(ValueError, match="runs of one recipe that differ in their seed alone"):
@@ -249,8 +246,7 @@ def test_what_does_not_go_together_is_an_error(runs: list[str], root: Path, tmp_
         ((*(f"{run}/ema.safetensors" for run in runs), "--ensemble", "--keep", str(tmp_path), *common),
          "folders of finished runs"),
     ):  # fmt: skip
-        said = say("evaluate", *words)
-        assert message in str(said.exception), said.output
+        assert message in say("evaluate", *words).err
 
 
 def test_folders_named_after_overrides_are_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

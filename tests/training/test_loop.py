@@ -50,6 +50,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """A run of the small recipe that was stopped after eleven steps."""
+    with pytest.raises(Stopped):
+        train(small_recipe(), options(tmp_path / "stopped"), [StopAt(11, signal.SIGTERM)])
+    return tmp_path / "stopped"
+
+
 def options(path: Path, **more: Any) -> RunOptions:
     return RunOptions("cpu", str(path), **more)
 
@@ -119,26 +127,19 @@ def test_stopped_and_resumed_is_bit_for_bit(
     assert curves[0] == curves[1]
 
 
-def test_another_recipe_is_not_resumed(tmp_path: Path) -> None:
-    with pytest.raises(Stopped):
-        train(small_recipe(), options(tmp_path), [StopAt(2, signal.SIGTERM)])
+def test_another_recipe_is_not_resumed_but_one_older_than_a_field(stopped: Path) -> None:
+    """Which is resumed with the default of the field."""
     with pytest.raises(ValueError, match=r"other values of optimiser\.lr"):
-        train(small_recipe("lr=0.1"), options(tmp_path, resume=True))
-    train(small_recipe("epochs=1"), options(tmp_path, fresh=True))
-    with pytest.raises(FileNotFoundError, match="no whole state"):
-        train(small_recipe(), options(tmp_path / "nothing", resume=True))
-
-
-def test_a_run_older_than_a_field_is_resumed_with_its_default(tmp_path: Path) -> None:
-    with pytest.raises(Stopped):
-        train(small_recipe(), options(tmp_path), [StopAt(2, signal.SIGTERM)])
-    before = json.loads((tmp_path / "config.json").read_text())
+        train(small_recipe("lr=0.1"), options(stopped, resume=True))
+    before = json.loads((stopped / "config.json").read_text())
     del before["train"]["patience"], before["loss"]["class_weights"], before["data"]["held"]
-    (tmp_path / "config.json").write_text(json.dumps(before))
+    (stopped / "config.json").write_text(json.dumps(before))
     with pytest.raises(ValueError, match=r"other values of train\.patience;"):
-        train(small_recipe("patience=3"), options(tmp_path, resume=True))
-    train(small_recipe(), options(tmp_path, resume=True))
-    assert (tmp_path / "result.json").is_file()
+        train(small_recipe("patience=3"), options(stopped, resume=True))
+    train(small_recipe(), options(stopped, resume=True))
+    assert (stopped / "result.json").is_file()
+    with pytest.raises(FileNotFoundError, match="no whole state"):
+        train(small_recipe(), options(stopped / "nothing", resume=True))
 
 
 def test_a_run_writes_over_what_runs_wrote_and_nothing_else(tmp_path: Path) -> None:
@@ -188,22 +189,22 @@ def test_a_run_killed_before_its_first_state_starts_over(tmp_path: Path, whole: 
 
 
 def test_a_command_that_is_started_again_resumes_by_itself(
-    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stopped: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what no number depends on may change on resuming."""
-    with pytest.raises(Stopped):
-        train(small_recipe(), options(tmp_path / "run"), [StopAt(11, signal.SIGTERM)])
-    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    """And what no number depends on may change on resuming; fresh, it starts over."""
+    for name in ("other", "anew"):
+        shutil.copytree(stopped, tmp_path / name)
     train(small_recipe("save_seconds=0", "log_every=3"), options(tmp_path / "other", resume=True))
     assert_same_weights(whole, tmp_path / "other")
+    assert train(small_recipe("epochs=1"), options(tmp_path / "anew", fresh=True)).result["epochs"] == 1
     for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"):
         for count in ("0", "2"):
             monkeypatch.setenv(name, count)
             assert was_restarted() == (count == "2")
         monkeypatch.delenv(name)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    train(small_recipe(), options(tmp_path / "run"))
-    assert_same_weights(whole, tmp_path / "run", ("last", "ema", "best"))
+    train(small_recipe(), options(stopped))
+    assert_same_weights(whole, stopped, ("last", "ema", "best"))
 
 
 def test_a_step_keeps_its_images_whoever_shares_them() -> None:

@@ -20,7 +20,7 @@ from .autosize import own_command
 from .batches import Share
 from .callbacks import CSV, Callback, Started
 from .checkpoint import load
-from .distributed import Stopped, StopSignals, Workers, join_workers, lost_workers, set_precision, was_restarted
+from .distributed import Stopped, Workers, join_workers, lost_workers, recorded_signals, set_precision, was_restarted
 from .evaluate import Evaluation, evaluate_as
 from .guard import first_bad, raise_non_finite
 from .loader import Sources, open_sources
@@ -126,8 +126,8 @@ def train_once(
             if workers.local == 0:  # the other processes of its machine find the kernels in Triton's cache
                 step.compile_kernels(plan.index[0], plan.noise[0], compiled)
             workers.agreed(False)
-        with StopSignals() as stop:
-            at = train_loop(step, sources, run, at, callbacks, stop)
+        with recorded_signals() as signals:
+            at = train_loop(step, sources, run, at, callbacks, signals)
         outcome = finish(step, sources, run, at)
         result = outcome.result
         return outcome
@@ -137,7 +137,7 @@ def train_once(
 
 
 def train_loop(
-    step: TrainStep, sources: Sources, run: RunFolder, at: int, callbacks: Callbacks, stop: StopSignals
+    step: TrainStep, sources: Sources, run: RunFolder, at: int, callbacks: Callbacks, signals: list[int]
 ) -> int:
     """Trains from step `at` to the last, or until the recipe or a callback ends it; returns the steps done."""
     spec, workers, stream = run.recipe.train, step.workers, step.stream
@@ -178,11 +178,11 @@ def train_loop(
                     raise_non_finite(step, at - 1, run.path)
             done = is_done(step, run, at, {"epoch": epoch, **held}, callbacks)
             read_s = run.wall_s
-        asked = workers.agreed(stop.number > 0) if workers.world == 1 or read_at == at else False
+        asked = workers.agreed(bool(signals)) if workers.world == 1 or read_at == at else False
         if main and at < step.total and (asked or run.save_due()):
             run.save(step, at)
         if asked and at < step.total and not done:
-            raise Stopped(stop.number or 15, run.resume_command)
+            raise Stopped(signals[-1] if signals else 15, run.resume_command)
     return at
 
 
@@ -209,7 +209,7 @@ def claimed(run: RunFolder, resume: bool, options: RunOptions, workers: Workers)
         workers.agreed(False)
         yield
     except RuntimeError as error:
-        with StopSignals():  # torchrun has noticed, too, and sends SIGTERM meanwhile
+        with recorded_signals():  # torchrun has noticed, too, and sends SIGTERM meanwhile
             lost = lost_workers(workers, error)
         if lost:
             cause = str(error).split(". ")[0]

@@ -1,8 +1,4 @@
-"""Memory: an estimate of what a training step needs, what is free, and the batch that fits after a step ran out.
-
-    with batch_that_fits(step, index, noise):
-        step.advance(index, noise)          # if it runs out of memory, the error says which batch fits
-"""
+"""Memory: an estimate of what a training step needs, what is free, and the batch that fits after a step ran out."""
 
 from __future__ import annotations
 
@@ -84,8 +80,8 @@ def in_bytes(count: int) -> str:
 
 @contextmanager
 def batch_that_fits(step: TrainStep, index: Tensor, noise: Tensor) -> Iterator[None]:
-    """A context for a training step on `index` (B,), `noise` (B, columns). If it runs out of memory, smaller batches
-    are tried, which changes the weights of the failed run, and OutOfMemory says which one fits."""
+    """A context for step.advance(index, noise), (B,) and (B, columns). If it runs out of memory, smaller batches are
+    tried, which changes the weights of the failed run, and OutOfMemory says which one fits."""
     try:
         yield
         return
