@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,27 +81,6 @@ def first_bad(named: Iterable[tuple[str, Any]]) -> str:
     return ""
 
 
-@contextmanager
-def watch_modules(model: nn.Module) -> Iterator[list[str]]:
-    """Lists modules that return NaN or Inf for finite input, in the order in which they end: the innermost is first."""
-    found: list[str] = []
-
-    def hook(name: str) -> Any:
-        def note(module: nn.Module, inputs: Any, output: Any) -> None:
-            bad = first_bad(("its output", x) for x in tree_leaves(output))
-            if bad and not first_bad(("its input", x) for x in tree_leaves(inputs)):
-                found.append(f"{name} ({type(module).__name__}): {bad}, from finite input")
-
-        return note
-
-    handles = [m.register_forward_hook(hook(name)) for name, m in model.named_modules() if name]
-    try:
-        yield found
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def diagnose(step: TrainStep, index: Tensor, noise: Tensor) -> str:
     """One line on the origin of NaN or Inf in this process's batch, for which the step is repeated, but not applied."""
     if bad := first_bad(step.model.named_parameters()):  # not buffers, whose statistics the bad batch has changed
@@ -109,7 +89,16 @@ def diagnose(step: TrainStep, index: Tensor, noise: Tensor) -> str:
     finite = batch.inputs.flatten(1).isfinite().all(1)
     if not bool(finite.all()):
         return f"input: NaN or Inf in {int((~finite).sum())} of {len(finite)} examples, first {int(index[~finite][0])}"
-    with watch_modules(step.model) as found:
+    found: list[str] = []  # modules that return NaN or Inf for finite input, as they end: the innermost is first
+
+    def note(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        bad = first_bad(("its output", x) for x in tree_leaves(output))
+        if bad and not first_bad(("its input", x) for x in tree_leaves(inputs)):
+            found.append(f"{name} ({type(module).__name__}): {bad}, from finite input")
+
+    with ExitStack() as hooks:
+        for name, module in list(step.model.named_modules())[1:]:  # without the model itself
+            hooks.enter_context(module.register_forward_hook(partial(note, name)))
         scores, loss = step.loss_of(step.model, batch)
     value = float(loss.detach())
     if found or not math.isfinite(value):

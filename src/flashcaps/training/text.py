@@ -79,7 +79,7 @@ class Phrases:
 
     def __init__(self, split: Split, transformer: Transformer, tokens: int) -> None:
         self.transformer = transformer
-        self.ids, self.mask = transformer.encode(texts_of(split), tokens)
+        self.ids, self.mask = transformer.encode(split.text or (), tokens)
         self.labels = split.labels.to(transformer.device)
 
     def batch(self, index: Tensor) -> Batch:
@@ -100,7 +100,7 @@ class KeptPhrases(Phrases):
     """
 
     def __init__(self, split: Split, transformer: Transformer, tokens: int, keep: str) -> None:
-        texts = texts_of(split)
+        texts = split.text or ()
         number = {text: k for k, text in enumerate(dict.fromkeys(texts))}
         ids, mask = transformer.encode(list(number), tokens)
         length = mask.sum(1)
@@ -131,12 +131,6 @@ class KeptPhrases(Phrases):
         mask = token < length[:, None]
         rows = (self.first[index, None] + token) * mask  # (B, n); row 0 is padding's
         return Batch(self.rows[rows].float(), self.labels[index], mask=mask.float())
-
-
-def texts_of(split: Split) -> tuple[str, ...]:
-    if split.text is None:
-        raise ValueError("data: expected text, got images; a transformer reads sst5, sst2 and your own, --text")
-    return split.text
 
 
 def open_phrases(split: Split, transformer: Transformer, tokens: int, keep: str = "no") -> Phrases:
