@@ -1,5 +1,3 @@
-"""flashcaps attack."""
-
 import json
 import shlex
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""flashcaps bench."""
-
 import importlib
 import importlib.util
 import sys

@@ -1,5 +1,3 @@
-"""flashcaps checks."""
-
 from rich.markup import escape
 
 from ..routing.checks import install_command

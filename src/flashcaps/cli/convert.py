@@ -1,5 +1,3 @@
-"""flashcaps convert."""
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,5 +1,3 @@
-"""flashcaps demo."""
-
 import shlex
 import tempfile
 from pathlib import Path

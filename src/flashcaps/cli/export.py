@@ -1,5 +1,3 @@
-"""flashcaps export."""
-
 from pathlib import Path
 from typing import Annotated, Any
 

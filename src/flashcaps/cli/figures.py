@@ -1,5 +1,3 @@
-"""flashcaps figures."""
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,5 +1,3 @@
-"""flashcaps predict."""
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
