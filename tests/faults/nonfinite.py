@@ -15,7 +15,7 @@ from flashcaps.training import step as stepping
 from flashcaps.training.batches import Batch, ImageStream, Share
 from flashcaps.training.checkpoint import load_state
 from flashcaps.training.loader import holdout
-from tests.faults.child import prepare, ranks, start, write_digest
+from tests.faults.child import assert_equal, prepare, ranks, read_end, start, write_end
 
 BAD = 13  # the example whose batch goes wrong
 KINDS = {"input": "input: NaN or Inf in 1 of", "routing": "forward: capsules", "overflow": "forward: capsules",
@@ -55,19 +55,19 @@ def poison(kind: str) -> None:
     stop = training.raise_non_finite
 
     def told(step: Any, at: int, folder: Path) -> None:
-        write_digest(step, folder)
+        write_end(step, folder)
         stop(step, at, folder)
 
     training.raise_non_finite = told
 
 
 def look_before(at: int, out: Path) -> None:
-    """Only a digest of the state before step `at` of a run that nothing happens to."""
+    """Only the state before step `at` of a run that nothing happens to."""
     call = stepping.TrainStep.__call__
 
     def called(self: stepping.TrainStep, index: Tensor, noise: Tensor, step: int) -> None:
         if step == at:
-            write_digest(self, out)
+            write_end(self, out)
             raise SystemExit(0)
         call(self, index, noise, step)
 
@@ -110,8 +110,9 @@ def _one(folder: Path, kind: str) -> None:
     assert state["at"] <= at, f"a state of step {state['at']}, after step {at}"
     assert (run / report["state"]).is_file()
     assert all(bool(x.isfinite().all()) for x in state["step"]["model"].values() if torch.is_floating_point(x))
-    mine, before = (json.loads(Path(f"{folder / n}.digest").read_text()) for n in (kind, f"{kind}.before"))
-    assert [mine[part] for part in ("model", "moments")] == [before[part] for part in ("model", "moments")]
+    mine, before = (read_end(folder / name) for name in (kind, f"{kind}.before"))
+    assert_equal(mine["model"], before["model"])
+    assert_equal(mine["optimiser"]["state"], before["optimiser"]["state"])  # rates are set before a step
 
 
 def _huge_rate(folder: Path) -> None:
