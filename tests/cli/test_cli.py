@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import flashcaps
-from flashcaps.cli import lists, main
+from flashcaps.cli import COMMANDS, lists, main
 from flashcaps.models import create_model, list_models
 from flashcaps.training import environment as checks
 from flashcaps.training import loader as sources
@@ -23,9 +23,6 @@ from flashcaps.training.recipe import list_recipes
 
 from ..fake_data import SMALL_TOML, fake_load_data, write_idx
 from ..own_pictures import write_pictures
-
-COMMANDS = ("models", "recipes", "train", "evaluate", "attack", "predict", "figures", "export", "demo", "bench",
-            "data", "checks")  # fmt: skip
 
 
 @pytest.fixture
@@ -46,10 +43,9 @@ def test_alone_it_shows_five_examples(say: Any) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_examples(say: Any, command: str) -> None:
-    said = say(*command.split(), "--help")
+    said = say(command, "--help")
     assert said.code == 0
-    examples = [line for line in said.out.splitlines() if "flashcaps " in line and "Usage:" not in line]
-    assert examples
+    assert [line for line in said.out.splitlines() if "flashcaps " in line and "Usage:" not in line]
 
 
 @pytest.mark.parametrize(("command", "names"), [("models", list_models()), ("recipes", list_recipes())])

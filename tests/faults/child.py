@@ -4,7 +4,6 @@ Processes are forked from a server that has imported everything, so that one sta
 """
 
 import functools
-import json
 import multiprocessing
 import os
 import signal
@@ -21,6 +20,7 @@ import torch._dynamo  # which the first optimiser would import, in every child a
 
 from flashcaps.cli import main as command_line
 from flashcaps.training import loop as training
+from flashcaps.training.run_folder import read_metrics
 from tests.fake_data import SMALL_TOML, write_idx
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -153,14 +153,11 @@ def ranks(folder: Path, out: str, *more: str, patch: Any = None) -> list[Child]:
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
     """The log without what depends on the clock."""
-    path = folder / "metrics.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    return [{k: v for k, v in line.items() if k not in ("seconds", "images_s")} for line in lines]
+    return [{k: v for k, v in m.items() if k not in ("seconds", "images_s")} for m in read_metrics(folder)]
 
 
 def lines_of(folder: Path) -> int:
-    path = folder / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.is_file() else 0
+    return len(read_metrics(folder))
 
 
 def assert_same(folder: Path, reference: Path) -> None:

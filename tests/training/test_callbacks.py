@@ -1,7 +1,5 @@
 """Callbacks are told about a run in order, may end it, and hear of a failure; recipes end runs and weigh classes."""
 
-import csv
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +8,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -19,10 +16,9 @@ from flashcaps.data import from_torch
 from flashcaps.deploy.predict import predict_numbers
 from flashcaps.training import loop as module
 from flashcaps.training.autosize import own_command, own_recipe
-from flashcaps.training.callbacks import COLUMNS, CSV, Callback, Started, TensorBoard, WeightsAndBiases
+from flashcaps.training.callbacks import Callback, Started, TensorBoard, WeightsAndBiases
 from flashcaps.training.checkpoint import load
 from flashcaps.training.loop import RunOptions, train
-from flashcaps.training.plots import draw_pictures
 
 from ..fake_data import fake_load_data, small_recipe, small_step
 
@@ -194,27 +190,3 @@ def test_the_command_line_tells_of_kernels(tmp_path: Path, capsys: pytest.Captur
     assert bar.progress_bar.tasks[0].fields["text"] == "2 of 5 kernels compiled"
     bar.end(None)
     assert "compiling 5 kernels, once for this machine" in capsys.readouterr().out
-
-
-METRICS = [
-    {"kind": "train", "step": 2, "seconds": 0.5, "epoch": 0, "loss": 0.5, "error": 40.0, "lr": 0.1, "images_s": 9.0},
-    {"kind": "routing", "step": 2, "seconds": 0.5, "change": [0.1, 0.2]},
-    {"kind": "evaluation", "step": 2, "seconds": 0.6, "epoch": 0, "split": "validation", "error": 30.0},
-    {"kind": "test", "step": 2, "seconds": 0.7, "error": 20.0, "weights": "last"},
-]
-
-
-def test_a_table_beside_the_picture(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in METRICS))
-    table = CSV()
-    table.folder = tmp_path
-    table.end({})
-    draw_pictures(tmp_path, None, None)
-    with (tmp_path / "curve.csv").open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    assert tuple(rows[0]) == COLUMNS
-    assert [row["kind"] for row in rows] == ["train", "evaluation", "test"]
-    assert [float(row["error"]) for row in rows] == [40, 30, 20]
-    assert rows[1]["loss"] == ""
-    assert rows[1]["split"] == "validation"
-    assert min(Image.open(tmp_path / "curve.png").size) > 100

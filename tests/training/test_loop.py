@@ -1,5 +1,6 @@
 """The loop: it learns, stops and goes on bit for bit, and shares its work among processes."""
 
+import csv
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -18,7 +20,7 @@ from flashcaps.models import create_model
 from flashcaps.training import loader as sources
 from flashcaps.training import loop as module
 from flashcaps.training.batches import ImageStream, Share
-from flashcaps.training.callbacks import Callback
+from flashcaps.training.callbacks import COLUMNS, Callback
 from flashcaps.training.checkpoint import load
 from flashcaps.training.distributed import Stopped, Workers, find_device, was_restarted
 from flashcaps.training.loop import RunOptions, train
@@ -88,6 +90,12 @@ def test_a_run_learns_and_leaves_everything(tmp_path: Path, pictures: None) -> N
     assert (result["images"], result["epochs"], result["weights"]) == (768, 12, "ema")
     assert result["variant"] == "epochs=12"
     assert load(tmp_path / "run").name == "capsnet_tiny"
+    with (tmp_path / "run" / "curve.csv").open(newline="") as table:
+        rows = list(csv.DictReader(table))
+    told = [m for m in read_metrics(tmp_path / "run") if m["kind"] != "routing"]
+    for row, m in zip(rows, told, strict=True):
+        assert row == {name: str(m.get(name, "")) for name in COLUMNS}
+    assert min(Image.open(tmp_path / "run" / "curve.png").size) > 100
 
 
 class StopAt(Callback):
