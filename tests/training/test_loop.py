@@ -19,7 +19,7 @@ from torch import Tensor
 from flashcaps.models import create_model
 from flashcaps.training import loader as sources
 from flashcaps.training import loop as module
-from flashcaps.training.batches import ImageStream, Share
+from flashcaps.training.batches import Share
 from flashcaps.training.callbacks import COLUMNS, Callback
 from flashcaps.training.checkpoint import load
 from flashcaps.training.distributed import Stopped, Workers, find_device, was_restarted
@@ -29,7 +29,7 @@ from flashcaps.training.recipe import read_recipe
 from flashcaps.training.run_folder import RunFolder, read_metrics
 from flashcaps.training.step import TrainStep
 
-from ..fake_data import fake_load_data, fake_split, small_recipe
+from ..fake_data import fake_load_data, small_recipe, small_step
 
 CPU = torch.device("cpu")
 # everything that could be forgotten on the way: averaging, accumulation, clipping, mixup, random contrast, momentum
@@ -179,7 +179,7 @@ def test_a_run_is_resumed_with_its_seed(named: str, seed: int, words: str) -> No
     """A recipe of one's own may have another than 0."""
     recipe = read_recipe("tiny")
     recipe = replace(recipe, train=replace(recipe.train, seed=seed))
-    run = module.make_run(recipe, RunOptions("cpu", recipe_name=named), Workers(CPU))
+    run = module.make_run(recipe, RunOptions("cpu", recipe_name=named))
     assert run.resume_command == f"flashcaps train {words} --resume"
 
 
@@ -299,15 +299,11 @@ def test_a_resumed_run_tells_its_own_speed_and_counts_images_once(
     (line,) = metrics(tmp_path)
     assert line["images_s"] <= 4  # one step of four images, which took a second or more
 
-    stream = ImageStream(fake_split(16, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
-    steps = [
-        TrainStep(create_model(recipe.model.name, **recipe.model.overrides), stream, recipe, "top1", Workers(CPU, rank))
-        for rank in (0, 1)
-    ]
-    state = steps[0].state_dict() | {"totals": torch.full((3,), 8.0, dtype=torch.float64)}
-    for step in steps:
-        step.load_state_dict(state)
-    assert [step.totals[2].item() for step in steps] == [8, 0]
+    for rank, images in ((0, 8), (1, 0)):
+        step, _ = small_step()
+        step.workers = Workers(CPU, rank)
+        step.load_state_dict(step.state_dict() | {"totals": torch.full((3,), 8.0, dtype=torch.float64)})
+        assert step.totals[2].item() == images
 
 
 def test_wrong_settings_say_what_to_do_and_leave_nothing(tmp_path: Path) -> None:

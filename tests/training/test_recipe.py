@@ -187,6 +187,7 @@ def test_overrides_by_full_and_by_short_name() -> None:
         ("ema=1", "train.ema: expected at least 0 and below 1, got 1"),
         ("schedule.momentum=[0.9, 0.8]", "optimiser.kind='radam'"),
         ("model.name=''", "model.name: expected a name"),
+        ("train.epochs.x=1", "train.epochs.x: expected a table in epochs, got 3"),
         ("lr=nan", "optimiser.lr: expected a number from 0 to 1000000, got nan"),
         ("lr=inf", "optimiser.lr: expected at most 1000000, got inf"),
         ("betas=[0.9, 1.5]", "optimiser.betas[1]: expected at least 0 and below 1, got 1.5"),

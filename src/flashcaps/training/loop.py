@@ -77,7 +77,7 @@ def train(recipe: Recipe, options: RunOptions = RunOptions(), callbacks: Callbac
     if options.dev:
         recipe = replace(recipe, train=replace(recipe.train, steps=DEV_STEPS, evaluate_every=10**6))
     set_precision(recipe.train.precision)
-    run = make_run(recipe, options, workers)
+    run = make_run(recipe, options)
     if data is not None:
         run.command = []  # no command line has them
     resume = workers.shared(options.resume or (was_restarted() and run.begun))
@@ -186,7 +186,7 @@ def train_loop(
     return at
 
 
-def make_run(recipe: Recipe, options: RunOptions, workers: Workers) -> RunFolder:
+def make_run(recipe: Recipe, options: RunOptions) -> RunFolder:
     """The run's folder, to which nothing is written yet, with the command that resumes the run."""
     path = Path(options.out or Path("runs") / ("dev-" * options.dev + run_name(recipe)))
     name = [options.recipe_name] if options.recipe_name else own_command(recipe)

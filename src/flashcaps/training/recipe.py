@@ -11,6 +11,7 @@ Sections merge key by key; the value of a key is replaced, also a list or an inl
 whole, or replaced as a whole if the recipe has its own.
 """
 
+import copy
 import dataclasses
 import json
 import math
@@ -313,7 +314,7 @@ def _resolved(name: str, asked: str, folder: Path, chain: tuple[Path, ...]) -> d
 
 def make_recipe(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> Recipe:
     """A recipe from nested dicts, as in TOML or from Recipe.to_dict."""
-    tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
+    tree = copy.deepcopy(dict(content))
     before = _typed(tree.pop("overrides", ()), tuple[str, ...], "overrides")
     for key in tree:
         if key not in SECTIONS and key not in ("name", "about"):
@@ -323,14 +324,15 @@ def make_recipe(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> Re
     pairs = [read_override(text) for text in overrides]
     for key, value in pairs:
         section, leaf = _find(key, tree)
-        table = tree.setdefault(section, {})
-        first, *rest = leaf.split(".")
-        if section in _OPEN and first not in _fields(section):
-            first, *rest = [_OPEN[section], first, *rest]
-        for name in rest:  # model.options.rate=0.1
-            inner = dict(table.get(first, {}))  # a copy: the source is not changed
-            table[first], table, first = inner, inner, name
-        table[first] = value
+        *path, last = leaf.split(".")  # model.options.rate=0.1
+        if section in _OPEN and leaf.partition(".")[0] not in _fields(section):
+            path = [_OPEN[section], *path]
+        table = tree
+        for name in (section, *path):
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise ValueError(f"{key}: expected a table in {name}, got {_short(table)}")
+        table[last] = value
     sections = {name: _make(name, tree.get(name, {})) for name in SECTIONS}
     texts = {key: _typed(tree.get(key, ""), str, key) for key in ("name", "about")}
     written = tuple(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in pairs)
@@ -434,9 +436,10 @@ def _check_limits(key: str, value: Any, low: float, high: float, depth: int = DE
     if isinstance(value, Mapping | list | tuple):
         if depth == 0:
             raise ValueError(f"{key[:100]}: expected at most {DEPTH} tables or lists in each other, got more")
-        table = isinstance(value, Mapping)
-        for name, item in value.items() if table else enumerate(value):
-            _check_limits(f"{key}.{name}" if table else f"{key}[{name}]", item, low, high, depth - 1)
+        inner = ({f"{key}.{name}": item for name, item in value.items()} if isinstance(value, Mapping)
+                 else {f"{key}[{place}]": item for place, item in enumerate(value)})  # fmt: skip
+        for name, item in inner.items():
+            _check_limits(name, item, low, high, depth - 1)
         return
     if isinstance(value, str) and len(value) > TEXT:
         raise ValueError(f"{key}: expected at most {TEXT:,} characters, got {len(value):,}")
