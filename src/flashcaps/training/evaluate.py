@@ -1,7 +1,4 @@
-"""Evaluation of a model, or of an ensemble: the error with its 95 % interval, and the counts of every class.
-
-    model, members = open_ensemble(["runs/capsnet_cifar10-0", "runs/capsnet_cifar10-1"])
-"""
+"""Evaluation of a model, or of an ensemble: the error with its 95 % interval, and the counts of every class."""
 
 from __future__ import annotations
 

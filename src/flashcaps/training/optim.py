@@ -150,11 +150,8 @@ def orthogonalise(x: Tensor) -> Tensor:
 
 
 def outputs_first(x: Tensor, like: Tensor, transforms: bool) -> Tensor:
-    """A view of x, the weight `like` or its gradient, with the axes of outputs before those of inputs.
-
-    Inputs keep their order in memory. transforms: weights (J, d, G, h) of capsule layers, which map the numbers of all
-    children to those of all parents, become (J, h, d, G).
-    """
+    """A view of x, the weight `like` or its gradient, with the axes of outputs before those of inputs, which keep their
+    order in memory. transforms: (J, d, G, h) -> (J, h, d, G)."""
     if transforms:
         return x.permute(0, 3, 1, 2)
     channels_last = like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last)

@@ -1,7 +1,4 @@
-"""A run's folder: config.json, metrics.jsonl, weights, states to resume from, pictures, result.json.
-
-The process that trains in it holds run.lock; the error for a second one names the lock.
-"""
+"""A run's folder: config.json, metrics.jsonl, weights, states to resume from, pictures, result.json; and its lock."""
 
 import contextlib
 import errno

@@ -1,8 +1,4 @@
-"""Text as the hidden states of all layers of a frozen transformer, which heinsen's text models read.
-
-The transformer runs for every batch (`Phrases`), or once for all texts (`KeptPhrases`), whose states then stay on the
-device without padding, where a captured training step gathers its batch.
-"""
+"""Text as the hidden states of all layers of a frozen transformer, which heinsen's text models read."""
 
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -93,7 +89,8 @@ class Phrases:
 
 
 class KeptPhrases(Phrases):
-    """The same batches, gathered from states that are computed once. On a GPU all have one shape, and nothing waits.
+    """The same batches, gathered from states that are computed once and stay on the device without padding. On a GPU
+    all have one shape and nothing waits, so that a captured step can gather them.
 
     rows (1 + T, layers, width): row 0 is zero, for padding, then come the T tokens of all different texts. first,
     length (N,): each example's first row and its number of tokens.
