@@ -4,6 +4,7 @@ Weights, averaged weights, optimiser, random state, metric log and files are com
 """
 
 import functools
+import io
 import os
 import pathlib
 import random
@@ -11,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from tests.faults.child import Child, assert_same, prepare, start
 
@@ -19,26 +20,15 @@ STAGES = ("open", "half", "fsync", "replace", "replaced", "unlink")
 OVERRIDES = ("epochs=6", "save_seconds=0")
 
 
-class _Half:
-    """A file that is killed in the middle of its first write."""
+class _Halves(io.FileIO):
+    """A file that is written in two halves, with `between` called in between."""
 
-    def __init__(self, file: Any, die: Callable[[], None]) -> None:
-        self.file, self.die = file, die
+    between: Callable[[], None]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.file.close()
-
-    def write(self, content: bytes) -> int:
-        self.file.write(content[: len(content) // 2])
-        self.file.flush()
-        self.die()
-        return self.file.write(content[len(content) // 2 :])
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
+    def write(self, content: Any) -> int:
+        half = super().write(content[: len(content) // 2])
+        self.between()
+        return half + super().write(content[half:])
 
 
 def die_at(stage: str, nth: int) -> None:
@@ -64,11 +54,12 @@ def die_at(stage: str, nth: int) -> None:
     real_open = pathlib.Path.open
 
     def opened(path: Path, *arguments: Any, **options: Any) -> Any:
-        file = real_open(path, *arguments, **options)
         if not path.name.endswith(".part"):
-            return file
+            return real_open(path, *arguments, **options)
+        file = _Halves(path, "w")
+        file.between = functools.partial(at, "half")
         at("open")
-        return _Half(file, lambda: at("half"))
+        return file
 
     pathlib.Path.open = opened  # type: ignore[assignment]
     pathlib.Path.unlink = with_notice(pathlib.Path.unlink, "unlink")  # type: ignore[method-assign]
