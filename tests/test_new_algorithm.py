@@ -89,7 +89,7 @@ def test_it_goes_from_a_folder_of_pictures_to_an_exported_file(
     assert set(agreement(opened, iterations=2, images=4).data) == set(ROUTING)
     assert set(cost(opened, iterations=(1, 2)).data["cost"]["toy"]) == {1, 2}
     assert colour_of("toy") == COLOURS[len(ROUTING) - 1]
-    assert algorithm_names("to") == ["toy"]
+    assert "toy" in algorithm_names()
 
     assert say("export", out, "--to", "torch-export", "--out", tmp_path / "toy.pt2").code == 0
     scores, pose = open_exported(tmp_path / "toy.pt2")(torch.rand(3, 3, 12, 12))

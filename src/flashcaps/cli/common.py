@@ -34,14 +34,9 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Seq
     console.print(table)
 
 
-def _names_of(module: str, names: Callable[[Any], Iterable[str]]) -> Callable[[str], list[str]]:
+def _names_of(module: str, names: Callable[[Any], Iterable[str]]) -> Callable[[], list[str]]:
     """Completes names of a module of flashcaps, which is imported when Tab is pressed."""
-
-    def complete(incomplete: str) -> list[str]:
-        found = names(importlib.import_module(f"..{module}", __package__))
-        return [name for name in found if name.startswith(incomplete)]
-
-    return complete
+    return lambda: list(names(importlib.import_module(f"..{module}", __package__)))
 
 
 def run_names(incomplete: str) -> list[str]:
