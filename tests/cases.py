@@ -51,13 +51,6 @@ class Case:
     def __call__(self, tensors: Tensors, **options: Any) -> Routed:
         return self.function(**tensors, **(self.options | options))
 
-    def select(self, tensors: Tensors, axis: str, index: Tensor) -> Tensors:
-        """The arguments with one axis indexed, wherever it occurs."""
-        return {
-            name: x.index_select(self.axes[name].index(axis), index) if axis in self.axes[name] else x
-            for name, x in tensors.items()
-        }
-
 
 _votes = {"votes": "bijd"}
 _em = _votes | {"activation": "bi", "beta_u": "j", "beta_a": "j"}

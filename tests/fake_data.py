@@ -1,6 +1,5 @@
 """Small data sets in memory and on disk, and a recipe small enough to train in a test."""
 
-import gzip
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from flashcaps.training.checkpoint import save_weights
 from flashcaps.training.distributed import Workers
 from flashcaps.training.recipe import Recipe, make_recipe
 from flashcaps.training.step import TrainStep
-from tests.data.files import idx_bytes
+from tests.data.files import write_mnist
 
 SHAPES = {
     "cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "svhn": (3, 32, 32), "smallnorb": (2, 96, 96),
@@ -89,9 +88,7 @@ def small_step(*overrides: str, stream: type[ImageStream] = ImageStream) -> tupl
 def write_idx(root: Path) -> Path:
     """The fake digits as MNIST's four files under root/mnist."""
     data = fake_dataset("mnist")
-    folder = root / "mnist"
-    folder.mkdir(parents=True, exist_ok=True)
     for prefix, split in (("train", data.train), ("t10k", data.test)):
-        for kind, array in (("images-idx3", split.images[:, 0].numpy()), ("labels-idx1", split.labels.numpy())):
-            (folder / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(idx_bytes(array)))
+        images, labels = split.images[:, 0].numpy(), split.labels.numpy()
+        write_mnist(root / "mnist", {f"{prefix}-images-idx3-ubyte": images, f"{prefix}-labels-idx1-ubyte": labels})
     return root

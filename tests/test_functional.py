@@ -11,8 +11,6 @@ from .conftest import TOLERANCE, assert_near
 HALF = [torch.float16, torch.bfloat16]
 every_case = pytest.mark.parametrize("name", CASES)
 
-WITH_VARIANCE = [name for name in CASES if name.startswith(("em", "heinsen")) or name == "attention, activations"]
-
 
 # ---- shapes and layouts
 
@@ -47,7 +45,7 @@ def test_inputs_are_left_alone(name: str) -> None:
 @every_case
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 def test_outputs_keep_the_dtype_and_the_values_of_fp64(name: str, dtype: torch.dtype) -> None:
-    """Only rounding of inputs and outputs is lost: the reference gets the same rounded inputs."""
+    """Only rounding of inputs and outputs is lost: the reference gets the same rounded inputs. Variances are fp32."""
     case = CASES[name]
     tensors = case.draw(2, 5, 3, 4, dtype=dtype)
     exact = {k: x.double() if x.is_floating_point() else x for k, x in tensors.items()}
@@ -55,19 +53,11 @@ def test_outputs_keep_the_dtype_and_the_values_of_fp64(name: str, dtype: torch.d
     for what in case.outputs:
         assert getattr(routed, what).dtype == dtype, what
         assert_near(getattr(routed, what), getattr(expected, what), what=what)
+    if expected.variance is not None:
+        assert (routed.variance.dtype, expected.variance.dtype) == (torch.float32, torch.float64)
     for argument in wanted:
         assert gradients[argument].dtype == dtype
         assert_near(gradients[argument], wanted[argument], TOLERANCE[dtype].gradient, f"gradient of {argument}")
-
-
-@pytest.mark.parametrize("name", WITH_VARIANCE)
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
-def test_variance_is_returned_in_fp32(name: str, dtype: torch.dtype) -> None:
-    case = CASES[name]
-    variance = case(case.draw(2, 5, 3, 4, dtype=dtype, size=1000.0)).variance  # its squares overflow fp16
-    assert variance.dtype == torch.float32
-    assert variance.isfinite().all()
-    assert case(case.draw(2, 5, 3, 4)).variance.dtype == torch.float64
 
 
 @pytest.mark.parametrize(("name", "eps"), [("em", 1e-8), ("heinsen", 1e-5)])

@@ -1,8 +1,9 @@
-"""A wheel, installed where the sources are not, does what the sources do."""
+"""A wheel is reproducible and, installed where the sources are not, does what the sources do."""
 
 import json
 import os
 import re
+import shutil
 import site
 import subprocess
 import sys
@@ -18,17 +19,44 @@ import torch
 from PIL import Image
 
 from flashcaps.data import load_data
+from tools.release_check import clean
 
 ROOT = Path(__file__).parent.parent
+SOURCES = ("src", "benchmarks", "pyproject.toml", "README.md", "LICENSE")
 pytestmark = pytest.mark.slow
+
+
+def build(source: Path, out: Path) -> Path:
+    """The wheel of a source tree, stamped with a fixed time."""
+    environment = os.environ | {"SOURCE_DATE_EPOCH": "1700000000"}
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+    subprocess.run(command, cwd=source, env=environment, check=True, capture_output=True, timeout=300)
+    [wheel] = out.glob("*.whl")
+    return wheel
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("dist")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)], cwd=ROOT, check=True)
-    (found,) = out.glob("*.whl")
-    return found
+    return build(ROOT, tmp_path_factory.mktemp("dist"))
+
+
+def test_two_builds_are_equal_byte_for_byte(wheel: Path, tmp_path: Path) -> None:
+    """Of the sources, and of a copy with other times and permissions, made in another folder."""
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy(ROOT / name, tmp_path / name)
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+        path.chmod(0o700 if path.is_dir() else 0o640)
+    second = build(tmp_path, tmp_path / "wheels")
+    assert wheel.name == second.name
+    with zipfile.ZipFile(wheel) as a, zipfile.ZipFile(second) as b:  # says which file, where the bytes would not
+        assert [i.filename for i in a.infolist()] == [i.filename for i in b.infolist()]
+        for x, y in zip(a.infolist(), b.infolist(), strict=True):
+            assert (x.CRC, x.date_time, x.external_attr) == (y.CRC, y.date_time, y.external_attr), x.filename
+    assert wheel.read_bytes() == second.read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +69,6 @@ def place(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
     return folder
-
-
-def clean() -> dict[str, str]:
-    away = ("PYTHONPATH", "VIRTUAL_ENV", "FLASHCAPS_COMMIT")
-    return {key: value for key, value in os.environ.items() if key not in away}
 
 
 def say(place: Path, *words: str) -> str:

@@ -1,15 +1,14 @@
-"""A new algorithm is one file and one line: it is trained, evaluated, drawn and exported by its name."""
+"""A new algorithm is one file and one line: the guide's is trained, evaluated, drawn and exported by its name.
 
-import inspect
-import itertools
+That it passes lint, types and the contract tests: docs/test_write_routing.py.
+"""
+
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import flashcaps
 from flashcaps.analysis import FIGURES
@@ -20,53 +19,17 @@ from flashcaps.analysis.style import COLOURS, colour_of
 from flashcaps.cli.common import algorithm_names
 from flashcaps.demo.network import Description
 from flashcaps.deploy.export import open_exported
-from flashcaps.routing import ROUTING, Learned, Routed, Routing, Sizes, Step
-from flashcaps.routing.checks import check_votes
-from flashcaps.routing.math import Softmax, compute_dtype, full_precision, length, over_parents, squash
+from flashcaps.routing import ROUTING
 from tests.conftest import Say
+from tests.docs.test_guides import blocks
 from tests.own_pictures import write_pictures
-from tests.routing import test_contract as contract
-
-# ---- the file
-
-
-@full_precision
-def toy_routing(
-    votes: Tensor, *, gain: Tensor, iterations: int = 2, record: bool = False, softmax: Softmax = over_parents
-) -> Routed:
-    """c = softmax_j(cos(u_j|i, v_j)),  v_j = squash(gain_j sum_i c_ij u_j|i)"""
-    b, i, j, _ = check_votes(votes)
-    votes, dtype = votes.to(compute_dtype(votes)), votes.dtype
-    c, history = softmax(votes.new_zeros(b, i, j)), []
-    for t in range(iterations):
-        v = squash(gain.to(votes.dtype)[:, None] * torch.einsum("bij,bijd->bjd", c, votes))
-        history.append(Step(c, v.to(dtype)))
-        if t < iterations - 1:
-            c = softmax(torch.cosine_similarity(votes, v[:, None], dim=-1))
-    return Routed(v.to(dtype), length(v).to(dtype), c, history=tuple(history) if record else None)
-
-
-@dataclass(frozen=True)
-class Toy(Routing):
-    title = "Toy routing"
-    function = staticmethod(toy_routing)
-    output_activation = "length"
-    loss = "margin"
-
-    iterations: int = 2
-
-    def learned(self, sizes: Sizes) -> dict[str, Learned]:
-        return {"gain": Learned((sizes.parents,), start=1.0, parents=0)}
-
-
-# ---- the line
 
 
 @pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
-    ROUTING["toy"] = Toy
-    yield
-    del ROUTING["toy"]
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    file: dict[str, Any] = {"__name__": "median"}
+    exec(blocks("docs/write_routing.md")[0], file)
+    monkeypatch.setitem(ROUTING, "median", file["Median"])
 
 
 def test_it_goes_from_a_folder_of_pictures_to_an_exported_file(
@@ -76,7 +39,7 @@ def test_it_goes_from_a_folder_of_pictures_to_an_exported_file(
     write_pictures(tmp_path / "shapes", 40, 12, 12)
     out = tmp_path / "run"
     small = ("epochs=2", "model.backbone.channels=8", "model.primary.types=2")
-    assert say("train", "--images", "shapes", "--routing", "toy", *small, "--device", "cpu", "--out", out).code == 0
+    assert say("train", "--images", "shapes", "--routing", "median", *small, "--device", "cpu", "--out", out).code == 0
     result = json.loads((out / "result.json").read_text())
     assert json.loads((out / "config.json").read_text())["loss"]["kind"] == "margin"
     assert round(json.loads(say("evaluate", out, "--device", "cpu", "--json").out)["error"], 4) == result["value"]
@@ -87,30 +50,16 @@ def test_it_goes_from_a_folder_of_pictures_to_an_exported_file(
     for name in ("architecture", "parse_tree", "vote_distances", "iterations"):
         assert FIGURES[name](opened).caption
     assert set(agreement(opened, iterations=2, images=4).data) == set(ROUTING)
-    assert set(cost(opened, iterations=(1, 2)).data["cost"]["toy"]) == {1, 2}
-    assert colour_of("toy") == COLOURS[len(ROUTING) - 1]
-    assert "toy" in algorithm_names()
+    assert set(cost(opened, iterations=(1, 2)).data["cost"]["median"]) == {1, 2}
+    assert colour_of("median") == COLOURS[len(ROUTING) - 1]
+    assert "median" in algorithm_names()
 
-    assert say("export", out, "--to", "torch-export", "--out", tmp_path / "toy.pt2").code == 0
-    scores, pose = open_exported(tmp_path / "toy.pt2")(torch.rand(3, 3, 12, 12))
+    assert say("export", out, "--to", "torch-export", "--out", tmp_path / "median.pt2").code == 0
+    scores, pose = open_exported(tmp_path / "median.pt2")(torch.rand(3, 3, 12, 12))
     assert (scores.shape, pose.shape) == ((3, 3), (3, 3, 16))
 
 
 def test_the_page_names_what_it_does_not_run() -> None:
-    model = flashcaps.create_model("capsnet_tiny", routing="toy", classes=4)
-    with pytest.raises(ValueError, match=r"mine: the page does not run capsules.layers.0, which routes by 'toy'"):
+    model = flashcaps.create_model("capsnet_tiny", routing="median", classes=4)
+    with pytest.raises(ValueError, match=r"mine: the page does not run capsules.layers.0, which routes by 'median'"):
         Description("mine", model)
-
-
-def test_it_passes_the_contract_tests() -> None:
-    """Every test of the contract that is parametrised over algorithms, with all its other parameters."""
-    counted = 0
-    for name, test in vars(contract).items():
-        if not name.startswith("test_") or "routing" not in inspect.signature(test).parameters:
-            continue
-        values = {mark.args[0]: mark.args[1] for mark in test.pytestmark if mark.name == "parametrize"}
-        values["routing"] = ["toy"]
-        for chosen in itertools.product(*values.values()):
-            test(**dict(zip(values, chosen, strict=True)))
-            counted += 1
-    assert counted > 30

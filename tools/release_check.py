@@ -10,38 +10,23 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PACKAGE = {"pyproject.toml": """
+PROJECT = """
 [build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
 [project]
-name = "average-routing"
+name = "median"
 version = "1"
 [project.entry-points."flashcaps.routing"]
-average = "average_routing:Average"
-""", "average_routing.py": '''
-"""Parents are the mean of their votes."""
-from dataclasses import dataclass
-from flashcaps import Routed, Routing
-
-def average_routing(votes, iterations=1, record=False, softmax=None):
-    coupling = votes.new_full(votes.shape[:3], 1 / votes.shape[2])
-    pose = votes.mean(1)
-    return Routed(pose, pose.norm(dim=-1), coupling)
-
-@dataclass(frozen=True)
-class Average(Routing):
-    function = staticmethod(average_routing)
-    output_activation = "length"
-    loss = "margin"
-'''}  # fmt: skip
+median = "median:Median"
+"""
 READER = """
 import json, sys
 import numpy, onnxruntime
@@ -77,31 +62,15 @@ def flashcaps(*words: object) -> str:
     return run(Path(sys.executable).with_name("flashcaps"), *words)
 
 
-def draw_pictures(folder: Path, classes: Sequence[str]) -> None:
-    """Bars of another width for every class, 20 x 20, with noise."""
-    import numpy as np
-    from PIL import Image
-
-    generator = np.random.default_rng(0)
-    for k, name in enumerate(classes):
-        (folder / name).mkdir(parents=True)
-        for n in range(20):
-            pixels = generator.integers(0, 60, (20, 20))
-            pixels[:, 4 * k + 2 : 6 * k + 5] += 180
-            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{n}.png")
-
-
 def check_digits() -> None:
     flashcaps("train", "tiny", "--dev", "--device", "cpu")
     flashcaps("evaluate", "runs/dev-tiny-0", "--device", "cpu")
 
 
 def check_pictures() -> None:
-    draw_pictures(Path("bars"), ("narrow", "wide"))
-    draw_pictures(Path("others"), ("one", "two", "three"))
-    flashcaps("train", "--images", "bars", "epochs=2", "--out", "my bars", "--device", "cpu")
-    flashcaps("train", "--images", "others", "--from", "my bars", "epochs=2", "--out", "tuned", "--device", "cpu")
-    picture = "others/two/3.png"
+    flashcaps("train", "--images", "two", "epochs=2", "--out", "my shapes", "--device", "cpu")
+    flashcaps("train", "--images", "three", "--from", "my shapes", "epochs=2", "--out", "tuned", "--device", "cpu")
+    picture = "three/disc/0001.png"
     found = json.loads(flashcaps("predict", "tuned", picture, "--json"))
     flashcaps("export", "tuned", "--out", "tuned.onnx")
     told = run(sys.executable, "-c", READER, "tuned.onnx", picture).strip()
@@ -110,14 +79,11 @@ def check_pictures() -> None:
 
 
 def check_algorithm() -> None:
-    Path("package").mkdir()
-    for name, text in PACKAGE.items():
-        (Path("package") / name).write_text(text)
     run(sys.executable, "-m", "pip", "install", "-q", "./package")
-    code = ("import torch, flashcaps; layer = flashcaps.DenseCapsules('average', in_capsules=4, in_dim=2, "
+    code = ("import torch, flashcaps; layer = flashcaps.DenseCapsules('median', in_capsules=4, in_dim=2, "
             "out_capsules=3, out_dim=5); assert layer(torch.rand(2, 4, 2)).pose.shape == (2, 3, 5)")
     run(sys.executable, "-c", code)
-    flashcaps("train", "tiny", "model.routing=average", "--dev", "--device", "cpu", "--out", "average")
+    flashcaps("train", "tiny", "model.routing=median", "--dev", "--device", "cpu", "--out", "median")
 
 
 def check_dataset() -> None:
@@ -125,7 +91,8 @@ def check_dataset() -> None:
 
     loop, recipes = (importlib.import_module(f"flashcaps.training.{name}") for name in ("loop", "recipe"))
     images, labels = torch.rand(240, 3, 20, 20), torch.arange(240) % 3
-    parts = {name: torch.utils.data.TensorDataset(images[k::2], labels[k::2]) for k, name in enumerate(PARTS)}
+    halves = {"train": slice(0, 120), "test": slice(120, 240)}
+    parts = {name: torch.utils.data.TensorDataset(images[half], labels[half]) for name, half in halves.items()}
     recipe = recipes.read_recipe("tiny", ["steps=3", "data.validation=0"])
     outcome = loop.train(recipe, loop.RunOptions("cpu", "dataset"), data=parts)
     if outcome.test.examples != 120:
@@ -151,15 +118,22 @@ def check_conversions() -> None:
             flashcaps("evaluate", out, "data.name=digits", "data.validation=0", "--device", "cpu")
 
 
-PARTS = ("train", "test")
 CHECKS = (check_digits, check_pictures, check_algorithm, check_dataset, check_conversions)
 
 
-def write_checkpoints(folder: Path) -> None:
-    """A synthetic checkpoint of each repository, as the tests of `flashcaps convert` describe their layouts."""
+def write_files(place: Path) -> None:
+    """As the tests have them: pictures of two and of three shapes, the guide's algorithm, checkpoints to convert."""
     import torch
 
-    tests = importlib.import_module("tests.deploy.test_convert")
+    names = ("own_pictures", "docs.test_guides", "deploy.test_convert")
+    pictures, guides, tests = (importlib.import_module(f"tests.{name}") for name in names)
+    for shapes in ("two", "three"):
+        pictures.write_pictures(place / shapes, 60, 20, 20)
+    shutil.rmtree(place / "two" / "ring")
+    (place / "package").mkdir()
+    (place / "package" / "pyproject.toml").write_text(PROJECT)
+    (place / "package" / "median.py").write_text(guides.blocks("docs/write_routing.md")[0])
+    folder = place / "checkpoints"
     folder.mkdir()
     for name, (address, shapes, _, size, overrides) in tests.CASES.items():
         file = folder / f"{name.replace(' ', '_')}.pt"
@@ -172,7 +146,7 @@ def write_checkpoints(folder: Path) -> None:
 def main(wheel: str, folder: str) -> None:
     place, package = Path(folder), Path(wheel).resolve()
     place.mkdir(parents=True)  # a new one, so that nothing is left from an earlier check
-    write_checkpoints(place / "checkpoints")
+    write_files(place)
     venv.create(place / "env", with_pip=True)
     python = str((place / "env" / "bin" / "python").absolute())
     install = [python, "-m", "pip", "install", "-q", "-c", "constraints.txt", f"{package}[export]"]

@@ -16,19 +16,23 @@ def idx_bytes(array: np.ndarray) -> bytes:
     return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
 
 
-def write_digits(folder: Path, train: int = 60, test: int = 30, *, packed: bool = True) -> dict[str, np.ndarray]:
-    """Four IDX files; digit n of a split has class n % 10 and its ink in the 20 x 20 box, as MNIST does."""
+def write_mnist(folder: Path, arrays: dict[str, np.ndarray], packed: bool = True) -> None:
+    """The IDX files of MNIST, by their stem."""
     folder.mkdir(parents=True, exist_ok=True)
+    for stem, array in arrays.items():
+        raw = idx_bytes(array)
+        (folder / (f"{stem}.gz" if packed else stem)).write_bytes(gzip.compress(raw) if packed else raw)
+
+
+def write_digits(folder: Path, *, packed: bool = True) -> dict[str, np.ndarray]:
+    """Sixty digits and thirty; digit n of a split has class n % 10 and its ink in the 20 x 20 box, as MNIST does."""
     rng = np.random.default_rng(0)
     written = {}
-    for prefix, count in (("train", train), ("t10k", test)):
+    for prefix, count in (("train", 60), ("t10k", 30)):
         images = np.zeros((count, 28, 28), np.uint8)
         images[:, 4:24, 4:24] = rng.integers(1, 256, (count, 20, 20))
-        labels = np.arange(count) % 10
-        for stem, array in ((f"{prefix}-images-idx3-ubyte", images), (f"{prefix}-labels-idx1-ubyte", labels)):
-            raw = idx_bytes(array)
-            (folder / (f"{stem}.gz" if packed else stem)).write_bytes(gzip.compress(raw) if packed else raw)
-            written[stem] = array
+        written |= {f"{prefix}-images-idx3-ubyte": images, f"{prefix}-labels-idx1-ubyte": np.arange(count) % 10}
+    write_mnist(folder, written, packed)
     return written
 
 

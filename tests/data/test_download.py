@@ -90,6 +90,11 @@ def publish(server, monkeypatch):
     return publish
 
 
+def put(path: Path, raw: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(raw)
+
+
 def names(folder) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.name != SUMS)
 
@@ -123,8 +128,7 @@ def test_transfer_that_stops_is_an_error_and_goes_on_later(publish, server, tmp_
 
 def test_wrong_checksum_is_thrown_away_and_an_older_file_left_alone(publish, server, tmp_path):
     publish(CONTENT, checksum=checksum(b"something else"))
-    (tmp_path / "mnist").mkdir()
-    (tmp_path / "mnist" / "digits.gz").write_bytes(b"older")
+    put(tmp_path / "mnist" / "digits.gz", b"older")
     with pytest.raises(ValueError, match=r"digits.gz from http://127.*: expected sha256:.*, found sha256:.*; not"):
         fetch("mnist", tmp_path)
     assert names(tmp_path / "mnist") == ["digits.gz"]
@@ -133,8 +137,7 @@ def test_wrong_checksum_is_thrown_away_and_an_older_file_left_alone(publish, ser
 
 def test_resumed_onto_something_else_is_thrown_away(publish, server, tmp_path):
     publish(CONTENT)
-    (tmp_path / "mnist").mkdir()
-    (tmp_path / "mnist" / "digits.gz.part").write_bytes(b"x" * 500)
+    put(tmp_path / "mnist" / "digits.gz.part", b"x" * 500)
     with pytest.raises(ValueError, match="; not taken, get it elsewhere"):
         fetch("mnist", tmp_path)
     (path,) = fetch("mnist", tmp_path)
@@ -159,9 +162,8 @@ def test_every_address_is_tried_and_all_failing_is_one_line(publish, server, tmp
 
 def archive(kind: str = "gztar", **members: bytes) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "inner").mkdir()
         for name, raw in members.items():
-            (Path(folder) / "inner" / name).write_bytes(raw)
+            put(Path(folder, "inner", name), raw)
         return Path(shutil.make_archive(f"{folder}/packed", kind, folder, "inner")).read_bytes()
 
 
@@ -180,8 +182,7 @@ def test_archive_is_unpacked_and_removed(publish, server, tmp_path, kind):
 
 def test_archive_with_a_wrong_member_changes_nothing(publish, server, tmp_path):
     publish(archive(a=b"aaX", b=b"bb"), "x.tar.gz", members=MEMBERS)
-    (tmp_path / "mnist" / "deep").mkdir(parents=True)
-    (tmp_path / "mnist" / "deep" / "b").write_bytes(b"BB")
+    put(tmp_path / "mnist" / "deep" / "b", b"BB")
     with pytest.raises(ValueError, match=r"inner/a in .*: expected sha256"):
         fetch("mnist", tmp_path)
     assert (tmp_path / "mnist" / "deep" / "b").read_bytes() == b"BB"
@@ -191,8 +192,7 @@ def test_archive_with_a_wrong_member_changes_nothing(publish, server, tmp_path):
 @pytest.mark.parametrize("below", [".", "mnist"])
 def test_from_a_folder(publish, server, tmp_path, below):
     publish(CONTENT)
-    (tmp_path / "from" / below).mkdir(parents=True, exist_ok=True)
-    (tmp_path / "from" / below / "digits.gz").write_bytes(CONTENT)
+    put(tmp_path / "from" / below / "digits.gz", CONTENT)
     (path,) = fetch("mnist", tmp_path / "root", tmp_path / "from")
     assert path.read_bytes() == CONTENT
     assert (tmp_path / "from" / below / "digits.gz").exists()
@@ -201,11 +201,9 @@ def test_from_a_folder(publish, server, tmp_path, below):
 
 def test_a_file_packed_otherwise_is_as_good_and_so_is_one_in_place_unpacked(publish, server, tmp_path):
     publish(gzip.compress(CONTENT, 9, mtime=1), content=checksum(CONTENT))
-    (tmp_path / "from").mkdir()
-    (tmp_path / "from" / "digits.gz").write_bytes(gzip.compress(CONTENT, 1, mtime=2))
+    put(tmp_path / "from" / "digits.gz", gzip.compress(CONTENT, 1, mtime=2))
     assert names(fetch("mnist", tmp_path / "one", tmp_path / "from")[0].parent) == ["digits.gz"]
-    (tmp_path / "two" / "mnist").mkdir(parents=True)
-    (tmp_path / "two" / "mnist" / "digits").write_bytes(CONTENT)
+    put(tmp_path / "two" / "mnist" / "digits", CONTENT)
     assert names(fetch("mnist", tmp_path / "two")[0].parent) == ["digits"]
     assert server.ranges == []
 
@@ -213,8 +211,7 @@ def test_a_file_packed_otherwise_is_as_good_and_so_is_one_in_place_unpacked(publ
 @pytest.mark.parametrize("damage", [lambda raw: raw[:-1], lambda raw: b"x" + raw[1:]])
 def test_damaged_file_in_a_folder_is_refused_and_a_good_one_kept(publish, tmp_path, damage):
     publish(CONTENT)
-    (tmp_path / "from").mkdir()
-    (tmp_path / "from" / "digits.gz").write_bytes(damage(CONTENT))
+    put(tmp_path / "from" / "digits.gz", damage(CONTENT))
     with pytest.raises(ValueError, match=r"digits.gz from .*from/digits.gz: expected .*, found .*; not taken"):
         fetch("mnist", tmp_path, tmp_path / "from")
     assert names(tmp_path / "mnist") == []
@@ -225,10 +222,9 @@ def test_damaged_file_in_a_folder_is_refused_and_a_good_one_kept(publish, tmp_pa
 def test_archive_in_a_folder_is_unpacked_and_stays(publish, tmp_path):
     raw = archive(a=b"aaa", b=b"bb")
     publish(raw, "x.tar.gz", members=MEMBERS)
-    (tmp_path / "from").mkdir()
     with pytest.raises(FileNotFoundError, match=r"no x.tar.gz in .*from or .*mnist; unpacked files go to .*one/mnist"):
         fetch("mnist", tmp_path / "one", tmp_path / "from")
-    (tmp_path / "from" / "x.tar.gz").write_bytes(raw)
+    put(tmp_path / "from" / "x.tar.gz", raw)
     fetch("mnist", tmp_path / "one", tmp_path / "from")
     assert names(tmp_path / "one" / "mnist") == ["a", "deep/b"]
     assert (tmp_path / "from" / "x.tar.gz").exists()

@@ -24,10 +24,6 @@ def test_wrong_names_and_options_are_answered_with_those_there_are(name, options
         load_data(name, **options)
 
 
-def test_hyphens_are_as_good_as_underscores(digit_root):
-    assert load_data("translated-mnist", digit_root).name == "translated_mnist"
-
-
 def test_missing_file_says_which_where_and_what_to_type(tmp_path):
     for name in set(DATA) - OWN - MADE:
         with pytest.raises(FileNotFoundError) as error:

@@ -26,21 +26,15 @@ def overlap(sources: torch.Tensor) -> torch.Tensor:
     return (sources[:, 0] * sources[:, 1] > 0).sum((1, 2, 3)) / 400
 
 
-def test_batch_shapes_and_types(pairs):
-    batch = pairs.at(torch.arange(8), 0)
-    assert batch.inputs.shape == (8, 1, 36, 36)
-    assert batch.targets.shape == (8, 10)
-    assert batch.pictures.shape == (8, 2, 1, 36, 36)
-    assert batch.chosen.shape == (8, 2)
+@pytest.mark.parametrize("count", [0, 2000])
+def test_a_batch_has_two_classes_an_image_and_its_targets_name_both(pairs, count):
+    batch = pairs.at(torch.arange(count), 1)
+    assert batch.inputs.shape == (count, 1, 36, 36)
+    assert batch.targets.shape == (count, 10)
+    assert batch.pictures.shape == (count, 2, 1, 36, 36)
     assert (batch.inputs.dtype, batch.targets.dtype, batch.chosen.dtype) == (torch.float32, torch.float32, torch.int64)
-    assert pairs.at(torch.arange(0)).inputs.shape == (0, 1, 36, 36)
-
-
-def test_pair_never_shares_a_class_and_targets_name_both(pairs):
-    batch = pairs.at(torch.arange(20_000), 1)
-    assert (batch.chosen[:, 0] != batch.chosen[:, 1]).all()
     assert (batch.targets.sum(1) == 2).all()
-    assert (batch.targets.gather(1, batch.chosen) == 1).all()
+    assert torch.equal(batch.targets.gather(1, batch.chosen), torch.ones(count, 2))
 
 
 def test_every_other_digit_is_as_likely_a_partner():
@@ -69,7 +63,6 @@ def test_boxes_overlap_by_72_to_73_percent_in_expectation():
 
 def test_sampled_shifts_reach_everywhere_alike():
     batch = MultiMNIST(boxes([4, 4])).at(torch.arange(9_000), 3)
-    assert 0.72 < overlap(batch.pictures).mean().item() < 0.73
     for dim in (4, 3):  # first row, then first column with ink
         first = (batch.pictures.amax((2, dim)) > 0).float().argmax(-1) - 4
         counts = torch.bincount(first.flatten(), minlength=9)

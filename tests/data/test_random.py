@@ -24,12 +24,6 @@ def test_tensor_arithmetic_is_that_of_unsigned_64_bit_integers():
     assert [mix((1234567 + k * GOLDEN) & ((1 << 64) - 1)) for k in (1, 2)] == [6457827717110365317, 3203168211198807973]
 
 
-def test_numbers_do_not_depend_on_the_batch_they_are_drawn_in():
-    whole = draws(7, torch.arange(100), 4)
-    assert torch.equal(whole[30:50], draws(7, torch.arange(30, 50), 4))
-    assert not torch.equal(whole, draws(8, torch.arange(100), 4))
-
-
 def test_uniform_is_flat_and_its_columns_independent():
     u = uniform(0, torch.arange(40_000), 3).double()
     assert u.min() >= 0

@@ -1,11 +1,10 @@
 import pytest
 
 from flashcaps.data import describe, load_data
-from flashcaps.data.sst import parse_tree
 
 TREES = [
     "(3 (2 It) (4 (2 's) (4 good)))",
-    "(2 (2 It) (2 (2 is) (2 here)))",
+    r"(2 (2 -RRB-) (2 (2 is) (2 1\/2)))",
     "(0 (1 (2 Not) (4 good)) (2 -LRB-))",
     "(3 (2 It) (4 (2 's) (4 good)))",
 ]
@@ -19,21 +18,14 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_parse_tree_gives_every_phrase_and_the_root_last():
-    assert parse_tree(TREES[0]) == [
-        ("It", 2, False), ("'s", 2, False), ("good", 4, False), ("'s good", 4, False), ("It 's good", 3, True),
-    ]  # fmt: skip
-    assert parse_tree(r"(2 (2 1\/2) (2 -RRB-))")[-1].text == "1/2 )"
-
-
 def test_training_has_each_phrase_once_and_evaluation_the_roots(root):
     data = load_data("sst5", root, counts=None)
     train = dict(zip(data.train.text, data.train.labels.tolist(), strict=True))
-    assert len(data.train) == len(train) == 13
-    assert train["good"] == 4
-    assert train["Not good ("] == 0
+    assert len(data.train) == len(train) == 14
+    assert list(train.items())[:5] == [("It", 2), ("'s", 2), ("good", 4), ("'s good", 4), ("It 's good", 3)]
+    assert data.train.info["root"].tolist()[:5] == [False] * 4 + [True]
     assert data.train.info["root"].sum() == 3
-    assert data.validation.text == ("It 's good", "It is here", "Not good (")
+    assert data.validation.text == ("It 's good", ") is 1/2", "Not good (")
     assert data.test.labels.tolist() == [2, 0]
     assert "phrases, 5 classes" in describe(data)
 

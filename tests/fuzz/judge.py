@@ -21,7 +21,7 @@ SECONDS = 120  # a case that takes longer hangs
 class Case:
     """A call with named arguments. names: further words an error may name. gradient: whether to ask for one.
 
-    check: looks at a finite result, returns what is wrong with it, or "".
+    check: looks at a finite result, returns what is wrong with it, or "". spoil: how often an argument is made wrong.
     """
 
     function: Callable[..., Any]
@@ -29,6 +29,7 @@ class Case:
     names: tuple[str, ...] = ()
     gradient: bool = False
     check: Callable[[Any], str] = lambda result: ""
+    spoil: float = 0.3
 
     def text(self) -> str:
         return ", ".join(f"{k}={show(v)}" for k, v in self.arguments.items())

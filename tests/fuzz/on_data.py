@@ -37,9 +37,7 @@ def augmentation(draw: Draw) -> Case:
         "to_float": (to_float, {}),
     }
     function, arguments = calls[draw.pick(sorted(calls))]
-    arguments = {"images": x} | arguments
-    draw.spoil(arguments, 0.3)
-    return Case(function, arguments)
+    return Case(function, {"images": x} | arguments)
 
 
 def splits(draw: Draw) -> Case:
@@ -50,7 +48,6 @@ def splits(draw: Draw) -> Case:
         "labels": torch.randint(3, (n,), generator=draw.generator),
         "count": draw.random.randint(-1, 22),
     }
-    draw.spoil(arguments, 0.3)
 
     def run(images: Any, labels: Any, count: Any) -> Any:
         return holdout(Split(images, labels), count=count)
@@ -68,7 +65,6 @@ def pairs(kind: type[MultiMNIST]) -> Callable[[Draw], Case]:
             "seed": draw.random.getrandbits(40),
             "shift": draw.random.randint(0, 3),
         }
-        draw.spoil(arguments, 0.3)
 
         def run(images: Any, labels: Any, index: Any, seed: Any, shift: Any) -> Any:
             return kind(Split(images, labels), shift=shift, classes=4).at(index, seed)
@@ -112,7 +108,7 @@ def picture_bytes(draw: Draw) -> bytes:
 def picture(draw: Draw) -> Case:
     source = picture_bytes(draw) if draw.chance(0.6) else array(draw)
     arguments: dict[str, Any] = {"picture": source, "invert": draw.chance(0.5)}
-    return Case(prepared, arguments, names=("stdin", "array", "images"),
+    return Case(prepared, arguments, names=("stdin", "array", "images"), spoil=0,
                 check=lambda x: "" if x.shape == (1, 28, 28) and 0 <= x.min() <= x.max() <= 1 else f"{x.shape}")
 
 
@@ -134,7 +130,7 @@ def array(draw: Draw) -> np.ndarray:
 def any_picture(draw: Draw) -> Case:
     source = picture_bytes(draw) if draw.chance(0.5) else array(draw)
     arguments = {"source": source, "channels": draw.pick((0, 1, 3, 4, 2, -1))}
-    return Case(read_picture, arguments, names=("stdin", "array"))
+    return Case(read_picture, arguments, names=("stdin", "array"), spoil=0)
 
 
 def override(draw: Draw) -> str:
@@ -150,7 +146,7 @@ def recipe(draw: Draw) -> Case:
     arguments: dict[str, Any] = {"name": draw.pick(list_recipes()), "overrides": overrides}
     if draw.chance(0.1):
         arguments["name"] = draw.pick(("", "no", "../etc/passwd", "capsnet_mnist.toml"))
-    return Case(lambda **a: plain(read_recipe(**a)), arguments, names=known_words(overrides))
+    return Case(lambda **a: plain(read_recipe(**a)), arguments, names=known_words(overrides), spoil=0)
 
 
 def known_words(texts: list[str]) -> tuple[str, ...]:
@@ -176,7 +172,7 @@ def tree(draw: Draw) -> Case:
         else:
             content[section] = wrong
     words = tuple(content) + tuple(k for s in content.values() if isinstance(s, dict) for k in s)
-    return Case(lambda content: plain(make_recipe(content)), {"content": content}, names=words)
+    return Case(lambda content: plain(make_recipe(content)), {"content": content}, names=words, spoil=0)
 
 
 def overrides_of_models(draw: Draw) -> Case:
@@ -195,7 +191,7 @@ def overrides_of_models(draw: Draw) -> Case:
         with torch.device("meta"):
             return flashcaps.create_model(**options)
 
-    return Case(run, arguments, names=("model", "backbone", "padding", "features"))
+    return Case(run, arguments, names=("model", "backbone", "padding", "features"), spoil=0)
 
 
 TARGETS: dict[str, Callable[[Draw], Case]] = {

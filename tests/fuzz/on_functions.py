@@ -33,7 +33,6 @@ def routing(routine: Routine) -> Callable[[Draw], Case]:
                 x = x.sigmoid()
             tensors[name] = x > -0.7 if name == "mask" else x
         arguments = tensors | routine.options | iterations(routine, draw)
-        draw.spoil(arguments, 0.25)
         return Case(routine.function, arguments, gradient=draw.chance(0.6), check=agrees(routine, arguments))
 
     return make
@@ -79,16 +78,14 @@ def agrees(routine: Routine, arguments: dict[str, Any]) -> Callable[[Any], str]:
 def update(draw: Draw) -> Case:
     b, i, j, d = draw.size(4), draw.size(5), draw.size(4), draw.size(4)
     dtype = draw.dtype()
-    arguments: dict[str, Any] = {
+    return Case(F.discriminative_update, {
         "coefficients": draw.tensor((i, j), dtype),
         "votes": draw.tensor((b, i, j, d), dtype),
         "labels": draw.labels(b, j),
         "rate": draw.pick((1e-4, 0.1)),
         "strength": draw.pick((0.0, 1e-3)),
         "penalty": draw.pick(("l1", "l2")),
-    }
-    draw.spoil(arguments, 0.3)
-    return Case(F.discriminative_update, arguments)
+    })  # fmt: skip
 
 
 def elementwise(function: Callable[..., Any]) -> Callable[[Draw], Case]:
@@ -98,7 +95,6 @@ def elementwise(function: Callable[..., Any]) -> Callable[[Draw], Case]:
         shape = [draw.size(5, 0.08) for _ in range(draw.random.randint(0, 5))]
         name = next(iter(inspect.signature(function).parameters))
         arguments = {name: draw.tensor(shape), "dim": draw.pick((-1, 0, len(shape) - 1, -len(shape) or -1, 7, "0"))}
-        draw.spoil(arguments, 0.2)
         more = {"check": shorter_than_one} if function is F.squash else {}
         return Case(function, arguments, gradient=draw.chance(0.7), **more)
 
@@ -118,7 +114,6 @@ def loss(function: Callable[..., Tensor], **options: tuple[float, ...]) -> Calla
         b, k = draw.size(6), draw.size(6)
         arguments: dict[str, Any] = {first: draw.tensor((b, k)), second: draw.labels(b, k)}
         arguments |= {name: draw.pick(values) for name, values in options.items()}
-        draw.spoil(arguments, 0.3)
         return Case(function, arguments, gradient=draw.chance(0.6), check=not_negative)
 
     return make
@@ -133,14 +128,13 @@ def pictures(draw: Draw) -> Case:
     shape = [draw.size(4) for _ in range(4)]
     dtype = draw.dtype()
     arguments: dict[str, Any] = {"output": draw.tensor(shape, dtype), "image": draw.tensor(shape, dtype)}
-    draw.spoil(arguments, 0.4)
     return Case(F.reconstruction_loss, arguments, gradient=draw.chance(0.6), check=not_negative)
 
 
 def schedule(function: Callable[..., Any], name: str) -> Callable[[Draw], Case]:
     def make(draw: Draw) -> Case:
         value = draw.pick((0, 1, 3, 0.5, 10**9, -1, -(10**12), math.nan, "1", None))
-        return Case(function, {name: value}, check=numbers)
+        return Case(function, {name: value}, check=numbers, spoil=0)
 
     return make
 

@@ -33,7 +33,6 @@ def numbers_for(draw: Draw, training: bool) -> str | None:
 
 
 def finish(draw: Draw, kind: type[nn.Module], arguments: dict[str, Any], training: bool) -> Case:
-    draw.spoil(arguments, 0.3)
     function = built_and_called(kind, training, draw.random.getrandbits(30))
     names = ("in_types", "kernel", "image", "votes", "weight", "channel")
     return Case(function, arguments, names=names, gradient=training)
@@ -103,7 +102,6 @@ def stack(draw: Draw) -> Case:
         "iterations": draw.pick((None, 1, 3)),
         "concurrent": concurrent or draw.chance(0.1),
     }
-    draw.spoil(arguments, 0.3)
     seed = draw.random.getrandbits(30)
 
     def run(u: Any, iterations: Any, concurrent: Any) -> Routed:
@@ -121,7 +119,6 @@ def head(draw: Draw) -> Case:
     if draw.chance(0.5):
         arguments["activation"] = draw.tensor((b, j), kind="normal")
     which = draw.pick(("lengths", "activations", "linear", "decoder"))
-    draw.spoil(arguments, 0.3)
 
     def run(pose: Any, chosen: Any, activation: Any = None) -> Tensor:
         torch.manual_seed(0)
@@ -139,7 +136,6 @@ def ascent(draw: Draw) -> Case:
     """A training step of a discriminative layer."""
     b, i, j = draw.size(4), draw.size(4), draw.size(4)
     arguments = {"u": draw.tensor((b, i, 3), torch.float32, numbers_for(draw, True)), "labels": draw.labels(b, j)}
-    draw.spoil(arguments, 0.3)
 
     def run(u: Any, labels: Any) -> Tensor:
         torch.manual_seed(0)
@@ -158,7 +154,6 @@ def backbone(draw: Draw) -> Case:
         "norm": draw.pick((None, "before", "middle")), "pool": draw.pick((None, "max", "global")),
         "image": (draw.size(3), draw.size(8), draw.size(8)),
     }  # fmt: skip
-    draw.spoil(arguments, 0.3)
 
     def run(image: Any, **options: Any) -> tuple[int, ...]:
         return output_shape(Conv(**options).build(image[0] if isinstance(image, tuple) and image else 1), image)

@@ -27,10 +27,18 @@ NAMES = sorted(TARGETS)
 SHOWN = 20  # unexplained cases written out for each target
 
 
+def draw_case(name: str, seed: str) -> Case:
+    """A case of a target, an argument of it sometimes made wrong."""
+    draw = Draw(seed)
+    case = TARGETS[name](draw)
+    draw.spoil(case.arguments, case.spoil)
+    return case
+
+
 def make_case(seed: int, number: int) -> tuple[str, Case]:
     """Targets take turns; what a case is depends on (seed, number) alone."""
     name = NAMES[number % len(NAMES)]
-    return name, TARGETS[name](Draw(f"{seed}/{name}/{number}"))
+    return name, draw_case(name, f"{seed}/{name}/{number}")
 
 
 def work(pipe: Connection, seed: int, numbers: list[int]) -> None:

@@ -16,7 +16,7 @@ from flashcaps import functional as F
 from . import run
 from .draw import Draw
 from .judge import CARRIED, FINITE, OVERFLOW, REFUSED, UNEXPLAINED, Case, judge
-from .run import NAMES, TARGETS, make_case
+from .run import NAMES, TARGETS, draw_case, make_case
 
 PLAIN = torch.ones(2, 3)
 
@@ -25,7 +25,7 @@ PLAIN = torch.ones(2, 3)
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**63))
 def test_hostile_arguments_are_answered_or_refused(name: str, seed: int) -> None:
-    case = TARGETS[name](Draw(str(seed)))
+    case = draw_case(name, str(seed))
     verdict = judge(case)
     assert verdict.kind != UNEXPLAINED, f"{verdict.why} [{case.text()}]"
 

@@ -18,37 +18,30 @@ LIMIT = 6_000_000  # bytes of the models the explainer needs, together
 ALL = 24_000_000  # bytes of all that come along
 
 
-@pytest.mark.parametrize("name", DEMO)
-def test_the_explainers_models_come_along(name: str) -> None:
+SMALL = ("small_fashion", "small_svhn")
+WORST = {"demo_pairs": 15, **dict.fromkeys(SMALL, 12)}  # percent wrong; 1 of all others
+
+
+@pytest.mark.parametrize("name", [*DEMO, *SMALL])
+def test_the_explainers_models_and_small_networks_of_other_data_come_along(name: str) -> None:
     model: Any = flashcaps.load(name)
-    config, recipe = model.config, read_recipe(name)
-    assert config["recipe"]["name"] == name
+    result, recipe, card = model.config["result"], read_recipe(name), (FOLDER / f"{name}.md").read_text()
+    assert model.config["recipe"]["name"] == name
     assert recipe.model.name == model.name
     assert json.loads(json.dumps(recipe.model.overrides)) == model.overrides
-    assert model.decoder is not None
-    result = config["result"]
-    assert result["examples"] == result["stored"]["examples"] == 10_000
-    assert result["commit"]
-    assert result["stored"]["interval"][1] < (15 if name == "demo_pairs" else 1)
-    card = (FOLDER / f"{name}.md").read_text()
-    assert f"{result['value']:.2f} %" in card
-    assert f"{result['stored']['value']:.2f} %" in card
-    assert model(torch.rand(2, *model.image)).scores.isfinite().all()
-
-
-@pytest.mark.parametrize("name", ["small_fashion", "small_svhn"])
-def test_small_networks_of_other_data_come_along(name: str) -> None:
-    model: Any = flashcaps.load(name)
-    result, recipe = model.config["result"], read_recipe(name)
-    assert json.loads(json.dumps(recipe.model.overrides)) == model.overrides
-    assert sum(p.numel() for p in model.parameters()) == result["parameters"] < 300_000
-    assert result["overrides"] == []  # `flashcaps train NAME` gives the number
-    assert re.fullmatch(r"[0-9a-f]{12}", result["commit"])  # of a clean tree
-    assert result["stored"]["interval"][1] < 12
-    card = (FOLDER / f"{name}.md").read_text()
-    assert f"{result['value']:.2f} %" in card
+    assert result["stored"]["interval"][1] < WORST.get(name, 1)
+    for value in (result["value"], result["stored"]["value"]):
+        assert f"{value:.2f} %" in card
     assert ("cut anew" in card) == (name == "small_svhn")  # these are not the published crops
     assert model(torch.rand(2, *model.image)).scores.isfinite().all()
+    if name in DEMO:
+        assert model.decoder is not None
+        assert result["examples"] == result["stored"]["examples"] == 10_000
+        assert result["commit"]
+    else:
+        assert sum(p.numel() for p in model.parameters()) == result["parameters"] < 300_000
+        assert result["overrides"] == []  # `flashcaps train NAME` gives the number
+        assert re.fullmatch(r"[0-9a-f]{12}", result["commit"])  # of a clean tree
 
 
 def test_they_are_small_together_and_their_cards_name_them() -> None:

@@ -41,7 +41,7 @@ def test_algorithm_repeats_the_step_and_scales_as_the_code_does() -> None:
     routed = Attention(iterations=3).run(attention_routing, tensors["votes"], None, dict(learned), record=True)
     pose = None
     for _ in range(3):
-        expected = oracles.attention(tensors["votes"].tolist(), pose, scale=D**-0.5, **lists(learned))
+        expected = oracles.attention(tensors["votes"].tolist(), pose=pose, scale=D**-0.5, **lists(learned))
         pose = expected.pose
     assert_near(routed.pose, pose)
     assert_near(routed.coupling, expected.coupling)
@@ -52,8 +52,8 @@ def test_algorithm_repeats_the_step_and_scales_as_the_code_does() -> None:
 def test_algorithm_starts_from_the_initial_pose_and_leaves_its_tensors_alone() -> None:
     tensors = draw()
     learned = pick(tensors, "weight", "bias") | {"initial": torch.randn(J, D, dtype=torch.float64)}
-    start = [learned["initial"].tolist()] * B
-    expected = oracles.attention(tensors["votes"].tolist(), start, scale=1.0, **lists(pick(tensors, "weight", "bias")))
+    start = {"pose": [learned["initial"].tolist()] * B, "scale": 1.0}
+    expected = oracles.attention(**lists(pick(tensors, "votes", "weight", "bias")), **start)
     algorithm = Attention(initial="learned", scale=1.0)
     for _ in range(2):
         routed = algorithm.run(attention_routing, tensors["votes"], None, learned)

@@ -22,7 +22,7 @@ def votes(*shape: int) -> Tensor:
 
 def _constant_logits(u: Tensor, logits: Tensor, bias: Tensor, iterations: int) -> Tensor:
     """What all but the last iteration add to the logits of the single example, from the oracle's poses."""
-    (steps,) = oracles.dynamic(u.tolist(), iterations, logits.tolist(), bias.tolist()).steps
+    (steps,) = oracles.dynamic(u.tolist(), iterations=iterations, logits=logits.tolist(), bias=bias.tolist()).steps
     added = torch.zeros_like(logits)
     for _, pose in steps[:-1]:
         for i, j in itertools.product(range(u.shape[1]), range(u.shape[2])):
@@ -48,7 +48,7 @@ def test_detach_stops_gradient_on_all_but_the_last_iteration(iterations: int) ->
 def test_algorithm_hands_its_options_on() -> None:
     u, learned = votes(), {"logits": votes(I, J), "bias": votes(J, D)}
     routed = Dynamic(iterations=2, leaky=True).run(dynamic_routing, u, None, learned)
-    assert_routed(routed, oracles.dynamic(u.tolist(), 2, leaky=True, **lists(learned)))
+    assert_routed(routed, oracles.dynamic(u.tolist(), iterations=2, leaky=True, **lists(learned)))
     u.requires_grad_()
     gradients = [
         torch.autograd.grad(Dynamic(detach=detach).run(dynamic_routing, u, None, learned).pose.square().sum(), u)[0]

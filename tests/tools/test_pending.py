@@ -63,14 +63,6 @@ TOGETHER = ["capsnet_cifar10-0: capsnet_cifar10 --seed 0", "capsnet_cifar10-1: c
             "# flashcaps evaluate runs/capsnet_cifar10-0 runs/capsnet_cifar10-1 --ensemble --keep results"]  # fmt: skip
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "results"
-    folder.mkdir()
-    (folder / "tables.toml").write_text(TABLES)
-    return folder
-
-
 def capsules(seed: int, **more: Any) -> dict[str, Any]:
     return result("attention_simple_cifar10", 85.0, seed, "select=last", **more)
 

@@ -51,11 +51,19 @@ against = "CNN"
 [[table.row]]
 name = "CNN"
 runs = ["cnn_views_azimuth"]
+
+[[table]]
+paper = "Dynamic (2017)"
+title = "MNIST"
+protocol = ""
+[[table.row]]
+name = "capsules"
+runs = ["capsnet_mnist_norec"]
 """
 
 
-PARAMETERS = {"attention_simple_cifar10": 561_297, "cnn_cifar10": 18_919_434, "em_views_azimuth": 317_524,
-              "cnn_views_azimuth": 278_949}  # fmt: skip
+PARAMETERS = {"attention_simple_cifar10": 561_297, "cnn_cifar10": 18_919_434, "cnn_cifar100": 19_011_684,
+              "em_views_azimuth": 317_524, "cnn_views_azimuth": 278_949, "capsnet_mnist_norec": 6_804_224}  # fmt: skip
 
 
 def result(recipe: str, value: float, seed: int = 0, overrides: str = "", **more: Any) -> dict[str, Any]:
@@ -77,10 +85,7 @@ def add(folder: Path, *runs: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "results"
-    folder.mkdir()
-    (folder / "tables.toml").write_text(TABLES)
+def folder(folder: Path) -> Path:
     add(folder, result("attention_simple_cifar10", 85.0, overrides="select=last lr=0.10"),
         result("attention_simple_cifar10", 86.0, 1, "select=last lr=0.10"),
         result("cnn_cifar10", 80.0, overrides="select=last", epochs=35.0, beside="others"))  # fmt: skip
@@ -138,7 +143,7 @@ def test_a_run_that_breaks_the_protocol_is_kept_out_and_says_why(folder: Path, s
 
 
 def test_without_a_number_of_epochs_the_whole_recipe_counts(folder: Path) -> None:
-    _, table = read_tables(folder)
+    table = read_tables(folder)[1]
     run = result("em_views_azimuth", 9.0, **curve(*[(5, 30)] * 8)) | {"epochs": 39.0}
     assert breaches(table, table.row[0], [run]) == ["39 epochs"]
     assert breaches(table, table.row[0], [run | {"epochs": 40.0}]) == []

@@ -15,13 +15,12 @@ from .files import Root, data_root
 from .mnist import digits, fashion_mnist, mnist
 from .multimnist import DiverseMultiMNIST, MultiMNIST, diverse_multimnist, multimnist
 from .norb import smallnorb
-from .own_datasets import from_torch
 from .random import make_generator
 from .split import Batch, Dataset, Split, describe, holdout, to_float
 from .sst import sst2, sst5
 from .svhn import svhn
 from .synthetic_norb import synthetic_norb
-from .user_images import read_numbers, read_pictures, read_text
+from .user_images import from_torch, read_numbers, read_pictures, read_text
 
 DATA: Registry[Callable[..., Dataset]] = Registry("flashcaps.data", {
     "mnist": mnist,

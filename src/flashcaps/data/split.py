@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -66,9 +66,6 @@ class StoredImages:
     def __len__(self) -> int:
         return len(self.index)
 
-    def dim(self) -> int:
-        return 4
-
     def to(self, device: torch.device | str) -> StoredImages:
         return replace(self, device=torch.device(device))
 
@@ -78,10 +75,6 @@ class StoredImages:
 
     def __getitem__(self, index: Tensor | slice) -> Tensor:
         return self.end([self.begin(k) for k in self.select(index).index.tolist()])
-
-    def split(self, size: int) -> Iterator[Tensor]:
-        for start in range(0, len(self), size):
-            yield self[start : start + size]
 
     def begin(self, picture: int) -> Future[Tensor]:
         """Starts to read a picture, by its number in `index`."""
@@ -111,7 +104,7 @@ class Split:
         for name, x in (("images", self.images), ("labels", self.labels)):
             if not isinstance(x, Tensor | StoredImages) or x.layout != torch.strided:
                 raise TypeError(f"{name}: expected a dense tensor, got {type(x).__name__}")
-        if self.images.dtype not in (torch.uint8, torch.float32) or self.images.dim() != 4:
+        if self.images.dtype not in (torch.uint8, torch.float32) or len(self.images.shape) != 4:
             raise ValueError(f"images: expected uint8 or float32 (N, C, H, W), got {self.images.dtype} "
                              f"{tuple(self.images.shape)}; keep pixels as 0..255 and let to_float make the batches")
         if self.labels.device != self.images.device:

@@ -14,15 +14,12 @@ from .base import Model, Output, init_weights
 from .specs import Dense, Grid, Route
 
 
-def check_states(states: Tensor, reads: tuple[int, int]) -> None:
+def check_states(states: Tensor, mask: Tensor | None, reads: tuple[int, int]) -> None:
     check_floating("states", states)
     if states.ndim != 4 or tuple(states.shape[2:]) != reads:
         raise ValueError(f"states: expected (B, tokens, {', '.join(map(str, reads))}), got {tuple(states.shape)}; "
                          "build the model with the transformer's layers=, width=")
-
-
-def check_mask(mask: Tensor, states: Tensor) -> None:
-    if mask.shape != states.shape[:2]:
+    if mask is not None and mask.shape != states.shape[:2]:
         raise ValueError(f"mask: expected {tuple(states.shape[:2])}, one per token, got {tuple(mask.shape)}")
 
 
@@ -41,14 +38,13 @@ class SentimentNetwork(Model):
         self.capsules, self.head, self.decoder = capsules, head, None
 
     def forward(self, states: Tensor, mask: Tensor | None = None) -> Output:
-        check_states(states, self.reads)
+        check_states(states, mask, self.reads)
         u = self.norm(nn.functional.silu(self.linear(states + self.depth)))  # (B, n, l, d)
         routed = self.capsules(u.flatten(1, 2), None if mask is None else self.presence(mask, u))
         return Output(self.head(routed), routed)
 
     def presence(self, mask: Tensor, u: Tensor) -> Tensor:
         """The activation of every capsule, (B, n * l): log(x / (1 - x)) where scores are taken, else x itself."""
-        check_mask(mask, u)
         x = mask.to(u.dtype)
         first = self.capsules.layers[0]
         assert isinstance(first, CapsuleLayer)
@@ -102,10 +98,9 @@ class PooledNetwork(Model):
         self.classifier, self.decoder = nn.Linear(width, classes), None
 
     def forward(self, states: Tensor, mask: Tensor | None = None) -> Output:
-        check_states(states, self.reads)
+        check_states(states, mask, self.reads)
         if mask is None:
             mask = states.new_ones(states.shape[:2])
-        check_mask(mask, states)
         share = mask / mask.sum(1, keepdim=True).clamp_min(1e-6)  # 0 for a text without tokens
         if self.mix is None:
             x = torch.einsum("bn,bnm->bm", share.to(states.dtype), states[:, :, -1])

@@ -91,7 +91,7 @@ def explained(init: Init) -> Init:
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> None:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:  # a list cannot be looked up in a dict
         known = ", ".join(map(repr, choices))
         raise ValueError(f"{name}: expected one of {known}, got {value!r}{nearest(str(value), choices)}")
 
@@ -164,9 +164,7 @@ def check_votes(votes: Tensor) -> tuple[int, int, int, int]:
     """(B, I, J, D) of explicit votes."""
     check_floating("votes", votes)
     if votes.ndim != 4:
-        raise ValueError(
-            f"votes: expected (B, I, J, D), got {tuple(votes.shape)}; did you forget .view(B, I, J, D)?"
-        )
+        raise ValueError(f"votes: expected (B, I, J, D), got {tuple(votes.shape)}; did you forget .view(B, I, J, D)?")
     for axis, size, what in zip("IJD", votes.shape[1:], ("lower capsules", "upper capsules", "pose"), strict=True):
         if size == 0:
             raise ValueError(f"votes: axis {axis} ({what}) is empty in {tuple(votes.shape)}; routing needs some")
@@ -174,21 +172,18 @@ def check_votes(votes: Tensor) -> tuple[int, int, int, int]:
     return b, i, j, d
 
 
-def check_shape(name: str, x: Tensor | None, shapes: tuple[int, ...] | list[tuple[int, ...]], what: str) -> None:
-    """Raises unless `x` is None, or floating point with one of these shapes."""
-    if x is None:
-        return
+def check_given(name: str, x: Tensor, shapes: tuple[int, ...] | list[tuple[int, ...]], what: str) -> None:
+    """Raises unless `x` is floating point with one of these shapes."""
     check_floating(name, x)
     allowed = shapes if isinstance(shapes, list) else [shapes]
     if tuple(x.shape) not in allowed:
-        wanted = " or ".join(map(str, allowed))
-        raise ValueError(f"{name}: expected {wanted} ({what}), got {tuple(x.shape)}")
+        raise ValueError(f"{name}: expected {' or '.join(map(str, allowed))} ({what}), got {tuple(x.shape)}")
 
 
-def check_given(name: str, x: Tensor, shapes: tuple[int, ...] | list[tuple[int, ...]], what: str) -> None:
-    """As `check_shape`, but None is refused, too."""
-    check_floating(name, x)
-    check_shape(name, x, shapes, what)
+def check_shape(name: str, x: Tensor | None, shape: tuple[int, ...], what: str) -> None:
+    """As `check_given`, but None passes."""
+    if x is not None:
+        check_given(name, x, shape, what)
 
 
 def check_devices(like: Tensor, **tensors: Tensor | None) -> None:
@@ -202,17 +197,15 @@ def check_arguments(votes: Tensor, **arguments: tuple[Any, ...]) -> tuple[int, i
 
     A shape is a word, "BJD" for (B, J, D), or None for an argument that may be None.
     """
-    sizes = dict(zip("BIJD", check_votes(votes), strict=True))
-    for name, (x, *words) in arguments.items():
-        if x is None and None in words:
+    sizes = check_votes(votes)
+    for name, (x, *allowed) in arguments.items():
+        if x is None and None in allowed:
             continue
-        check_floating(name, x)
-        shapes = [tuple(sizes[axis] for axis in word) for word in words if word is not None]
-        if tuple(x.shape) not in shapes:
-            axes = " or ".join(" x ".join(word) for word in words if word is not None)
-            raise ValueError(f"{name}: expected {' or '.join(map(str, shapes))} ({axes}), got {tuple(x.shape)}")
+        words = [word for word in allowed if word is not None]
+        shapes = [tuple(sizes["BIJD".index(axis)] for axis in word) for word in words]
+        check_given(name, x, shapes, " or ".join(" x ".join(word) for word in words))
         check_devices(votes, **{name: x})
-    return sizes["B"], sizes["I"], sizes["J"], sizes["D"]
+    return sizes
 
 
 def check_probability(name: str, x: Tensor) -> None:

@@ -111,8 +111,6 @@ class Routing:
         """Initial values of the transforms, weight (J, d, G, h): a vote is as large as its pose."""
         nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
 
-    def run(
-        self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
-    ) -> Routed:
+    def run(self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any) -> Routed:
         """Call `function` (this algorithm's, or its fused twin) with these options and learned tensors."""
         return function(votes, iterations=self.iterations, **learned, **common)

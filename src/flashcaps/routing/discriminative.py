@@ -191,7 +191,5 @@ class Discriminative(Routing):
     def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
         nn.init.trunc_normal_(weight, std=0.1, a=-0.2, b=0.2)  # dynamic's, whose network the paper takes
 
-    def run(
-        self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
-    ) -> Routed:
+    def run(self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any) -> Routed:
         return function(votes, learned["coefficients"], **common)

@@ -95,9 +95,7 @@ class Dynamic(Routing):
     def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
         nn.init.trunc_normal_(weight, std=0.1, a=-0.2, b=0.2)  # as the authors' code: cut at two standard deviations
 
-    def run(
-        self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
-    ) -> Routed:
+    def run(self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any) -> Routed:
         if self.over_children:
             common["softmax"] = over_children
         return function(votes, iterations=self.iterations, leaky=self.leaky, detach=self.detach, **learned, **common)

@@ -181,9 +181,7 @@ class EM(Routing):
         else:
             super().init_weights(weight, sizes)
 
-    def run(
-        self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
-    ) -> Routed:
+    def run(self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any) -> Routed:
         schedule, tau, shape = self.inverse_temperature, self.sharpness, votes.shape
         if schedule is None:
             schedule = 1.0 if self.relative else inverse_temperature(self.iterations)

@@ -92,9 +92,7 @@ class Heinsen(Routing):
     def init_weights(self, weight: Tensor, sizes: Sizes) -> None:
         nn.init.normal_(weight, std=1 / weight.shape[1])  # N(0, 1) / d_inp
 
-    def run(
-        self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any
-    ) -> Routed:
+    def run(self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any) -> Routed:
         _, i, j, _ = votes.shape
         use = learned["beta_use"]
         betas = {"beta_use": use, "beta_ignore": learned.get("beta_ignore", use)}
@@ -103,6 +101,4 @@ class Heinsen(Routing):
             if i != j:
                 raise ValueError(f"one_to_one: expected as many parents as children, got {j} and {i}")
             start = self.one_to_one * torch.eye(i, device=use.device, dtype=use.dtype)
-        return function(
-            votes, activation, iterations=self.iterations, eps=self.eps, start=start, **betas, **common
-        )
+        return function(votes, activation, iterations=self.iterations, eps=self.eps, start=start, **betas, **common)
