@@ -15,7 +15,7 @@ from flashcaps.analysis import FIGURES, open_run
 from flashcaps.analysis.cost import cost
 from flashcaps.analysis.routing import agreement
 from flashcaps.analysis.style import COLOURS, colour_of
-from flashcaps.cli.names import algorithm_names
+from flashcaps.cli.common import algorithm_names
 from flashcaps.demo.network import Description
 from flashcaps.deploy.export import open_exported
 from flashcaps.routing import ROUTING
@@ -51,7 +51,7 @@ def test_it_goes_from_a_folder_of_pictures_to_an_exported_file(
     assert set(agreement(opened, iterations=2, images=4).data) == set(ROUTING)
     assert set(cost(opened, iterations=(1, 2)).data["cost"]["median"]) == {1, 2}
     assert colour_of("median") == COLOURS[len(ROUTING) - 1]
-    assert algorithm_names("me") == ["median"]
+    assert "median" in algorithm_names()
 
     assert say("export", out, "--to", "torch-export", "--out", tmp_path / "median.pt2").code == 0
     scores, pose = open_exported(tmp_path / "median.pt2")(torch.rand(3, 3, 12, 12))

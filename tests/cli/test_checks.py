@@ -6,30 +6,34 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashcaps.cli.checks import checks as command
 from flashcaps.routing import ROUTING
 from flashcaps.training import environment as checks
 from flashcaps.training.results import versions
+from tests.conftest import Say
 
 
-def test_versions_devices_and_extras(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    here = {"plots": True, "timm": False, "text": False}
-    monkeypatch.setattr(checks, "extras", lambda: here)
-    monkeypatch.setattr(checks, "compare_backends", lambda device: [checks.Comparison("em", "matrix", 0.0, 0.0)])
-    command("cpu")
-    out = capsys.readouterr().out
-    assert f"torch {torch.__version__}" in out
-    assert "cpu: " in out
-    assert "-m pip install 'transformers" in out.replace("\n", "")
-    assert all(name in out for name in ROUTING)
-    assert "kernels run on CUDA devices" in out
-
-
-def test_extras_are_those_of_the_package() -> None:
+def test_versions_devices_extras_and_every_algorithm(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert set(checks.EXTRAS) <= set(project["optional-dependencies"])
     assert checks.extras()["plots"]
+    monkeypatch.setattr(checks, "extras", lambda: {"plots": True, "timm": False, "text": False})
+    said = say("checks", "--device", "cpu")
+    assert said.code == 0, said.err
+    assert f"torch {torch.__version__}" in said.out
+    assert "cpu: " in said.out
+    assert "-m pip install 'transformers" in said.out.replace("\n", "")
+    assert "kernels run on CUDA devices" in said.out
+    active, compared = (text.split() for text in said.out.split("\nlargest difference from the reference"))
+    assert all(name in active and name in compared for name in ROUTING)
     assert versions()["torch"] == torch.__version__
+
+
+def test_a_difference_fails(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = [checks.Comparison("dynamic", "matrix", float("nan"), 0.0)]
+    monkeypatch.setattr(checks, "compare_backends", lambda *_: bad)
+    said = say("checks", "--device", "cpu")
+    assert said.code == 1
+    assert "DIFFERS" in said.out
 
 
 def test_what_runs_on_a_cpu_and_why_no_other() -> None:

@@ -13,21 +13,16 @@ import pytest
 import torch
 
 import flashcaps
-from flashcaps.cli import lists, main
+from flashcaps.cli import COMMANDS, lists, main
 from flashcaps.models import create_model, list_models
-from flashcaps.routing import ROUTING
 from flashcaps.training import environment as checks
 from flashcaps.training import loader as sources
 from flashcaps.training.autosize import own_recipe
 from flashcaps.training.checkpoint import save_weights
-from flashcaps.training.environment import Comparison, compare_backends
 from flashcaps.training.recipe import list_recipes
 
 from ..fake_data import SMALL_TOML, fake_load_data, write_idx
 from ..own_pictures import write_pictures
-
-COMMANDS = ("models", "recipes", "train", "evaluate", "attack", "predict", "figures", "export", "demo", "bench",
-            "data", "checks")  # fmt: skip
 
 
 @pytest.fixture
@@ -48,10 +43,9 @@ def test_alone_it_shows_five_examples(say: Any) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_examples(say: Any, command: str) -> None:
-    said = say(*command.split(), "--help")
+    said = say(command, "--help")
     assert said.code == 0
-    examples = [line for line in said.out.splitlines() if "flashcaps " in line and "Usage:" not in line]
-    assert examples
+    assert [line for line in said.out.splitlines() if "flashcaps " in line and "Usage:" not in line]
 
 
 @pytest.mark.parametrize(("command", "names"), [("models", list_models()), ("recipes", list_recipes())])
@@ -227,21 +221,6 @@ def test_data_is_taken_from_a_folder_only_if_it_is_the_published(say: Any, tmp_p
     said = say("data", "digits", "--data", str(tmp_path))
     assert said.code == 0
     assert "4,000" in said.out
-
-
-def test_checks_compare_every_algorithm(say: Any) -> None:
-    said = say("checks", "--device", "cpu")
-    assert said.code == 0, said.err
-    assert all(name in said.out for name in ROUTING)
-    assert {row.algorithm for row in compare_backends()} == set(ROUTING)
-
-
-def test_checks_fail_on_a_difference(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = [Comparison("dynamic", "matrix", float("nan"), 0.0)]
-    monkeypatch.setattr(checks, "compare_backends", lambda *_: bad)
-    said = say("checks", "--device", "cpu")
-    assert said.code == 1
-    assert "DIFFERS" in said.out
 
 
 def test_only_the_command_line_loads_typer_and_rich() -> None:

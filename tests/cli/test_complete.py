@@ -7,7 +7,7 @@ import pytest
 
 from flashcaps.analysis import FIGURES
 from flashcaps.cli import main
-from flashcaps.cli.names import run_names
+from flashcaps.cli.common import run_names
 
 
 @pytest.fixture

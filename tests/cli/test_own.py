@@ -14,15 +14,13 @@ from tests.own_pictures import write_pictures
 from tests.small_transformer import write_texts
 
 
-def fields(*words: str, **given: str | None) -> Any:
-    flags = {f"--{name}": value for name, value in given.items()}
-    return own_fields(flags, words, routing="dynamic", size=(), device="cpu")
+def fields(*words: str, choices: dict[str, Any] | None = None, **own: str) -> Any:
+    return own_fields(own, words, choices or {}, "cpu")
 
 
 def test_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     folder = str(write_pictures(tmp_path, 12, 12, 12))
-    assert fields(images=None, table=None, dataset=None) is None
-    recipe = fields("epochs=2", images=folder, table=None, dataset=None)
+    recipe = fields("epochs=2", images=folder)
     assert recipe.train.epochs == 2
     out = capsys.readouterr().out
     assert "data: 9 pictures to train on" in out
@@ -43,16 +41,13 @@ def test_words_that_do_not_belong(tmp_path: Path) -> None:
 
 def test_texts_need_a_transformer_and_pictures_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = str(write_texts(tmp_path / "reviews.csv", 20))
-    flags = {"--images": None, "--text": table}
-    own = own_fields(flags, ["epochs=2"], routing=None, size=(), device="cpu", transformer="someone/name")
-    assert own is not None
-    assert own.data.name == "text"
-    assert own.train.epochs == 2
+    own = fields("epochs=2", text=table, choices={"transformer": "someone/name"})
+    assert (own.data.name, own.train.epochs) == ("text", 2)
     assert "transformer: someone/name" in capsys.readouterr().out
     with pytest.raises(ValueError, match="--transformer: expected a folder or name"):
-        own_fields(flags, [], routing=None, size=(), device="cpu")
+        fields(text=table)
     with pytest.raises(ValueError, match="--transformer: expected with --text, got --images"):
-        own_fields({"--images": "pets"}, [], routing=None, size=(), device="cpu", transformer="x")
+        fields(images="pets", choices={"transformer": "x"})
 
 
 def test_fine_tuning_keeps_everything_but_the_class_layer(
@@ -83,18 +78,13 @@ def test_fine_tuning_keeps_everything_but_the_class_layer(
 
 def test_what_fine_tuning_cannot_begin_with(tmp_path: Path) -> None:
     folder = str(write_pictures(tmp_path / "shapes", 12, 12, 12))
-
-    def begin(start: str, **options: Any) -> Any:
-        chosen = {"routing": None, "size": (), "device": "cpu"} | options
-        return own_fields({"--images": folder}, [], start=start, **chosen)
-
     with pytest.raises(FileNotFoundError, match="neither a run folder, a weights file nor a shipped name"):
-        begin("demo_dinamic")
+        fields(images=folder, choices={"start": "demo_dinamic"})
     with pytest.raises(ValueError, match="--from: expected with pictures, and without --routing"):
-        begin("demo_dynamic", routing="em")
+        fields(images=folder, choices={"start": "demo_dynamic", "routing": "em"})
     save_weights(tmp_path / "text.safetensors", create_model("heinsen_sst2", layers=2, width=8), {})
     with pytest.raises(ValueError, match=r"--from: expected a network for pictures, .* which reads texts"):
-        begin(str(tmp_path / "text.safetensors"))
+        fields(images=folder, choices={"start": str(tmp_path / "text.safetensors")})
 
 
 def test_options_for_own_data_alone(say: Say) -> None:

@@ -1,10 +1,9 @@
-"""What all faults share: a row of the table, damaged bytes, and training processes to be hurt.
+"""What all faults share: training processes to be hurt, and what must be as if nothing had happened.
 
 Processes are forked from a server that has imported everything, so that one starts at once.
 """
 
-import hashlib
-import json
+import functools
 import multiprocessing
 import os
 import signal
@@ -12,41 +11,21 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch._dynamo  # which the first optimiser would import, in every child anew
-from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
 from flashcaps.cli import main as command_line
 from flashcaps.training import loop as training
+from flashcaps.training.run_folder import read_metrics
 from tests.fake_data import SMALL_TOML, write_idx
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.faults.child"])
 LIMIT_S = 300  # no trial takes this long; one that does hangs, and is lost
-
-
-@dataclass
-class Row:
-    """One line of the table: how often a fault was tried, and each time something was lost."""
-
-    fault: str
-    tried: int = 0
-    lost: list[str] = field(default_factory=list)
-    note: str = ""
-
-    def count(self, *wrong: str) -> None:
-        """One trial; what was wrong about it, or nothing."""
-        self.tried += 1
-        faults = [w for w in wrong if w]
-        if faults:
-            self.lost.append("; ".join(faults))
 
 
 class Child:
@@ -63,12 +42,12 @@ class Child:
 
     def wait(self, limit_s: float = LIMIT_S) -> int:
         """Its exit code, negative for a signal, as multiprocessing says it; 1000 where it never ends."""
-        self.process.join(limit_s)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-            return 1000
-        return self.process.exitcode
+        return 1000 if self.kill_after(limit_s) else self.process.exitcode
+
+    def ends_with(self, *codes: int) -> None:
+        """Asserts its exit code."""
+        code = self.wait()
+        assert code in codes, f"exit code {code}: {self.output[-600:]}"
 
     def kill_after(self, seconds: float) -> bool:
         """SIGKILL; whether it was still alive."""
@@ -107,38 +86,29 @@ def _run(arguments: list[str], log: Path, patch: Any, environment: dict[str, str
 
 
 def plain_runs() -> None:
-    """No pictures at the end, and a digest of everything a step changes beside the run's folder."""
+    """No pictures at the end, and everything that a step changes in a file beside the run's folder."""
     finish = training.finish
 
     def told(step: Any, sources: Any, run: Any, at: int) -> Any:
-        write_digest(step, run.path)
+        write_end(step, run.path)
         return finish(step, sources, run, at)
 
     training.finish = told  # type: ignore[assignment]
-    training.draw_curve = training.draw_reconstructions = lambda *_: ""  # type: ignore[assignment]
+    training.draw_pictures = lambda *_: None
 
 
-def write_digest(step: Any, folder: Path) -> None:
-    if step.workers.rank:
-        return
-    state = step.state_dict()
-    parts = {name: digest(state[name]) for name in ("model", "average", "optimiser")}
-    parts["moments"] = digest(state["optimiser"]["state"])  # the rates are set before a step, whatever becomes of it
-    parts["random"] = digest(torch.get_rng_state())
-    Path(f"{folder}.digest").write_text(json.dumps(parts))
+def write_end(step: Any, folder: Path) -> None:
+    if step.workers.rank == 0:
+        parts = {name: x for name, x in step.state_dict().items() if name != "totals"}
+        torch.save(parts | {"random": torch.get_rng_state()}, f"{folder}.end")
 
 
-def digest(value: Any) -> str:
-    """SHA-256 of nested dicts and lists of tensors and numbers, in order."""
-    leaves, structure = tree_flatten(value)
-    h = hashlib.sha256(repr(structure).encode())
-    for x in leaves:
-        if isinstance(x, Tensor):
-            h.update(f"{x.dtype}{tuple(x.shape)}".encode())
-            h.update(np.ascontiguousarray(x.detach().cpu().numpy()).tobytes())
-        else:
-            h.update(repr(x).encode())
-    return h.hexdigest()
+def read_end(folder: Path) -> dict[str, Any]:
+    """Weights, averaged weights, optimiser and random state as a run left them."""
+    return torch.load(f"{folder}.end", weights_only=True)
+
+
+assert_equal = functools.partial(torch.testing.assert_close, rtol=0, atol=0, equal_nan=True)
 
 
 def prepare(folder: Path) -> Path:
@@ -167,45 +137,33 @@ def free_port() -> str:
         return str(free.getsockname()[1])
 
 
-def ranks(folder: Path, out: str, *more: str, patch: Any = None, world: int = 2) -> list[Child]:
-    """As many processes of one run, as torchrun would start them."""
+def rank_environments(world: int = 2) -> list[dict[str, str]]:
+    """What torchrun would tell each process of a run on this machine."""
     where = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
              "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
+    return [where | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
+
+
+def ranks(folder: Path, out: str, *more: str, patch: Any = None) -> list[Child]:
+    """Two processes of one run."""
     arguments = train_arguments(folder, out, *more)
-    return [Child(arguments, folder / f"{out}-{rank}.log", patch, where | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-            for rank in range(world)]  # fmt: skip
-
-
-def finished(row: Row, *processes: Child) -> bool:
-    """Whether the run to compare with ended well; a lost trial where it did not."""
-    failed = [child.output for child in processes if child.wait()]
-    if failed:
-        row.count(f"the uninterrupted run failed: {failed[0]}")
-    return not failed
+    return [Child(arguments, folder / f"{out}-{rank}.log", patch, environment)
+            for rank, environment in enumerate(rank_environments())]  # fmt: skip
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
     """The log without what depends on the clock."""
-    path = folder / "metrics.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    return [{k: v for k, v in line.items() if k not in ("seconds", "images_s")} for line in lines]
+    return [{k: v for k, v in m.items() if k not in ("seconds", "images_s")} for m in read_metrics(folder)]
 
 
 def lines_of(folder: Path) -> int:
-    path = folder / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.is_file() else 0
+    return len(read_metrics(folder))
 
 
-def differences(folder: Path, reference: Path) -> list[str]:
-    """What of a finished run is not, bit for bit, as in the reference: weights, optimiser, random state, metrics."""
-    found = []
-    digests = [Path(f"{f}.digest") for f in (folder, reference)]
-    if not all(d.is_file() for d in digests):
-        return ["the run did not finish"]
-    mine, its = (json.loads(d.read_text()) for d in digests)
-    found += [f"{name} differs" for name in its if mine[name] != its[name]]
-    found += ["the metric log differs"] * (metrics(folder) != metrics(reference))
+def assert_same(folder: Path, reference: Path) -> None:
+    """Two finished runs agree bit for bit: weights, optimiser, random state, metrics."""
+    assert_equal(read_end(folder), read_end(reference))
+    assert metrics(folder) == metrics(reference), f"{folder.name}: the metric log differs"
     for name in ("last", "ema", "best"):
         a, b = (f / f"{name}.safetensors" for f in (folder, reference))
-        found += [f"{name}.safetensors differs"] * (a.read_bytes() != b.read_bytes())
-    return found
+        assert a.read_bytes() == b.read_bytes(), f"{folder.name}: {name}.safetensors differs"

@@ -20,7 +20,7 @@ from flashcaps.training.distributed import Workers, join_workers, leave_workers
 from flashcaps.training.step import TrainStep
 from tests.conftest import assert_near
 from tests.fake_data import fake_split, small_recipe
-from tests.faults.child import FORKS, LIMIT_S, free_port, metrics, prepare, train_arguments
+from tests.faults.child import FORKS, LIMIT_S, free_port, metrics, prepare, rank_environments, train_arguments
 
 CPU = torch.device("cpu")
 GLOBAL_BATCH = 16
@@ -28,12 +28,10 @@ GLOBAL_BATCH = 16
 
 def on_ranks(work: Callable[[Workers], Any], folder: Path, world: int = 2, **more: str) -> list[Any]:
     """work(workers) of every rank, each a process of its own, over gloo."""
-    where = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
-             "GLOO_SOCKET_IFNAME": "lo", **more}  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{rank}.pt" for rank in range(world)]
-    processes: list[Any] = [FORKS.Process(target=_work, args=(work, where | {"RANK": str(rank)}, file))
-                            for rank, file in enumerate(files)]  # fmt: skip
+    processes: list[Any] = [FORKS.Process(target=_work, args=(work, where | more, file))
+                            for where, file in zip(rank_environments(world), files, strict=True)]  # fmt: skip
     for process in processes:
         process.start()
     for process in processes:

@@ -10,13 +10,11 @@ from flashcaps.training import loop, plots
 @pytest.fixture(scope="module", autouse=True)
 def _no_pictures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "draw_curve", lambda *_: "")
-        patch.setattr(loop, "draw_reconstructions", lambda *_: None)
+        patch.setattr(loop, "draw_pictures", lambda *_: None)
         yield
 
 
 @pytest.fixture
 def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test wants the pictures of its run."""
-    monkeypatch.setattr(loop, "draw_curve", plots.draw_curve)
-    monkeypatch.setattr(loop, "draw_reconstructions", plots.draw_reconstructions)
+    monkeypatch.setattr(loop, "draw_pictures", plots.draw_pictures)

@@ -12,7 +12,6 @@ import torch
 import flashcaps
 from flashcaps.analysis import open_run
 from flashcaps.analysis.parse_tree import credit
-from flashcaps.cli.train import evaluate_run
 from flashcaps.data import load_data
 from flashcaps.data.user_images import list_text
 from flashcaps.deploy.export import export_model, open_exported
@@ -33,7 +32,8 @@ from flashcaps.training.loader import open_sources
 from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.memory import memory_warning
 from flashcaps.training.recipe import read_recipe
-from flashcaps.training.text import HeldText, Phrases, load_transformer
+from flashcaps.training.text import HeldText, Phrases, Transformer
+from tests.conftest import Say
 from tests.data.test_user_images import write_table
 from tests.fake_timm import FakeTimm
 from tests.own_pictures import SHAPES, write_pictures
@@ -92,8 +92,11 @@ def test_a_recipe_for_a_folder(tmp_path: Path) -> None:
     assert why[-1].startswith("training: 3 epochs, batch 4, margin loss")
     sources = open_sources(recipe, None, torch.device("cpu"), None)
     assert sources.dataset.shape == (3, 20, 24)
-    smaller, _ = own_recipe("images", str(folder), routing="attention", size=(16, 16))
-    assert (smaller.loss.kind, smaller.model.overrides["image"]) == ("cross_entropy", [3, 16, 16])
+    smaller, _ = own_recipe("images", str(folder), routing="attention", size=(16, 18))
+    assert (smaller.loss.kind, smaller.model.overrides["image"]) == ("cross_entropy", [3, 16, 18])
+    again = ["--images", str(folder.resolve()), "--size", "16", "18", "--routing", "attention"]
+    assert own_command(smaller) == again
+    assert own_command(read_recipe("tiny")) == ["tiny"]
 
 
 @pytest.mark.parametrize("size", ["3", "[16, 16]"])
@@ -102,13 +105,6 @@ def test_pictures_and_model_have_one_size(tmp_path: Path, size: str) -> None:
     with pytest.raises(ValueError, match=r"data\.size: expected \[20, 24\], which the model is made for, got .*"):
         own_recipe("images", folder, [f"size={size}"])
     own_recipe("images", folder, ["size=[20,24]"])
-
-
-def test_the_command_that_makes_a_recipe_again(tmp_path: Path) -> None:
-    folder = write_pictures(tmp_path / "shapes", 12, 20, 24)
-    recipe, _ = own_recipe("images", str(folder), routing="em", size=(10, 12))
-    assert own_command(recipe) == ["--images", str(folder.resolve()), "--size", "10", "12", "--routing", "em"]
-    assert own_command(read_recipe("tiny")) == ["tiny"]
 
 
 def test_a_network_of_timm_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,18 +168,12 @@ def test_a_table_of_texts(tmp_path: Path) -> None:
     assert data.train.text == ("one, two", "three")
     assert data.test.text == ("four",)
     assert data.validation.labels.tolist() == [1]
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
+    for lines, message in (
         (["text,label", "fine,a", ",b"], "row 2: expected text in column 'text', got none"),
         (["text,label,split", "one,a,test", "two,b,test"], "0 and 2; see its column split"),
-    ],
-)
-def test_tables_that_cannot_be_learned_from(tmp_path: Path, lines: list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        load_data("text", path=table(tmp_path, *lines))
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_data("text", path=table(tmp_path, *lines))
 
 
 def test_the_recipe_says_what_was_chosen(tmp_path: Path, transformer: Path) -> None:
@@ -209,7 +199,7 @@ def test_the_recipe_says_what_was_chosen(tmp_path: Path, transformer: Path) -> N
 
 
 def test_states_are_made_batch_by_batch(tmp_path: Path, transformer: Path) -> None:
-    opened = load_transformer(str(transformer), "cpu")
+    opened = Transformer(str(transformer))
     data = load_data("text", path=str(write_texts(tmp_path / "t.csv", 40)))
     sizes: list[int] = []
     states = opened.states
@@ -219,12 +209,10 @@ def test_states_are_made_batch_by_batch(tmp_path: Path, transformer: Path) -> No
     assert [len(b.targets) for b in held.batches(8)] == sizes == [8, 8, 8, 4]
 
 
-def test_from_a_table_to_answers(run: Path) -> None:
+def test_from_a_table_to_answers(run: Path, say: Say) -> None:
     result = json.loads((run / "result.json").read_text())
     assert result["value"] <= 20
-    evaluation, names = evaluate_run(str(run), [], None, "test", "cpu", None, 100)
-    assert names == ("bad", "good")
-    assert round(evaluation.error, 4) == result["value"]
+    assert round(json.loads(say("evaluate", run, "--device", "cpu", "--json").out)["error"], 4) == result["value"]
     model: Any = flashcaps.load(run)
     good, bad = predict_texts(model, ["the film is lovely and warm", "a slow and empty story"])
     assert (good.answer, bad.answer) == (("good",), ("bad",))
@@ -285,16 +273,14 @@ def test_several_labels_at_once(tmp_path: Path, transformer: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_hundred_pictures_of_three_classes(tmp_path: Path, pictures: None) -> None:
+def test_two_hundred_pictures_of_three_classes(tmp_path: Path, pictures: None, say: Say) -> None:
     folder, run = write_pictures(tmp_path / "shapes", 200, 50, 70), tmp_path / "run"
     recipe, _ = own_recipe("images", str(folder))
     outcome = train(recipe, RunOptions("cpu", str(run)))
     assert outcome.test.examples == 41
     assert outcome.test.error <= 10
 
-    evaluation, names = evaluate_run(str(run), [], None, "test", "cpu", None, 100)
-    assert evaluation.wrong == outcome.test.wrong
-    assert names == SHAPES
+    assert json.loads(say("evaluate", run, "--device", "cpu", "--json").out)["wrong"] == outcome.test.wrong
 
     fresh = write_pictures(tmp_path / "fresh", 30, 50, 70, seed=9)
     model: Any = flashcaps.load(run)

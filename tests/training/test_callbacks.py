@@ -1,15 +1,13 @@
 """Callbacks are told about a run in order, may end it, and hear of a failure; recipes end runs and weigh classes."""
 
-import csv
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -18,10 +16,9 @@ from flashcaps.data import from_torch
 from flashcaps.deploy.predict import predict_numbers
 from flashcaps.training import loop as module
 from flashcaps.training.autosize import own_command, own_recipe
-from flashcaps.training.callbacks import COLUMNS, CSV, Callback, Started, TensorBoard, WeightsAndBiases
+from flashcaps.training.callbacks import Callback, Started, TensorBoard, WeightsAndBiases
 from flashcaps.training.checkpoint import load
 from flashcaps.training.loop import RunOptions, train
-from flashcaps.training.plots import draw_curve
 
 from ..fake_data import fake_load_data, small_recipe, small_step
 
@@ -86,32 +83,21 @@ def test_patience_counts_epochs_without_a_lower_error(tmp_path: Path, monkeypatc
 
 
 def test_numbers_go_to_tensorboard_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, list[Any]] = {"tensorboard": [], "wandb": []}
-
-    class Writer:
-        def __init__(self, folder: Path, purge_step: int) -> None:
-            seen["tensorboard"].append((folder.name, purge_step))
-
-        def add_scalar(self, name: str, value: float, step: int) -> None:
-            seen["tensorboard"].append((name, step))
-
-        def close(self) -> None:
-            seen["tensorboard"].append("closed")
-
-    def init(**given: Any) -> Any:
-        seen["wandb"].append(given["name"])
-        return SimpleNamespace(log=lambda values, step: seen["wandb"].extend((name, step) for name in values),
-                               finish=lambda exit_code: seen["wandb"].append(exit_code))  # fmt: skip
-
-    monkeypatch.setitem(sys.modules, "tensorboard", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    board, wandb = Mock(), Mock()
+    monkeypatch.setitem(sys.modules, "tensorboard", Mock())
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
     train(small_recipe("epochs=1"), RunOptions("cpu", str(tmp_path / "run")), [TensorBoard(), WeightsAndBiases()])
-    written, logged = seen["tensorboard"], seen["wandb"]
-    assert (written[0], written[-1], logged[0], logged[-1]) == (("tensorboard", 0), "closed", "run", 0)
-    assert written[1:-1] == logged[1:-1]
-    names = {name for name, _ in logged[1:-1]}
-    assert {"train/loss", "train/lr", "validation/error", "validation/best", "test/test_error_percent"} <= names
+    board.SummaryWriter.assert_called_once_with(tmp_path / "run" / "tensorboard", purge_step=0)
+    assert wandb.init.call_args.kwargs["name"] == "run"
+    writer, run = board.SummaryWriter.return_value, wandb.init.return_value
+    written = [call.args for call in writer.add_scalar.call_args_list]
+    logged = [(name, x, call.kwargs["step"]) for call in run.log.call_args_list for name, x in call.args[0].items()]
+    assert written == logged
+    assert {name for name, *_ in logged} >= {
+        "train/loss", "train/lr", "validation/error", "validation/best", "test/test_error_percent"}  # fmt: skip
+    writer.close.assert_called_once_with()
+    run.finish.assert_called_once_with(exit_code=0)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ImportError, match=r"Weights & Biases needs wandb .*pip install"):
         WeightsAndBiases()
@@ -204,27 +190,3 @@ def test_the_command_line_tells_of_kernels(tmp_path: Path, capsys: pytest.Captur
     assert bar.progress_bar.tasks[0].fields["text"] == "2 of 5 kernels compiled"
     bar.end(None)
     assert "compiling 5 kernels, once for this machine" in capsys.readouterr().out
-
-
-METRICS = [
-    {"kind": "train", "step": 2, "seconds": 0.5, "epoch": 0, "loss": 0.5, "error": 40.0, "lr": 0.1, "images_s": 9.0},
-    {"kind": "routing", "step": 2, "seconds": 0.5, "change": [0.1, 0.2]},
-    {"kind": "evaluation", "step": 2, "seconds": 0.6, "epoch": 0, "split": "validation", "error": 30.0},
-    {"kind": "test", "step": 2, "seconds": 0.7, "error": 20.0, "weights": "last"},
-]
-
-
-def test_a_table_beside_the_picture(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in METRICS))
-    table = CSV()
-    table.folder = tmp_path
-    table.end({})
-    assert draw_curve(tmp_path, METRICS) == ""
-    with (tmp_path / "curve.csv").open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    assert tuple(rows[0]) == COLUMNS
-    assert [row["kind"] for row in rows] == ["train", "evaluation", "test"]
-    assert [float(row["error"]) for row in rows] == [40, 30, 20]
-    assert rows[1]["loss"] == ""
-    assert rows[1]["split"] == "validation"
-    assert min(Image.open(tmp_path / "curve.png").size) > 100

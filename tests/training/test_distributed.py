@@ -1,13 +1,11 @@
 """Gradients that travel in buckets: the mean over processes, whatever order they come in, and the step around them."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from flashcaps import create_model
@@ -17,6 +15,7 @@ from flashcaps.training.distributed import GradientBuckets, Workers, leave_worke
 from flashcaps.training.step import TrainStep
 
 from ..fake_data import fake_split, small_recipe
+from ..faults.test_machines import on_ranks
 
 
 def network() -> nn.Sequential:
@@ -30,9 +29,9 @@ def loss_of(model: nn.Sequential, rank: int) -> Tensor:
     return model[1:](x).square().mean()
 
 
-def process(rank: int, folder: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    model = network()
+def averaged(workers: Workers) -> tuple[int, Tensor, list[Tensor | None]]:
+    """(buckets sent before the backward pass was done, loss, gradients)."""
+    model, rank = network(), workers.rank
     buckets = GradientBuckets(list(model.parameters()), size=40)
     assert len(buckets.buckets) > 3
     for _ in range(2):  # a second step begins anew
@@ -43,19 +42,15 @@ def process(rank: int, folder: str) -> None:
         loss.backward()
         early, total = len(buckets.sent), loss.detach() * 2
         buckets.finish(total)
-    grads = [p.grad for p in model.parameters()]
-    torch.save((early, total, grads), os.path.join(folder, str(rank)))
-    dist.destroy_process_group()
+    return early, total, [p.grad for p in model.parameters()]
 
 
 def test_two_processes_have_the_mean(tmp_path: Path) -> None:
-    mp.spawn(process, (str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]
     model = network()
     loss = (loss_of(model, 0) + loss_of(model, 1)) / 2
     loss.backward()
-    for rank in range(2):
-        early, total, grads = torch.load(tmp_path / str(rank))
-        assert early > 0  # on their way before the backward pass was done
+    for early, total, grads in on_ranks(averaged, tmp_path):
+        assert early > 0
         torch.testing.assert_close(total, loss.detach())
         for g, p in zip(grads, model.parameters(), strict=True):
             assert g is None if p.grad is None else torch.allclose(g, p.grad, atol=1e-7)

@@ -1,5 +1,6 @@
 """The loop: it learns, stops and goes on bit for bit, and shares its work among processes."""
 
+import csv
 import json
 import os
 import shutil
@@ -11,14 +12,15 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
 from flashcaps.models import create_model
 from flashcaps.training import loader as sources
 from flashcaps.training import loop as module
-from flashcaps.training.batches import ImageStream, Share
-from flashcaps.training.callbacks import Callback
+from flashcaps.training.batches import Share
+from flashcaps.training.callbacks import COLUMNS, Callback
 from flashcaps.training.checkpoint import load
 from flashcaps.training.distributed import Stopped, Workers, find_device, was_restarted
 from flashcaps.training.loop import RunOptions, train
@@ -27,7 +29,7 @@ from flashcaps.training.recipe import read_recipe
 from flashcaps.training.run_folder import RunFolder, read_metrics
 from flashcaps.training.step import TrainStep
 
-from ..fake_data import fake_load_data, fake_split, small_recipe
+from ..fake_data import fake_load_data, small_recipe, small_step
 
 CPU = torch.device("cpu")
 # everything that could be forgotten on the way: averaging, accumulation, clipping, mixup, random contrast, momentum
@@ -48,6 +50,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(sources, "load_data", fake_load_data)
         train(small_recipe(), options(folder))
     return folder
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """A run of the small recipe that was stopped after eleven steps."""
+    with pytest.raises(Stopped):
+        train(small_recipe(), options(tmp_path / "stopped"), [StopAt(11, signal.SIGTERM)])
+    return tmp_path / "stopped"
 
 
 def options(path: Path, **more: Any) -> RunOptions:
@@ -80,14 +90,12 @@ def test_a_run_learns_and_leaves_everything(tmp_path: Path, pictures: None) -> N
     assert (result["images"], result["epochs"], result["weights"]) == (768, 12, "ema")
     assert result["variant"] == "epochs=12"
     assert load(tmp_path / "run").name == "capsnet_tiny"
-
-
-def test_twice_the_same_seed_gives_the_same_and_another_another(tmp_path: Path, whole: Path) -> None:
-    for seed in (0, 1):
-        train(small_recipe(f"seed={seed}"), options(tmp_path / str(seed)))
-    assert_same_weights(whole, tmp_path / "0")
-    a, b = (load_file(tmp_path / name / "last.safetensors") for name in "01")
-    assert not torch.equal(a["capsules.layers.0.weight"], b["capsules.layers.0.weight"])
+    with (tmp_path / "run" / "curve.csv").open(newline="") as table:
+        rows = list(csv.DictReader(table))
+    told = [m for m in read_metrics(tmp_path / "run") if m["kind"] != "routing"]
+    for row, m in zip(rows, told, strict=True):
+        assert row == {name: str(m.get(name, "")) for name in COLUMNS}
+    assert min(Image.open(tmp_path / "run" / "curve.png").size) > 100
 
 
 class StopAt(Callback):
@@ -127,26 +135,19 @@ def test_stopped_and_resumed_is_bit_for_bit(
     assert curves[0] == curves[1]
 
 
-def test_another_recipe_is_not_resumed(tmp_path: Path) -> None:
-    with pytest.raises(Stopped):
-        train(small_recipe(), options(tmp_path), [StopAt(2, signal.SIGTERM)])
+def test_another_recipe_is_not_resumed_but_one_older_than_a_field(stopped: Path) -> None:
+    """Which is resumed with the default of the field."""
     with pytest.raises(ValueError, match=r"other values of optimiser\.lr"):
-        train(small_recipe("lr=0.1"), options(tmp_path, resume=True))
-    train(small_recipe("epochs=1"), options(tmp_path, fresh=True))
-    with pytest.raises(FileNotFoundError, match="no whole state"):
-        train(small_recipe(), options(tmp_path / "nothing", resume=True))
-
-
-def test_a_run_older_than_a_field_is_resumed_with_its_default(tmp_path: Path) -> None:
-    with pytest.raises(Stopped):
-        train(small_recipe(), options(tmp_path), [StopAt(2, signal.SIGTERM)])
-    before = json.loads((tmp_path / "config.json").read_text())
+        train(small_recipe("lr=0.1"), options(stopped, resume=True))
+    before = json.loads((stopped / "config.json").read_text())
     del before["train"]["patience"], before["loss"]["class_weights"], before["data"]["held"]
-    (tmp_path / "config.json").write_text(json.dumps(before))
+    (stopped / "config.json").write_text(json.dumps(before))
     with pytest.raises(ValueError, match=r"other values of train\.patience;"):
-        train(small_recipe("patience=3"), options(tmp_path, resume=True))
-    train(small_recipe(), options(tmp_path, resume=True))
-    assert (tmp_path / "result.json").is_file()
+        train(small_recipe("patience=3"), options(stopped, resume=True))
+    train(small_recipe(), options(stopped, resume=True))
+    assert (stopped / "result.json").is_file()
+    with pytest.raises(FileNotFoundError, match="no whole state"):
+        train(small_recipe(), options(stopped / "nothing", resume=True))
 
 
 def test_a_run_writes_over_what_runs_wrote_and_nothing_else(tmp_path: Path) -> None:
@@ -178,36 +179,40 @@ def test_a_run_is_resumed_with_its_seed(named: str, seed: int, words: str) -> No
     """A recipe of one's own may have another than 0."""
     recipe = read_recipe("tiny")
     recipe = replace(recipe, train=replace(recipe.train, seed=seed))
-    run = module.make_run(recipe, RunOptions("cpu", recipe_name=named), Workers(CPU))
+    run = module.make_run(recipe, RunOptions("cpu", recipe_name=named))
     assert run.resume_command == f"flashcaps train {words} --resume"
 
 
 def test_a_run_killed_before_its_first_state_starts_over(tmp_path: Path, whole: Path) -> None:
+    """And ends the same, unlike a run of another seed."""
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "config.json").write_text(small_recipe().to_json())
     (tmp_path / "parts" / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": 9}\n{"kind": "tr')
     train(small_recipe(), options(tmp_path / "parts", resume=True))
     assert_same_weights(whole, tmp_path / "parts", ("last", "ema", "best"))
     assert metrics(tmp_path / "parts")[0]["loss"] == metrics(whole)[0]["loss"]
+    train(small_recipe("seed=1"), options(tmp_path / "other"))
+    a, b = (load_file(folder / "last.safetensors") for folder in (whole, tmp_path / "other"))
+    assert not torch.equal(a["capsules.layers.0.weight"], b["capsules.layers.0.weight"])
 
 
 def test_a_command_that_is_started_again_resumes_by_itself(
-    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stopped: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what no number depends on may change on resuming."""
-    with pytest.raises(Stopped):
-        train(small_recipe(), options(tmp_path / "run"), [StopAt(11, signal.SIGTERM)])
-    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    """And what no number depends on may change on resuming; fresh, it starts over."""
+    for name in ("other", "anew"):
+        shutil.copytree(stopped, tmp_path / name)
     train(small_recipe("save_seconds=0", "log_every=3"), options(tmp_path / "other", resume=True))
     assert_same_weights(whole, tmp_path / "other")
+    assert train(small_recipe("epochs=1"), options(tmp_path / "anew", fresh=True)).result["epochs"] == 1
     for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"):
         for count in ("0", "2"):
             monkeypatch.setenv(name, count)
             assert was_restarted() == (count == "2")
         monkeypatch.delenv(name)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    train(small_recipe(), options(tmp_path / "run"))
-    assert_same_weights(whole, tmp_path / "run", ("last", "ema", "best"))
+    train(small_recipe(), options(stopped))
+    assert_same_weights(whole, stopped, ("last", "ema", "best"))
 
 
 def test_a_step_keeps_its_images_whoever_shares_them() -> None:
@@ -294,15 +299,11 @@ def test_a_resumed_run_tells_its_own_speed_and_counts_images_once(
     (line,) = metrics(tmp_path)
     assert line["images_s"] <= 4  # one step of four images, which took a second or more
 
-    stream = ImageStream(fake_split(16, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
-    steps = [
-        TrainStep(create_model(recipe.model.name, **recipe.model.overrides), stream, recipe, "top1", Workers(CPU, rank))
-        for rank in (0, 1)
-    ]
-    state = steps[0].state_dict() | {"totals": torch.full((3,), 8.0, dtype=torch.float64)}
-    for step in steps:
-        step.load_state_dict(state)
-    assert [step.totals[2].item() for step in steps] == [8, 0]
+    for rank, images in ((0, 8), (1, 0)):
+        step, _ = small_step()
+        step.workers = Workers(CPU, rank)
+        step.load_state_dict(step.state_dict() | {"totals": torch.full((3,), 8.0, dtype=torch.float64)})
+        assert step.totals[2].item() == images
 
 
 def test_wrong_settings_say_what_to_do_and_leave_nothing(tmp_path: Path) -> None:

@@ -8,14 +8,12 @@ import torch
 
 from flashcaps.models import create_model
 from flashcaps.training.autosize import own_recipe
-from flashcaps.training.batches import ImageStream, Share
 from flashcaps.training.distributed import Workers
 from flashcaps.training.memory import OutOfMemory, batch_that_fits, is_out_of_memory, memory_needed, memory_warning
-from flashcaps.training.recipe import Augment
 from flashcaps.training.step import TrainStep
 from tests.own_pictures import write_pictures
 
-from ..fake_data import fake_split, small_recipe
+from ..fake_data import small_step
 
 
 def test_memory_is_counted_before_it_runs_out(tmp_path: Path) -> None:
@@ -34,26 +32,19 @@ def test_memory_is_counted_before_it_runs_out(tmp_path: Path) -> None:
     assert "make images smaller" in str(memory_warning(recipe, cpu, 1000))
 
 
-class Full(TrainStep):
-    """A step that finds no memory for more than `room` examples at once."""
+def full_step(room: int, world: int = 1, *overrides: str) -> tuple[TrainStep, list[int]]:
+    """A step that finds no memory for more than `room` examples at once, and the batches that it was tried with."""
+    step, _ = small_step("augment.shift=0", *overrides)
+    step.workers, advance, tried = Workers(torch.device("cpu"), 0, world), step.advance, []
 
-    room = 8
-    tried: list[int]
-
-    def advance(self, index: torch.Tensor, noise: torch.Tensor) -> None:
-        self.tried.append(len(index))
-        if len(index) // self.recipe.train.accumulate > self.room:
+    def full(index: torch.Tensor, noise: torch.Tensor) -> None:
+        tried.append(len(index))
+        if len(index) // step.recipe.train.accumulate > room:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore lines")
-        super().advance(index, noise)
+        advance(index, noise)
 
-
-def full_step(room: int, world: int = 1, *overrides: str) -> Full:
-    recipe = small_recipe("augment.shift=0", *overrides)
-    model = create_model(recipe.model.name, **recipe.model.overrides)
-    stream = ImageStream(fake_split(40, 10, (1, 28, 28)), Augment(), Share(8), 10, 0)
-    step = Full(model, stream, recipe, "top1", Workers(torch.device("cpu"), 0, world))
-    step.room, step.tried = room, []
-    return step
+    step.advance = full  # type: ignore[method-assign]
+    return step, tried
 
 
 def take(step: TrainStep, count: int) -> Any:
@@ -72,17 +63,17 @@ def take(step: TrainStep, count: int) -> Any:
     ],
 )
 def test_the_batch_that_fits_is_found_by_trying(step: Any, count: int, tried: list[int], message: str) -> None:
-    full = full_step(*step)
+    full, batches = full_step(*step)
     with pytest.raises(OutOfMemory) as raised:
         take(full, count)
-    assert full.tried == tried
+    assert batches == tried
     assert f"train.batch: {count} does not fit in the memory of cpu" in str(raised.value)
     assert message in str(raised.value)
     assert str(raised.value).endswith("[CUDA out of memory. Tried to allocate 2.00 GiB.]")
 
 
 def test_other_errors_pass_through() -> None:
-    step = full_step(8)
+    step, _ = full_step(8)
     take(step, 4)  # what fits goes through
     with pytest.raises(ValueError, match="something else"), batch_that_fits(step, torch.arange(2), torch.ones(2)):
         raise ValueError("something else")

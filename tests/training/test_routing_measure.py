@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from typer.testing import CliRunner
 
 import flashcaps
-from flashcaps.cli import app
 from flashcaps.functional import squash
 from flashcaps.models import create_model
 from flashcaps.nn.trace import decisions, presence, trace_layers
@@ -28,6 +26,7 @@ from flashcaps.training.routing_measure import (
     probe_logits,
 )
 
+from ..conftest import Say
 from ..fake_data import small_recipe, write_idx
 
 
@@ -52,12 +51,6 @@ def by_hand(couplings: list[float]) -> tuple[float, float]:
     shares = [abs(c) / sum(map(abs, couplings)) for c in couplings]
     entropy = -sum(p * math.log(p) for p in shares if p > 0)
     return max(shares) * len(shares), entropy / math.log(len(shares))
-
-
-def test_shares_by_hand() -> None:
-    assert by_hand([0.25] * 4) == (1, 1)
-    assert by_hand([0, 1, 0, 0]) == (4, 0)
-    assert by_hand([-0.2, 0.2, 0, 0]) == (2, 0.5)
 
 
 @torch.no_grad()
@@ -182,23 +175,21 @@ def test_what_cannot_be_measured_is_an_error() -> None:
         measure_routing(network("dynamic"), held_images(torch.rand(0, 1, 20, 20), torch.zeros(0)))
 
 
-def test_the_command_prints_and_keeps_it(tmp_path: Path) -> None:
+def test_the_command_prints_and_keeps_it(tmp_path: Path, say: Say) -> None:
     root, run = write_idx(tmp_path / "data"), tmp_path / "small"
     train(small_recipe("steps=3"), RunOptions("cpu", str(run), str(root)))
     words = ["evaluate", str(run), "--routing", "--data", str(root), "--device", "cpu"]
-    said = CliRunner().invoke(app, [*words, "--keep", str(tmp_path)], env={"COLUMNS": "200"})
-    assert said.exit_code == 0, said.output
+    said = say(*words, "--keep", tmp_path)
+    assert said.code == 0, said.err
     kept = json.loads((run / "result.json").read_text())
     routing = kept["routing"]
     assert routing["wrong"][-1] == round(kept["value"] / 100 * kept["examples"])
     assert json.loads((tmp_path / "routing" / "small.json").read_text())["routing"] == routing
-    assert "capsule layer 1: dynamic, 10 parents" in said.output
-    assert f"{routing['layers'][0]['largest'][2]:.3f}" in said.output
-    assert f"changes between iterations in {routing['changed']} of 40" in said.output
-    found = CliRunner().invoke(app, [*words, "data.test=3", "--json"])
-    assert json.loads(found.stdout)["routing"]["examples"] == 40
-    wrong = CliRunner().invoke(app, [*words, "--ensemble"])
-    assert "--routing: expected one run" in str(wrong.exception)
+    assert "capsule layer 1: dynamic, 10 parents" in said.out
+    assert f"{routing['layers'][0]['largest'][2]:.3f}" in said.out
+    assert f"changes between iterations in {routing['changed']} of 40" in said.out
+    assert json.loads(say(*words, "data.test=3", "--json").out)["routing"]["examples"] == 40
+    assert "--routing: expected one run" in say(*words, "--ensemble").err
 
 
 SMALL = {"backbone": {"channels": 4}, "primary": {"types": 2}, "decoder": False}

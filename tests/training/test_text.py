@@ -26,12 +26,12 @@ from flashcaps.training.text import (
     KeptPhrases,
     Phrases,
     TextStream,
-    load_transformer,
+    Transformer,
     open_phrases,
     parts_of_like_length,
 )
 
-from ..fake_data import fake_dataset, fake_split
+from ..fake_data import fake_dataset
 from ..small_transformer import Letters, text_of, write_gpt2, write_transformer
 
 
@@ -72,9 +72,7 @@ def test_wrong_text_settings_say_what_to_do() -> None:
     with pytest.raises(ValueError, match="text takes mixup and nothing else"):
         TextStream(phrases(), Augment(shift=1), Share(8), 5, 0)
     with pytest.raises(ValueError, match=r"data\.transformer: expected a folder"):
-        load_transformer("", "cpu")
-    with pytest.raises(ValueError, match="expected text, got images"):
-        Phrases(fake_split(4, 2, (1, 8, 8)), Letters(), 5)  # type: ignore[arg-type]
+        Transformer("")
 
 
 SST = ("heinsen_sst5", "pool_sst2", "mix_sst5")
@@ -150,7 +148,7 @@ def test_a_transformer_stored_in_halves_that_pads_on_the_left_is_read_as_any_oth
     folder = write_transformer(tmp_path / "bert")
     AutoModel.from_pretrained(folder).half().save_pretrained(folder)
     AutoTokenizer.from_pretrained(folder, padding_side="left").save_pretrained(folder)
-    transformer = load_transformer(str(folder), "cpu")
+    transformer = Transformer(str(folder))
     ids, mask = transformer.encode(["a", "a film of two friends"], 16)
     assert mask[0].tolist() == [True] * 3 + [False] * 4  # with [CLS] and [SEP]
     assert transformer.states(ids, mask).dtype == torch.float32
@@ -195,25 +193,18 @@ def test_rows_lie_one_after_the_other_without_padding() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 4, 64])
 @pytest.mark.parametrize("at_a_time", [1, 16, 1 << 14])
-def test_batches_are_those_of_states_computed_anew(tokens: int, at_a_time: int, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(("keep", "near"), [("fp32", 1e-6), ("fp16", 2e-3), ("bf16", 1e-2)])
+def test_batches_are_those_of_states_computed_anew(
+    tokens: int, at_a_time: int, keep: str, near: float, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(text, "TOKENS", at_a_time)
-    anew, kept = (open_phrases(split(), Letters(), tokens, keep) for keep in ("no", "fp32"))  # type: ignore[arg-type]
+    anew, kept = (open_phrases(split(), Letters(), tokens, k) for k in ("no", keep))  # type: ignore[arg-type]
     assert isinstance(kept, KeptPhrases)
+    assert kept.rows.element_size() == (4 if keep == "fp32" else 2)
     for index in (torch.tensor([4, 0, 5]), torch.tensor([5]), torch.arange(8)):
-        for a, b in zip(anew.batch(index), kept.batch(index), strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+        for a, b in zip(anew.batch(index), kept.batch(index), strict=True):  # also their types
+            torch.testing.assert_close(a, b, rtol=0, atol=near)
     torch.testing.assert_close(anew.ids, kept.ids)
-
-
-@pytest.mark.parametrize(("keep", "near"), [("fp16", 2e-3), ("bf16", 1e-2)])
-def test_half_of_the_memory_is_nearly_as_good(keep: str, near: float) -> None:
-    anew, kept = (open_phrases(split(), Letters(), 64, k) for k in ("no", keep))  # type: ignore[arg-type]
-    assert isinstance(kept, KeptPhrases)
-    assert kept.rows.element_size() == 2
-    a, b = anew.batch(torch.arange(8)), kept.batch(torch.arange(8))
-    assert b.inputs.dtype == torch.float32
-    torch.testing.assert_close(a.inputs, b.inputs, rtol=0, atol=near)
-    torch.testing.assert_close(a.mask, b.mask)
 
 
 @pytest.mark.parametrize("keep", ["no", "fp32"])

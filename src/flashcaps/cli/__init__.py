@@ -4,7 +4,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -75,36 +75,34 @@ for name, command in COMMANDS.items():
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line and exit with code 0, or with one line that says what to do."""
-    errors = Console(stderr=True, highlight=False)
     code = 0
-
-    def warn(message: Warning | str, *_: Any, **__: Any) -> None:
-        errors.print(f"warning: {message}", markup=False, soft_wrap=True)
-
     try:
-        words = None if arguments is None else list(arguments)
         with warnings.catch_warnings():
-            warnings.showwarning = warn  # one line, without the position in the code
-            code = app(args=words, prog_name="flashcaps", standalone_mode=False) or 0
+            # one line, without the position in the code
+            warnings.showwarning = lambda message, *_, **__: complain(f"warning: {message}")
+            code = app(args=arguments, prog_name="flashcaps", standalone_mode=False) or 0
     except Stopped as stopped:
-        errors.print(str(stopped), markup=False, soft_wrap=True)
+        complain(str(stopped))
         code = stopped.code
     except KeyboardInterrupt:
         code = 130
-    except typer.Exit as leave:
-        code = leave.exit_code
     except typer.Abort:
         code = 1
     except Exception as error:
         if os.environ.get("FLASHCAPS_TRACEBACK"):
             raise
-        code = _explain(error, errors)
+        code = _explain(error)
     finally:
         leave_workers()
     sys.exit(code)
 
 
-def _explain(error: Exception, errors: Console) -> int:
+def complain(line: str) -> None:
+    """Print one line to stderr as it is."""
+    Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
+
+
+def _explain(error: Exception) -> int:
     """Print an error in one line and return the exit code, which click's own errors have."""
     message = getattr(error, "format_message", lambda: str(error))()
     ours = ValueError | TypeError | OSError | ImportError | RuntimeError
@@ -113,8 +111,7 @@ def _explain(error: Exception, errors: Console) -> int:
     command = getattr(getattr(error, "ctx", None), "command_path", None)  # of a wrong option or argument
     if command:
         line = f"{line.removesuffix('.')}; see {command} --help"
-    prefix = "" if expected else f"{type(error).__name__}: "
-    errors.print(f"error: {prefix}{line}", markup=False, soft_wrap=True)
+    complain(f"error: {'' if expected else f'{type(error).__name__}: '}{line}")
     if not expected:
-        errors.print("FLASHCAPS_TRACEBACK=1 shows where it came from", markup=False, soft_wrap=True)
+        complain("FLASHCAPS_TRACEBACK=1 shows where it came from")
     return int(getattr(error, "exit_code", 1))

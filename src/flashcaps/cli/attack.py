@@ -1,5 +1,3 @@
-"""flashcaps attack."""
-
 import json
 import shlex
 from pathlib import Path
@@ -7,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import say, show_table
-from .names import AsJson, DataRoot, Device, Imports, RunNames
+from .common import AsJson, DataRoot, Device, Imports, RunNames, say, show_table
 
 
 def attack(

@@ -1,5 +1,3 @@
-"""flashcaps bench."""
-
 import importlib
 import importlib.util
 import sys
@@ -9,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .console import say
-from .names import Device
+from .common import Device, say
 
 
 def find_benchmarks() -> ModuleType:

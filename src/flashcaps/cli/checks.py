@@ -1,10 +1,7 @@
-"""flashcaps checks."""
-
 from rich.markup import escape
 
 from ..routing.checks import install_command
-from .console import say, show_table
-from .names import Device
+from .common import Device, say, show_table
 
 
 def checks(device: Device = "auto") -> None:

@@ -1,5 +1,3 @@
-"""flashcaps convert."""
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +7,7 @@ from ..deploy.convert import LAYOUTS
 from ..deploy.convert import convert as convert_checkpoint
 from ..training.checkpoint import save_weights
 from ..training.recipe import read_override
-from .console import say
+from .common import say
 
 
 def convert(

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .console import DATA_ROOT, console, say
-from .names import data_names
+from .common import DATA_ROOT, console, data_names, say
 
 DataName = Annotated[str, typer.Argument(help="mnist, fashion_mnist, cifar10, svhn, ...", autocompletion=data_names)]
 

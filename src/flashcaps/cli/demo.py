@@ -1,5 +1,3 @@
-"""flashcaps demo."""
-
 import shlex
 import tempfile
 from pathlib import Path
@@ -8,7 +6,7 @@ from typing import Annotated
 import torch
 import typer
 
-from .console import console, say
+from .common import console, say
 
 
 def demo(

@@ -1,5 +1,3 @@
-"""flashcaps export."""
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +11,7 @@ from ..models.shipped import FOLDER
 from ..models.stored import find_weights
 from ..routing.checks import check_choice
 from ..training.checkpoint import load
-from .console import say
-from .names import DataRoot, Imports, RunName, Weights
+from .common import DataRoot, Imports, RunName, Weights, say
 
 REAL = 1000  # images of the test data to compare on
 

@@ -1,13 +1,10 @@
-"""flashcaps figures."""
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from .console import console, say, show_table
-from .names import DataRoot, Device, Figures, Imports, RunOrNone
+from .common import DataRoot, Device, Figures, Imports, RunOrNone, console, say, show_table
 
 
 def figures(

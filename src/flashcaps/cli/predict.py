@@ -1,7 +1,5 @@
-"""flashcaps predict."""
-
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +20,7 @@ from ..deploy.predict import (
 )
 from ..training.checkpoint import load
 from ..training.distributed import find_device
-from .console import say, show_table
-from .names import AsJson, Device, Imports, RunName, Weights
+from .common import AsJson, Device, Imports, RunName, Weights, say, show_table
 
 
 def predict(
@@ -68,10 +65,8 @@ def predict(
     unread: list[str] = []
     for batch in predict_batches(model, readable(find_pictures(files or []), model, unread), top=top, invert=invert):
         paths = [] if reconstruct is None else draw(model, batch, reconstruct)
-        for k, prediction in enumerate(batch.predictions):
-            if as_json:
-                extra = {"reconstruction": str(paths[k])} if paths else {}
-                typer.echo(json.dumps(prediction.to_dict() | extra))
+        if as_json:
+            show_rows(batch.predictions, True, "file", paths)
         found += batch.predictions
     if found and not as_json:
         show_rows(found, False, "file")
@@ -92,11 +87,12 @@ def readable(pictures: list[Picture], model: Any, unread: list[str]) -> Iterator
             unread.append(" ".join(str(error).split()))
 
 
-def show_rows(found: list[Prediction], as_json: bool, what: str) -> None:
+def show_rows(found: list[Prediction], as_json: bool, what: str, drawn: Sequence[Path] = ()) -> None:
+    """Prints a table, or JSON with the path of each reconstruction that was drawn."""
     if not as_json:
         show_table((what, "answer", "score"),
                    [(p.file, " ".join(p.answer) or "none", ", ".join(map(str, p.top))) for p in found])
         return
-    for prediction in found:
-        rest = prediction.to_dict()
+    for k, prediction in enumerate(found):
+        rest = prediction.to_dict() | ({"reconstruction": str(drawn[k])} if drawn else {})
         typer.echo(json.dumps({what: rest.pop("file")} | rest))

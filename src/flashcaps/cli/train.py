@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..routing.checks import check_choice
 from ..training import loop as training
-from ..training.autosize import own_recipe, own_text_recipe
+from ..training.autosize import FLAGS, own_recipe, own_text_recipe
 from ..training.callbacks import CALLBACKS, Callback, Started
 from ..training.checkpoint import load, write_atomic
 from ..training.distributed import find_device
@@ -35,10 +35,8 @@ from ..training.recipe import Recipe, make_recipe, read_recipe
 from ..training.results import duration, ensemble_result, hardware, make_result
 from ..training.results import keep as keep_result
 from ..training.routing_measure import RoutingMeasure, measure_routing
-from .console import console, say, show_table
-from .names import Algorithm, DataRoot, Device, Imports, RecipeName, RunName, Weights, run_names
+from .common import Algorithm, DataRoot, Device, Imports, RecipeName, RunName, Start, Weights, console, say, show_table
 
-OWN_DATA = {"--images": "images", "--table": "table", "--dataset": "hub", "--text": "text"}  # flag -> data.name
 QUIET_S = 30  # seconds between two lines of progress without a terminal
 
 
@@ -93,8 +91,7 @@ def train(
     routing: Algorithm = None,
     backbone: Annotated[str | None, typer.Option(help="for your pictures: timm:NAME, pretrained")] = None,
     size: Annotated[tuple[int, int] | None, typer.Option(help="for your pictures: height and width")] = None,
-    start: Annotated[str | None, typer.Option("--from", help="for your pictures: a run or shipped name to begin with",
-                                              autocompletion=run_names)] = None,
+    start: Start = None,
     seed: Annotated[int | None, typer.Option(help="of weights, order and augmentation")] = None,
     device: Device = "auto",
     out: Annotated[str | None, typer.Option(help="the run's folder (default runs/RECIPE-SEED)")] = None,
@@ -120,15 +117,14 @@ def train(
     """
     check_out(out)
     words = [word for word in (recipe, *(overrides or [])) if word is not None]
-    given = {"--images": images, "--table": table, "--dataset": dataset, "--text": text}
-    own = own_fields(given, words, routing=routing, size=size or (), device=device, transformer=transformer,
-                     backbone=backbone, start=start)  # fmt: skip
-    if own is None and recipe is None:
+    own = _given(images=images, table=table, hub=dataset, text=text)
+    choices = _given(routing=routing, size=size, transformer=transformer, backbone=backbone, start=start)
+    if not own and recipe is None:
         raise ValueError("recipe: expected a name `flashcaps recipes` lists, or your data: --images DIR, --text FILE")
-    if own is None and any((routing, size, transformer, backbone, start)):
+    if not own and choices:
         raise ValueError("--routing, --size, --backbone, --from, --transformer: expected with your own data; a recipe "
                          "takes model.routing=, data.resize=, model.backbone=, model.pretrained=, data.transformer=")
-    fields = own or read_recipe(words[0], words[1:])
+    fields = own_fields(own, words, choices, device) if own else read_recipe(words[0], words[1:])
     if seed is not None:
         fields = replace(fields, train=replace(fields.train, seed=seed))
     if show:
@@ -145,49 +141,37 @@ def train(
     report(fields, outcome)
 
 
-def own_fields(
-    given: dict[str, str | None],
-    words: Sequence[str],
-    *,
-    routing: str | None,
-    size: Sequence[int],
-    device: str,
-    transformer: str | None = None,
-    backbone: str | None = None,
-    start: str | None = None,
-) -> Recipe | None:
-    """Makes the recipe for the one of --images, --table, --dataset and --text that was given, and prints its choices.
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
-    None without any of them. words: the positional arguments, all overrides. routing None: dynamic for pictures,
-    heinsen for texts. start: --from.
+
+def own_fields(own: dict[str, str], words: Sequence[str], choices: dict[str, Any], device: str) -> Recipe:
+    """Makes the recipe for a user's own data, and prints its choices.
+
+    own: one kind of data and its path. words: the positional arguments, all overrides. choices: of routing, size,
+    backbone, start (--from) and transformer, those that were given.
     """
-    named = [(flag, path) for flag, path in given.items() if path is not None]
-    if not named:
-        return None
-    if len(named) > 1:
-        raise ValueError(f"{' and '.join(flag for flag, _ in named)}: expected one of them")
+    if len(own) > 1:
+        raise ValueError(f"{' and '.join(FLAGS[kind] for kind in own)}: expected one of them")
+    ((kind, path),) = own.items()
     wrong = next((word for word in words if "=" not in word), None)
-    flag, path = named[0]
     if not path:
-        raise ValueError(f"{flag}: expected the path of your data, got an empty one")
+        raise ValueError(f"{FLAGS[kind]}: expected the path of your data, got an empty one")
     if wrong is not None:
-        raise ValueError(f"{wrong}: {flag} makes the recipe itself; expected key=value after it, as epochs=3")
-    if transformer is not None and flag != "--text":
-        raise ValueError(f"--transformer: expected with --text, got {flag}; pictures take none")
-    if start is not None and (flag == "--text" or routing or size or backbone):
+        raise ValueError(f"{wrong}: {FLAGS[kind]} makes the recipe itself; expected key=value after it, as epochs=3")
+    if "transformer" in choices and kind != "text":
+        raise ValueError(f"--transformer: expected with --text, got {FLAGS[kind]}; pictures take none")
+    if "start" in choices and (kind == "text" or len(choices) > 1):
         raise ValueError("--from: expected with pictures, and without --routing, --size and --backbone, which are "
                          "those of the network it names")  # fmt: skip
-    if flag == "--text":
-        recipe, why = own_text_recipe(path, transformer or "", words, routing=routing or "heinsen")
+    if kind == "text":
+        routing = choices.get("routing", "heinsen")
+        recipe, why = own_text_recipe(path, choices.get("transformer", ""), words, routing=routing)
     else:
-        algorithm, network = routing or "dynamic", backbone or ""
-        recipe, why = own_recipe(OWN_DATA[flag], path, words, routing=algorithm, size=size, backbone=network,
-                                 start=start or "")  # fmt: skip
-    for line in why:
-        say(line)
+        recipe, why = own_recipe(kind, path, words, **choices)
     warning = memory_warning(recipe, find_device(device))
-    if warning is not None:
-        say(f"warning: {warning}")
+    for line in (*why, *([f"warning: {warning}"] if warning else [])):
+        say(line)
     return recipe
 
 
@@ -262,17 +246,32 @@ def evaluate(
         raise ValueError("--routing: expected one run, got --ensemble, whose members each route in their own way")
     if keep is not None and (changes or split != "test"):
         raise ValueError("--keep: expected the recipe's own test data, got overrides or --split; leave them out")
+    model: Any
+    chosen = find_device(device)
     if ensemble:
-        chosen = find_device(device)
         model, members = open_ensemble([run, *more], weights=weights, device=chosen)
-        recipe = make_recipe(members[0].recipe.to_dict(), changes)
-        evaluation, names = evaluate_model(model, recipe, split, data, batch)
-        if keep is not None:
-            folders = [f"runs/{Path(name).name}" for name in (run, *more)]
-            command = shlex.join(["flashcaps", "evaluate", *folders, "--ensemble"])
-            say(keep_result(ensemble_result(members, evaluation, command, chosen), keep / "runs"))
+        content = members[0].recipe.to_dict()
     else:
-        evaluation, names = evaluate_run(run, changes, weights, split, device, data, batch, routing, keep)
+        model = load(run, weights=weights, device=chosen)
+        content = model.config["recipe"]
+        elsewhere = any(word.startswith("data.path=") for word in changes)
+        if elsewhere and "examples" in content["data"].get("options", {}):
+            changes = ["data.examples=0", *changes]  # all of them: none was trained on
+    recipe = make_recipe(content, changes)
+    sources = open_sources(recipe, data, chosen, None)
+    held = {"test": sources.test, "validation": sources.validation}.get(split)
+    if held is None:
+        raise ValueError(f"--split: expected test, or validation where the recipe holds some out, got {split!r}")
+    evaluation, names = evaluate_as(recipe, model, held, batch), sources.dataset.class_names
+    if routing:
+        measured = measure_routing(model, held, threshold=score_threshold(recipe.loss.kind))
+        evaluation = replace(evaluation, routing=measured)
+        if not (changes or weights or split != "test"):
+            keep_routing(run, model, recipe, evaluation, keep)
+    elif keep is not None:
+        folders = [f"runs/{Path(name).name}" for name in (run, *more)]
+        command = shlex.join(["flashcaps", "evaluate", *folders, "--ensemble"])
+        say(keep_result(ensemble_result(members, evaluation, command, chosen), keep / "runs"))
     if as_json:
         typer.echo(json.dumps(evaluation.to_dict()))
         return
@@ -310,23 +309,6 @@ def runs_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
     return [word for word in words if word not in changes], changes
 
 
-def evaluate_run(
-    run: str, overrides: list[str], weights: str | None, split: str, device: str, data: str | None, batch: int,
-    routing: bool = False, keep: Path | None = None,
-) -> tuple[Evaluation, tuple[str, ...]]:  # fmt: skip
-    """Evaluates a checkpoint on the data of its recipe or of the overrides; and the names of its classes."""
-    model: Any = load(run, weights=weights, device=find_device(device))
-    content, own = model.config["recipe"], not (overrides or weights or split != "test")
-    elsewhere = any(word.startswith(("data.path=", "data.options.path=")) for word in overrides)
-    if elsewhere and "examples" in content["data"].get("options", {}):
-        overrides = ["data.examples=0", *overrides]  # all of them: none was trained on
-    recipe = make_recipe(content, overrides)
-    evaluation, names = evaluate_model(model, recipe, split, data, batch, routing)
-    if routing and own:
-        keep_routing(run, model, recipe, evaluation, keep)
-    return evaluation, names
-
-
 def keep_routing(run: str, model: Any, recipe: Recipe, evaluation: Evaluation, keep: Path | None) -> None:
     """Adds what routing did to the result.json of a finished run; with `keep`, a result to KEEP/routing/RUN.json."""
     path, routing = Path(run) / "result.json", {"routing": evaluation.to_dict()["routing"]}
@@ -339,17 +321,3 @@ def keep_routing(run: str, model: Any, recipe: Recipe, evaluation: Evaluation, k
         result = make_result(recipe, evaluation, where, parameters=parameters, command=command, **routing)
         write_atomic(keep / "routing" / f"{Path(run).name}.json", json.dumps(result, indent=2) + "\n")
 
-
-def evaluate_model(
-    model: Any, recipe: Recipe, split: str, data: str | None, batch: int, routing: bool = False
-) -> tuple[Evaluation, tuple[str, ...]]:
-    """Evaluates a model on the data of a recipe; and the names of its classes."""
-    sources = open_sources(recipe, data, next(model.parameters()).device, None)
-    held = {"test": sources.test, "validation": sources.validation}.get(split)
-    if held is None:
-        raise ValueError(f"--split: expected test, or validation where the recipe holds some out, got {split!r}")
-    evaluation = evaluate_as(recipe, model, held, batch)
-    if routing:
-        measured = measure_routing(model, held, threshold=score_threshold(recipe.loss.kind))
-        evaluation = replace(evaluation, routing=measured)
-    return evaluation, sources.dataset.class_names

@@ -28,7 +28,7 @@ from ..data.user_images import SUFFIXES, TEXT_COLUMNS, fit, pictures_in, read_fe
 from ..routing.checks import check_sizes
 from ..routing.math import length
 from ..training.evaluate import answers, evaluating, score_threshold
-from ..training.text import Transformer, load_transformer
+from ..training.text import Transformer
 
 DIGITS = tuple("0123456789")
 NAMES = {"cifar10": CIFAR10, "cifar100": CIFAR100, "fashion_mnist": CLOTHES, "smallnorb": TOYS, "synthetic_norb": TOYS}
@@ -244,7 +244,7 @@ def predict_numbers(model: Any, tables: Iterable[str], *, top: int = 3, batch: i
 
 def open_transformer(model: Any, name: str | None = None, device: torch.device | str = "cpu") -> Transformer:
     """The transformer that a model was trained on, by the name in its file or `name`; its size must fit."""
-    transformer = load_transformer(name or recipe_of(model).get("data", {}).get("transformer", ""), device)
+    transformer = Transformer(name or recipe_of(model).get("data", {}).get("transformer", ""), device)
     layers, width = model.reads
     if (transformer.layers, transformer.width) != (layers, width):
         raise ValueError(f"transformer: expected {layers} layers, embeddings included, of width {width}, got "

@@ -123,8 +123,3 @@ def load_state(folder: Path) -> dict[str, Any]:
         warnings.warn(f"{path} is damaged; going back to the state before it", stacklevel=2)
         path.unlink()  # otherwise the next save would keep it and delete a good one
     raise FileNotFoundError(f"--resume: no whole state in {folder}; leave --resume out to start over")
-
-
-def newest_state(folder: Path) -> str:
-    """The name of the state that a resumed run would start from; "" where there is none yet."""
-    return next((path.name for path in list_states(folder)), "")

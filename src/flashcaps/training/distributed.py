@@ -1,13 +1,13 @@
 """The processes of a run: one, or several that torchrun started, each with a device and a part of every batch."""
 
-from __future__ import annotations
-
 import gc
 import os
 import secrets
 import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from types import FrameType
@@ -231,25 +231,20 @@ class Stopped(Exception):
         self.code = 128 + number
 
 
-class StopSignals:
+@contextmanager
+def recorded_signals() -> Iterator[list[int]]:
     """A context that records Ctrl-C and SIGTERM instead of stopping; a second Ctrl-C interrupts."""
+    received: list[int] = []
 
-    def __init__(self) -> None:
-        self.number = 0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> StopSignals:
-        try:
-            self._before = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # signals arrive in the main thread alone
-            self._before = {}
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.number == number == signal.SIGINT:
+    def note(number: int, frame: FrameType | None) -> None:
+        if received[-1:] == [number] == [signal.SIGINT]:
             raise KeyboardInterrupt
-        self.number = number
+        received.append(number)
+
+    main = threading.current_thread() is threading.main_thread()  # where signals arrive
+    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

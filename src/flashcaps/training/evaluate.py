@@ -1,7 +1,4 @@
-"""Evaluation of a model, or of an ensemble: the error with its 95 % interval, and the counts of every class.
-
-    model, members = open_ensemble(["runs/capsnet_cifar10-0", "runs/capsnet_cifar10-1"])
-"""
+"""Evaluation of a model, or of an ensemble: the error with its 95 % interval, and the counts of every class."""
 
 from __future__ import annotations
 
@@ -234,8 +231,6 @@ class Ensemble(nn.Module):
     def __init__(self, members: Iterable[nn.Module]) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
-        if not self.members:
-            raise ValueError("members: expected at least one model, got none")
 
     def forward(self, inputs: Tensor, **options: Any) -> Output:
         scores = [member(inputs, **options).scores.float() for member in self.members]  # each (B, K)
@@ -248,26 +243,20 @@ class Member(NamedTuple):
     recipe: Recipe
     result: dict[str, Any]
 
-    @property
-    def common(self) -> dict[str, Any]:
-        """The recipe without the seed, which all members must share."""
-        alike = replace(self.recipe, train=replace(self.recipe.train, seed=0), overrides=(), claim=Claim(), about="")
-        return alike.to_dict()
-
 
 def open_ensemble(
     runs: Sequence[str], *, weights: str | None = None, device: torch.device | str = "cpu"
 ) -> tuple[Ensemble, list[Member]]:
     """Checkpoints of one recipe with different seeds, as one model."""
     models: list[Any] = [load(run, weights=weights, device=device) for run in runs]
-    members: list[Member] = []
+    members, alike = [], []
     for run, model in zip(runs, models, strict=True):
-        path = Path(run) / "result.json"
-        result = json.loads(path.read_text()) if path.is_file() else {}
-        members.append(Member(make_recipe(model.config["recipe"]), result))
-        if members[-1].common != members[0].common:
+        path, recipe = Path(run) / "result.json", make_recipe(model.config["recipe"])
+        members.append(Member(recipe, json.loads(path.read_text()) if path.is_file() else {}))
+        alike.append(replace(recipe, train=replace(recipe.train, seed=0), overrides=(), claim=Claim(), about=""))
+        if alike[-1] != alike[0]:
             raise ValueError(f"--ensemble: expected runs of one recipe that differ in their seed alone, got {runs[0]} "
-                             f"({members[0].recipe.name}) and {run} ({members[-1].recipe.name}) with other fields")
+                             f"({members[0].recipe.name}) and {run} ({recipe.name}) with other fields")
     if len({member.recipe.train.seed for member in members}) < len(members):
         raise ValueError("--ensemble: expected runs of different seeds, got one twice; train others with --seed")
     return Ensemble(models).eval(), members

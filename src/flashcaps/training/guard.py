@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from .checkpoint import newest_state, write_atomic
+from .checkpoint import list_states, write_atomic
 
 if TYPE_CHECKING:
     from .step import TrainStep
@@ -71,39 +73,12 @@ class Guard:
         return not bool(self.tripped)
 
 
-def first_bad(named: Iterable[tuple[str, Tensor | None]]) -> str:
-    """The name of the first tensor with NaN or Inf, and how many it holds; "" for none."""
+def first_bad(named: Iterable[tuple[str, Any]]) -> str:
+    """The name of the first tensor with NaN or Inf, and how many it holds; "" for none. Others may be no tensors."""
     for name, x in named:
-        if x is not None and x.is_floating_point() and not bool(x.isfinite().all()):
+        if isinstance(x, Tensor) and x.is_floating_point() and not bool(x.isfinite().all()):
             return f"{name} holds {int((~x.isfinite()).sum()):,} NaN or Inf of {x.numel():,}"
     return ""
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value] if value.is_floating_point() else []
-    return [x for v in value for x in _tensors(v)] if isinstance(value, tuple | list) else []
-
-
-@contextmanager
-def watch_modules(model: nn.Module) -> Iterator[list[str]]:
-    """Lists modules that return NaN or Inf for finite input, in the order in which they end: the innermost is first."""
-    found: list[str] = []
-
-    def hook(name: str) -> Any:
-        def note(module: nn.Module, inputs: Any, output: Any) -> None:
-            if all(bool(x.isfinite().all()) for x in _tensors(inputs)):
-                bad = first_bad(("its output", x) for x in _tensors(output))
-                found.extend([f"{name} ({type(module).__name__}): {bad}, from finite input"] if bad else [])
-
-        return note
-
-    handles = [m.register_forward_hook(hook(name)) for name, m in model.named_modules() if name]
-    try:
-        yield found
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def diagnose(step: TrainStep, index: Tensor, noise: Tensor) -> str:
@@ -114,7 +89,16 @@ def diagnose(step: TrainStep, index: Tensor, noise: Tensor) -> str:
     finite = batch.inputs.flatten(1).isfinite().all(1)
     if not bool(finite.all()):
         return f"input: NaN or Inf in {int((~finite).sum())} of {len(finite)} examples, first {int(index[~finite][0])}"
-    with watch_modules(step.model) as found:
+    found: list[str] = []  # modules that return NaN or Inf for finite input, as they end: the innermost is first
+
+    def note(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        bad = first_bad(("its output", x) for x in tree_leaves(output))
+        if bad and not first_bad(("its input", x) for x in tree_leaves(inputs)):
+            found.append(f"{name} ({type(module).__name__}): {bad}, from finite input")
+
+    with ExitStack() as hooks:
+        for name, module in list(step.model.named_modules())[1:]:  # without the model itself
+            hooks.enter_context(module.register_forward_hook(partial(note, name)))
         scores, loss = step.loss_of(step.model, batch)
     value = float(loss.detach())
     if found or not math.isfinite(value):
@@ -135,7 +119,7 @@ def raise_non_finite(step: TrainStep, at: int, folder: Path) -> None:
     found = step.workers.gathered((diagnose(step, plan.index[k], plan.noise[k]), plan.index[k].tolist()))
     causes = [f"process {r}: {text}" if len(found) > 1 else text for r, (text, _) in enumerate(found) if text]
     diagnosis = (causes or ["not met again when the batch was repeated: a random layer, or the hardware"])[0]
-    state = newest_state(folder)
+    state = next((path.name for path in list_states(folder)), "")
     good = f"the last good state is {folder / state}" if state else "no state was saved before it"
     lr = step.rates(at).lr
     if step.workers.rank == 0:

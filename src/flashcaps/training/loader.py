@@ -93,10 +93,10 @@ def _pairs(recipe: Recipe, dataset: Dataset, splits: dict[str, Any], share: Shar
 def _text(
     recipe: Recipe, dataset: Dataset, splits: dict[str, Any], device: torch.device, share: Share | None
 ) -> Sources:
-    from .text import HeldText, TextStream, load_transformer, open_phrases
+    from .text import HeldText, TextStream, Transformer, open_phrases
 
     spec, classes = recipe.data, dataset.classes
-    transformer = load_transformer(spec.transformer, device)
+    transformer = Transformer(spec.transformer, device)
     wanted = [name for name in splits if name != "train" or share is not None]
     phrases = {name: open_phrases(splits[name], transformer, spec.tokens, spec.keep) for name in wanted}
     stream = None if share is None else TextStream(phrases["train"], recipe.augment, share, classes, recipe.train.seed)

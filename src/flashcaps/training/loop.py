@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from warnings import warn
 
 import torch
 
@@ -21,16 +20,16 @@ from .autosize import own_command
 from .batches import Share
 from .callbacks import CSV, Callback, Started
 from .checkpoint import load
-from .distributed import Stopped, StopSignals, Workers, join_workers, lost_workers, set_precision, was_restarted
+from .distributed import Stopped, Workers, join_workers, lost_workers, recorded_signals, set_precision, was_restarted
 from .evaluate import Evaluation, evaluate_as
 from .guard import first_bad, raise_non_finite
 from .loader import Sources, open_sources
 from .memory import batch_that_fits
-from .plots import draw_curve, draw_reconstructions
+from .plots import draw_pictures
 from .recipe import Recipe
 from .results import run_result
 from .routing_measure import has_routing_logits, probe_due, probe_logits
-from .run_folder import RunFolder, read_metrics, run_name
+from .run_folder import RunFolder, run_name
 from .step import TrainStep
 
 DEV_STEPS = 20
@@ -78,7 +77,7 @@ def train(recipe: Recipe, options: RunOptions = RunOptions(), callbacks: Callbac
     if options.dev:
         recipe = replace(recipe, train=replace(recipe.train, steps=DEV_STEPS, evaluate_every=10**6))
     set_precision(recipe.train.precision)
-    run = make_run(recipe, options, workers)
+    run = make_run(recipe, options)
     if data is not None:
         run.command = []  # no command line has them
     resume = workers.shared(options.resume or (was_restarted() and run.begun))
@@ -127,8 +126,8 @@ def train_once(
             if workers.local == 0:  # the other processes of its machine find the kernels in Triton's cache
                 step.compile_kernels(plan.index[0], plan.noise[0], compiled)
             workers.agreed(False)
-        with StopSignals() as stop:
-            at = train_loop(step, sources, run, at, callbacks, stop)
+        with recorded_signals() as signals:
+            at = train_loop(step, sources, run, at, callbacks, signals)
         outcome = finish(step, sources, run, at)
         result = outcome.result
         return outcome
@@ -138,7 +137,7 @@ def train_once(
 
 
 def train_loop(
-    step: TrainStep, sources: Sources, run: RunFolder, at: int, callbacks: Callbacks, stop: StopSignals
+    step: TrainStep, sources: Sources, run: RunFolder, at: int, callbacks: Callbacks, signals: list[int]
 ) -> int:
     """Trains from step `at` to the last, or until the recipe or a callback ends it; returns the steps done."""
     spec, workers, stream = run.recipe.train, step.workers, step.stream
@@ -179,15 +178,15 @@ def train_loop(
                     raise_non_finite(step, at - 1, run.path)
             done = is_done(step, run, at, {"epoch": epoch, **held}, callbacks)
             read_s = run.wall_s
-        asked = workers.agreed(stop.number > 0) if workers.world == 1 or read_at == at else False
+        asked = workers.agreed(bool(signals)) if workers.world == 1 or read_at == at else False
         if main and at < step.total and (asked or run.save_due()):
             run.save(step, at)
         if asked and at < step.total and not done:
-            raise Stopped(stop.number or 15, run.resume_command)
+            raise Stopped(signals[-1] if signals else 15, run.resume_command)
     return at
 
 
-def make_run(recipe: Recipe, options: RunOptions, workers: Workers) -> RunFolder:
+def make_run(recipe: Recipe, options: RunOptions) -> RunFolder:
     """The run's folder, to which nothing is written yet, with the command that resumes the run."""
     path = Path(options.out or Path("runs") / ("dev-" * options.dev + run_name(recipe)))
     name = [options.recipe_name] if options.recipe_name else own_command(recipe)
@@ -210,7 +209,7 @@ def claimed(run: RunFolder, resume: bool, options: RunOptions, workers: Workers)
         workers.agreed(False)
         yield
     except RuntimeError as error:
-        with StopSignals():  # torchrun has noticed, too, and sends SIGTERM meanwhile
+        with recorded_signals():  # torchrun has noticed, too, and sends SIGTERM meanwhile
             lost = lost_workers(workers, error)
         if lost:
             cause = str(error).split(". ")[0]
@@ -283,7 +282,5 @@ def finish(step: TrainStep, sources: Sources, run: RunFolder, at: int) -> Outcom
     if workers.rank == 0:
         run.log("test", at, error=test.error, weights=chosen)
         run.finish(result)
-        if missing := draw_curve(run.path, read_metrics(run.path)):
-            warn(missing, stacklevel=2)
-        draw_reconstructions(run.path, model, sources.test)
+        draw_pictures(run.path, model, sources.test)
     return Outcome(run.path, test, result)

@@ -1,8 +1,4 @@
-"""Memory: an estimate of what a training step needs, what is free, and the batch that fits after a step ran out.
-
-    with batch_that_fits(step, index, noise):
-        step.advance(index, noise)          # if it runs out of memory, the error says which batch fits
-"""
+"""Memory: an estimate of what a training step needs, what is free, and the batch that fits after a step ran out."""
 
 from __future__ import annotations
 
@@ -16,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from ..models import create_model
 from ..models.timm import for_loading
@@ -42,8 +39,7 @@ def memory_needed(model: nn.Module, example: Sequence[int], batch: int) -> int:
     held: list[int] = []
 
     def count(module: nn.Module, inputs: Any, output: Any) -> None:
-        tensors = [output] if isinstance(output, Tensor) else [x for x in output if isinstance(x, Tensor)]
-        held.append(sum(x.numel() * x.element_size() for x in tensors))
+        held.append(sum(x.nbytes for x in tree_leaves(output) if isinstance(x, Tensor)))
 
     twin = copy.deepcopy(model).eval()
     for layer in twin.modules():
@@ -51,7 +47,7 @@ def memory_needed(model: nn.Module, example: Sequence[int], batch: int) -> int:
             layer.register_forward_hook(count)
     weights = list(twin.parameters())
     twin(torch.zeros(1, *example, device=weights[0].device))
-    return 5 * sum(p.numel() * p.element_size() for p in weights) + 2 * batch * sum(held)
+    return 5 * sum(p.nbytes for p in weights) + 2 * batch * sum(held)
 
 
 def memory_free(device: torch.device) -> int | None:
@@ -84,8 +80,8 @@ def in_bytes(count: int) -> str:
 
 @contextmanager
 def batch_that_fits(step: TrainStep, index: Tensor, noise: Tensor) -> Iterator[None]:
-    """A context for a training step on `index` (B,), `noise` (B, columns). If it runs out of memory, smaller batches
-    are tried, which changes the weights of the failed run, and OutOfMemory says which one fits."""
+    """A context for step.advance(index, noise), (B,) and (B, columns). If it runs out of memory, smaller batches are
+    tried, which changes the weights of the failed run, and OutOfMemory says which one fits."""
     try:
         yield
         return

@@ -150,11 +150,8 @@ def orthogonalise(x: Tensor) -> Tensor:
 
 
 def outputs_first(x: Tensor, like: Tensor, transforms: bool) -> Tensor:
-    """A view of x, the weight `like` or its gradient, with the axes of outputs before those of inputs.
-
-    Inputs keep their order in memory. transforms: weights (J, d, G, h) of capsule layers, which map the numbers of all
-    children to those of all parents, become (J, h, d, G).
-    """
+    """A view of x, the weight `like` or its gradient, with the axes of outputs before those of inputs, which keep their
+    order in memory. transforms: (J, d, G, h) -> (J, h, d, G)."""
     if transforms:
         return x.permute(0, 3, 1, 2)
     channels_last = like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last)
@@ -192,6 +189,14 @@ class Muon(GuardedOptimizer):
     def _update(self, group: dict[str, Any], params: list[Tensor]) -> None:
         (self._vectors if group["kind"] == "vectors" else self._matrices)(group, params)
 
+    def _vectors(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        m, v, t = moments(self.state, params)
+        (b1, b2), grads = group["betas"], [p.grad for p in params if p.grad is not None]
+        adamw(
+            params, grads, m, v, [], t, fused=True, found_inf=self.found_inf, amsgrad=False, beta1=b1, beta2=b2,
+            lr=group["lr"], weight_decay=group["decay"], eps=group["eps"], maximize=False,
+        )  # fmt: skip
+
     def _matrices(self, group: dict[str, Any], params: list[Tensor]) -> None:
         lr = torch.as_tensor(group["lr"], dtype=torch.float32, device=params[0].device)
         if self.found_inf is not None:
@@ -201,33 +206,22 @@ class Muon(GuardedOptimizer):
         for p in params:
             rows = p.shape[0] * p.shape[3] if transforms else p.shape[0]
             alike.setdefault((rows, p.numel() // rows), []).append(p)
-        weights, steps = [], []
+        weights, steps, mu = [], [], group["momentum"]
         for shape, ps in alike.items():
-            g = [outputs_first(p.grad, p, transforms).reshape(shape) for p in ps if p.grad is not None]
             views = [outputs_first(p, p, transforms) for p in ps]
-            moves = self._steps(self.state[ps[0]], torch.stack(g), group["momentum"], lr)
+            g = torch.stack([outputs_first(p.grad, p, transforms).reshape(shape) for p in ps if p.grad is not None])
+            state = self.state[ps[0]]
+            if not state:
+                state["m"] = torch.zeros_like(g)
+            m = state["m"]
+            (g,) = unless_found(self.found_inf, [g], [m])
+            m.lerp_(g, 1 - mu)
+            moves = orthogonalise(torch.lerp(g, m, mu)).float() * (-0.2 * max(shape) ** 0.5 * lr)
             weights += views
             steps += [move.view(view.shape) for move, view in zip(moves, views, strict=True)]
         if group["decay"]:
             torch._foreach_mul_(weights, 1 - lr * group["decay"])
         torch._foreach_add_(weights, steps)
-
-    def _steps(self, state: dict[str, Tensor], g: Tensor, mu: float, lr: Tensor) -> Tensor:
-        """Steps (n, rows, columns) of n matrices of one shape, by their gradients."""
-        if not state:
-            state["m"] = torch.zeros_like(g)
-        m = state["m"]
-        (g,) = unless_found(self.found_inf, [g], [m])
-        m.lerp_(g, 1 - mu)
-        return orthogonalise(torch.lerp(g, m, mu)).float() * (-0.2 * max(g.shape[1:]) ** 0.5 * lr)
-
-    def _vectors(self, group: dict[str, Any], params: list[Tensor]) -> None:
-        m, v, t = moments(self.state, params)
-        (b1, b2), grads = group["betas"], [p.grad for p in params if p.grad is not None]
-        adamw(
-            params, grads, m, v, [], t, fused=True, found_inf=self.found_inf, amsgrad=False, beta1=b1, beta2=b2,
-            lr=group["lr"], weight_decay=group["decay"], eps=group["eps"], maximize=False,
-        )  # fmt: skip
 
 
 def make_optimiser(

@@ -2,28 +2,34 @@
 
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 from ..routing.checks import install_command
 from .batches import Held
 from .evaluate import evaluating
+from .run_folder import read_metrics
 
 SHOWN = 12  # images beside their reconstructions
 
 
-def _figure(width: float, height: float) -> Any:
-    """An empty figure, or None without matplotlib. Without pyplot it needs no screen and need not be closed."""
+def draw_pictures(folder: Path, model: Any, held: Held) -> None:
+    """Writes curve.png and, if the model has a decoder, reconstructions.png. Without matplotlib, warns."""
     try:
-        from matplotlib.figure import Figure
+        from matplotlib.figure import Figure  # without pyplot it needs no screen and need not be closed
     except ImportError:
-        return None
-    return Figure(figsize=(width, height), layout="constrained")
+        warn(f"no curve.png, which needs matplotlib: {install_command(plots='matplotlib')}", stacklevel=2)
+        return
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    draw_curve(figure, read_metrics(folder))
+    figure.savefig(folder / "curve.png", dpi=120)
+    if getattr(model, "decoder", None) is not None:
+        figure = Figure(layout="constrained")
+        draw_reconstructions(figure, model, held)
+        figure.savefig(folder / "reconstructions.png", dpi=120)
 
 
-def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
-    """curve.png: loss, and error on training and held-out data, by step. Returns the reason if it cannot be drawn."""
-    figure = _figure(9, 3.4)
-    if figure is None:
-        return f"no curve.png, which needs matplotlib: {install_command(plots='matplotlib')}"
+def draw_curve(figure: Any, metrics: list[dict[str, Any]]) -> None:
+    """Loss, and error on training and held-out data, by step."""
     trained = [m for m in metrics if m["kind"] == "train"]
     held = [m for m in metrics if m["kind"] == "evaluation"]
     left, right = figure.subplots(1, 2)
@@ -38,14 +44,10 @@ def draw_curve(folder: Path, metrics: list[dict[str, Any]]) -> str:
             right.axhline(m["error"], color="tab:green", ls="--", label=f"test, {m['error']:.2f} %")
     right.set(xlabel="step", ylabel="error, %", yscale="symlog", ylim=(0, 100))
     right.legend(frameon=False)
-    figure.savefig(folder / "curve.png", dpi=120)
-    return ""
 
 
-def draw_reconstructions(folder: Path, model: Any, held: Held) -> None:
-    """reconstructions.png: test images above what the decoder draws from the predicted class capsule."""
-    if getattr(model, "decoder", None) is None:
-        return
+def draw_reconstructions(figure: Any, model: Any, held: Held) -> None:
+    """Test images above what the decoder draws from the predicted class capsule, or from the two best."""
     batch = held.some(SHOWN)
     with evaluating(model):
         output, rows = model(batch.inputs), [batch.inputs]
@@ -53,9 +55,7 @@ def draw_reconstructions(folder: Path, model: Any, held: Held) -> None:
             rows.append(model.reconstruct(output.routed))
         else:
             rows += list(model.reconstruct(output.routed, output.scores.topk(2, 1).indices).unbind(1))
-    figure = _figure(SHOWN, len(rows) + 0.2)
-    if figure is None:
-        return
+    figure.set_size_inches(SHOWN, len(rows) + 0.2)
     axes = figure.subplots(len(rows), SHOWN, squeeze=False)
     for row, images in zip(axes, rows, strict=True):
         for ax, image in zip(row, images.float().cpu(), strict=False):
@@ -63,4 +63,3 @@ def draw_reconstructions(folder: Path, model: Any, held: Held) -> None:
             ax.imshow(picture.clamp(0, 1).numpy(), cmap=None if len(image) == 3 else "gray", vmin=0, vmax=1)
     for ax in axes.flat:
         ax.axis("off")
-    figure.savefig(folder / "reconstructions.png", dpi=120)

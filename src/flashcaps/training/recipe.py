@@ -11,16 +11,17 @@ Sections merge key by key; the value of a key is replaced, also a list or an inl
 whole, or replaced as a whole if the recipe has its own.
 """
 
+import copy
 import dataclasses
 import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ..models.registry import MODELS
 from ..routing.checks import nearest
@@ -233,8 +234,8 @@ class Recipe:
         for section in SECTIONS:
             content = getattr(self, section)
             for f in dataclasses.fields(content):
-                for key, leaf in _leaves(f"{section}.{f.name}", getattr(content, f.name), DEPTH):
-                    _check_leaf(key, leaf, *f.metadata.get("limits", (-LARGEST, LARGEST)))
+                limits = f.metadata.get("limits", (-LARGEST, LARGEST))
+                _check_limits(f"{section}.{f.name}", getattr(content, f.name), *limits)
         train, augment, momentum, kind = self.train, self.augment, self.schedule.momentum, self.optimiser.kind
         two_values = len(momentum) == 2 and kind == "radam"
         for key, wrong, expected, got in (
@@ -272,8 +273,7 @@ class Recipe:
         return "\n".join(lines) + "\n"
 
 
-SECTIONS = {f.name: f for f in dataclasses.fields(Recipe) if f.name not in ("name", "about", "overrides")}
-_TYPES: dict[str, type] = {name: get_type_hints(Recipe)[name] for name in SECTIONS}
+SECTIONS: dict[str, Any] = {k: kind for k, kind in get_type_hints(Recipe).items() if dataclasses.is_dataclass(kind)}
 _OPEN = {"model": "overrides", "data": "options"}  # sections whose other keys go to create_model and load_data
 
 
@@ -314,41 +314,42 @@ def _resolved(name: str, asked: str, folder: Path, chain: tuple[Path, ...]) -> d
 
 def make_recipe(content: Mapping[str, Any], overrides: Iterable[str] = ()) -> Recipe:
     """A recipe from nested dicts, as in TOML or from Recipe.to_dict."""
-    tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
+    tree = copy.deepcopy(dict(content))
     before = _typed(tree.pop("overrides", ()), tuple[str, ...], "overrides")
     for key in tree:
         if key not in SECTIONS and key not in ("name", "about"):
             raise ValueError(f"{key}: no such section{_hint(key, SECTIONS)}")
     for section, option in _OPEN.items():
-        tree[section] = _gather(tree.get(section, {}), _TYPES[section], option)
+        tree[section] = _gather(tree.get(section, {}), section, option)
     pairs = [read_override(text) for text in overrides]
     for key, value in pairs:
         section, leaf = _find(key, tree)
-        table = tree.setdefault(section, {})
-        first, *rest = leaf.split(".")
-        if first not in _fields(section):
-            first, *rest = [_OPEN[section], first, *rest]
-        for name in rest:  # model.options.rate=0.1
-            inner = dict(table.get(first, {}))  # a copy: the source is not changed
-            table[first], table, first = inner, inner, name
-        table[first] = value
-    sections = {name: _make(_TYPES[name], tree.get(name, {}), name) for name in SECTIONS}
+        *path, last = leaf.split(".")  # model.options.rate=0.1
+        if section in _OPEN and leaf.partition(".")[0] not in _fields(section):
+            path = [_OPEN[section], *path]
+        table = tree
+        for name in (section, *path):
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise ValueError(f"{key}: expected a table in {name}, got {_short(table)}")
+        table[last] = value
+    sections = {name: _make(name, tree.get(name, {})) for name in SECTIONS}
     texts = {key: _typed(tree.get(key, ""), str, key) for key in ("name", "about")}
     written = tuple(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in pairs)
     return Recipe(**texts, **sections, overrides=before + written)
 
 
 def _fields(section: str) -> list[str]:
-    return [f.name for f in dataclasses.fields(_TYPES[section]) if f.name != _OPEN.get(section)]
+    return [f.name for f in dataclasses.fields(SECTIONS[section]) if f.name != _OPEN.get(section)]
 
 
-def _gather(content: Any, kind: type, option: str) -> dict[str, Any]:
+def _gather(content: Any, section: str, option: str) -> dict[str, Any]:
     """Moves the keys that the dataclass does not have into its options."""
     if not isinstance(content, Mapping) or not isinstance(content.get(option, {}), Mapping):
-        raise ValueError(f"{kind.__name__.lower()}: expected a table, and one in its {option}, got {_short(content)}")
-    names = {f.name for f in dataclasses.fields(kind)}
-    options = {**content.get(option, {}), **{k: v for k, v in content.items() if k not in names}}
-    return {**{k: v for k, v in content.items() if k in names}, option: options}
+        raise ValueError(f"{section}: expected a table, and one in its {option}, got {_short(content)}")
+    own = {key: content[key] for key in content if key in _fields(section)}
+    others = {key: content[key] for key in content if key not in own and key != option}
+    return {**own, option: {**content.get(option, {}), **others}}
 
 
 def read_override(text: str) -> tuple[str, Any]:
@@ -368,8 +369,6 @@ def _find(key: str, tree: dict[str, Any]) -> tuple[str, str]:
     if dot:
         if section not in SECTIONS:
             raise ValueError(f"{key}: no section {section!r}{_hint(section, SECTIONS)}")
-        if leaf.partition(".")[0] not in _fields(section) and section not in _OPEN:
-            raise ValueError(f"{key}: no such field{_hint(leaf, _fields(section))}")
         return section, leaf
     homes = [s for s in SECTIONS if key in _fields(s) or key in tree.get(s, {}).get(_OPEN.get(s, ""), {})]
     model = tree["model"].get("name", "")
@@ -389,10 +388,10 @@ def _hint(key: str, known: Iterable[str]) -> str:
     return nearest(key, known) or f"; there are {', '.join(known)}"
 
 
-def _make(kind: type, content: Any, section: str) -> Any:
+def _make(section: str, content: Any) -> Any:
     if not isinstance(content, Mapping):
         raise ValueError(f"{section}: expected a table, got {_short(content)}")
-    hints, values = get_type_hints(kind), {}
+    hints, values = get_type_hints(SECTIONS[section]), {}
     for key, value in content.items():
         full = f"{section}.{key}"
         if value in RETIRED.get(full, ()):
@@ -402,7 +401,7 @@ def _make(kind: type, content: Any, section: str) -> Any:
         values[key] = _typed(value, hints[key], full)
     if "name" in hints and not values.get("name"):
         raise ValueError(f"{section}.name: expected a name, got none")
-    return kind(**values)
+    return SECTIONS[section](**values)
 
 
 def _typed(value: Any, hint: Any, key: str) -> Any:
@@ -412,10 +411,8 @@ def _typed(value: Any, hint: Any, key: str) -> Any:
         if value in args:
             return value
         expected = f"one of {', '.join(args)}{nearest(value, args) if isinstance(value, str) else ''}"
-    elif origin in (Union, UnionType):
-        if value is None and NoneType in args:
-            return None
-        return _typed(value, next(a for a in args if a is not NoneType), key)
+    elif origin is UnionType:  # float | None
+        return None if value is None else _typed(value, args[0], key)
     elif origin is tuple:
         fixed = Ellipsis not in args
         if isinstance(value, list | tuple) and (not fixed or len(value) == len(args)):
@@ -434,23 +431,16 @@ def _typed(value: Any, hint: Any, key: str) -> Any:
     raise ValueError(f"{key}: expected {expected}, got {_short(value)}")
 
 
-def _leaves(key: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    """Every value under `key` that holds no others, with its full name."""
-    if isinstance(value, Mapping):
-        inner = [(f"{key}.{name}", item) for name, item in value.items()]
-    elif isinstance(value, list | tuple):
-        inner = [(f"{key}[{place}]", item) for place, item in enumerate(value)]
-    else:
-        yield key, value
+def _check_limits(key: str, value: Any, low: float, high: float, depth: int = DEPTH) -> None:
+    """Raises for a number outside its limits, a text that is too long, or tables and lists nested too deep."""
+    if isinstance(value, Mapping | list | tuple):
+        if depth == 0:
+            raise ValueError(f"{key[:100]}: expected at most {DEPTH} tables or lists in each other, got more")
+        inner = ({f"{key}.{name}": item for name, item in value.items()} if isinstance(value, Mapping)
+                 else {f"{key}[{place}]": item for place, item in enumerate(value)})  # fmt: skip
+        for name, item in inner.items():
+            _check_limits(name, item, low, high, depth - 1)
         return
-    if depth == 0:
-        raise ValueError(f"{key[:100]}: expected at most {DEPTH} tables or lists in each other, got more")
-    for name, item in inner:
-        yield from _leaves(name, item, depth - 1)
-
-
-def _check_leaf(key: str, value: Any, low: float, high: float) -> None:
-    """Raises for a number outside its limits, or a text that is too long."""
     if isinstance(value, str) and len(value) > TEXT:
         raise ValueError(f"{key}: expected at most {TEXT:,} characters, got {len(value):,}")
     if isinstance(value, bool) or not isinstance(value, int | float) or low <= value <= high:

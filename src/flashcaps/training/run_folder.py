@@ -1,7 +1,4 @@
-"""A run's folder: config.json, metrics.jsonl, weights, states to resume from, pictures, result.json.
-
-The process that trains in it holds run.lock; the error for a second one names the lock.
-"""
+"""A run's folder: config.json, metrics.jsonl, weights, states to resume from, pictures, result.json; and its lock."""
 
 import contextlib
 import errno
@@ -16,7 +13,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
-from .checkpoint import list_states, load_state, newest_state, room_for, save_state, save_weights, write_atomic
+from .checkpoint import list_states, load_state, room_for, save_state, save_weights, write_atomic
 from .guard import REPORT, first_bad
 from .recipe import SECTIONS, Data, Model, Recipe
 from .step import TrainStep
@@ -83,7 +80,7 @@ class RunFolder:
         except Timeout:
             raise FileExistsError(f"{self.path} is in use by another process, which holds {self.path / LOCK}; wait for "
                                   "it to end, or choose another folder with --out") from None
-        if newest_state(self.path) and not resume and not fresh:
+        if list_states(self.path) and not resume and not fresh:
             raise FileExistsError(f"{self.path} holds an unfinished run; continue it with --resume, start over with "
                                   "--fresh, or choose another folder with --out")
         if (self.path / "config.json").is_file():
@@ -99,9 +96,9 @@ class RunFolder:
 
     def newest(self) -> dict[str, Any] | None:
         """The state to resume from; None if the run was killed before it saved one, so that it starts over."""
-        if self.begun and not newest_state(self.path):
+        if self.begun and not list_states(self.path):
             return None
-        if (self.path / "result.json").is_file() and not newest_state(self.path):
+        if (self.path / "result.json").is_file() and not list_states(self.path):
             raise FileExistsError(f"--resume: the run in {self.path} is finished; its result is in result.json. "
                                   "Without --resume it is trained again in the same folder")
         return load_state(self.path)

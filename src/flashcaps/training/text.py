@@ -1,8 +1,4 @@
-"""Text as the hidden states of all layers of a frozen transformer, which heinsen's text models read.
-
-The transformer runs for every batch (`Phrases`), or once for all texts (`KeptPhrases`), whose states then stay on the
-device without padding, where a captured training step gathers its batch.
-"""
+"""Text as the hidden states of all layers of a frozen transformer, which heinsen's text models read."""
 
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -25,9 +21,20 @@ TOKENS = 1 << 14  # that the transformer reads at once, padding included
 
 
 class Transformer:
-    """A pretrained transformer by folder or name, found offline, its weights frozen."""
+    """A pretrained transformer, its weights frozen, found offline.
+
+    name: a folder, an installed package with a folder `model`, or a name that transformers finds on this machine.
+    """
 
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
+        if not name:
+            raise ValueError("data.transformer: expected a folder or name of a transformer, got none; "
+                             "data.transformer=DIR")  # fmt: skip
+        folder = Path(name).expanduser()
+        package = find_spec(name) if name.isidentifier() else None
+        if package is not None and package.submodule_search_locations:
+            folder = Path(package.submodule_search_locations[0]) / "model"
+        name = str(folder) if folder.is_dir() else name
         transformers = import_extra("transformers", "text", "text")
         logging = import_extra("transformers.utils.logging", "text", "text")
         bars = logging.is_progress_bar_enabled()
@@ -68,7 +75,7 @@ class Phrases:
 
     def __init__(self, split: Split, transformer: Transformer, tokens: int) -> None:
         self.transformer = transformer
-        self.ids, self.mask = transformer.encode(texts_of(split), tokens)
+        self.ids, self.mask = transformer.encode(split.text or (), tokens)
         self.labels = split.labels.to(transformer.device)
 
     def batch(self, index: Tensor) -> Batch:
@@ -82,14 +89,15 @@ class Phrases:
 
 
 class KeptPhrases(Phrases):
-    """The same batches, gathered from states that are computed once. On a GPU all have one shape, and nothing waits.
+    """The same batches, gathered from states that are computed once and stay on the device without padding. On a GPU
+    all have one shape and nothing waits, so that a captured step can gather them.
 
     rows (1 + T, layers, width): row 0 is zero, for padding, then come the T tokens of all different texts. first,
     length (N,): each example's first row and its number of tokens.
     """
 
     def __init__(self, split: Split, transformer: Transformer, tokens: int, keep: str) -> None:
-        texts = texts_of(split)
+        texts = split.text or ()
         number = {text: k for k, text in enumerate(dict.fromkeys(texts))}
         ids, mask = transformer.encode(list(number), tokens)
         length = mask.sum(1)
@@ -120,12 +128,6 @@ class KeptPhrases(Phrases):
         mask = token < length[:, None]
         rows = (self.first[index, None] + token) * mask  # (B, n); row 0 is padding's
         return Batch(self.rows[rows].float(), self.labels[index], mask=mask.float())
-
-
-def texts_of(split: Split) -> tuple[str, ...]:
-    if split.text is None:
-        raise ValueError("data: expected text, got images; a transformer reads sst5, sst2 and your own, --text")
-    return split.text
 
 
 def open_phrases(split: Split, transformer: Transformer, tokens: int, keep: str = "no") -> Phrases:
@@ -166,17 +168,6 @@ class HeldText(Held):
 
     def batches(self, size: int) -> Iterator[Batch]:
         return super().batches(min(size, 100))
-
-
-def load_transformer(name: str, device: torch.device | str) -> Transformer:
-    """`name` is a folder, an installed package with a folder `model`, or a name transformers finds on this machine."""
-    if not name:
-        raise ValueError("data.transformer: expected a folder or name of a transformer, got none; data.transformer=DIR")
-    folder = Path(name).expanduser()
-    package = find_spec(name) if name.isidentifier() else None
-    if package is not None and package.submodule_search_locations:
-        folder = Path(package.submodule_search_locations[0]) / "model"
-    return Transformer(str(folder) if folder.is_dir() else name, device)
 
 
 def parts_of_like_length(length: Tensor) -> Iterator[tuple[Tensor, int]]:

@@ -1,28 +1,42 @@
-"""Arguments and options that several commands take, with their completion in the shell."""
+"""What commands share: the console, and arguments and options with their completion in the shell."""
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from ..routing.checks import check_choice
-from .console import DATA_ROOT
 
+DATA_ROOT = "default $FLASHCAPS_DATA or ~/.cache/flashcaps"
 RUN = "a run folder, a weights file, or a shipped name"
 KINDS = ("ema", "last", "best")
+# Wide where there is no terminal, so that tables are not wrapped.
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 
 
-def _names_of(module: str, names: Callable[[Any], Iterable[str]]) -> Callable[[str], list[str]]:
+def say(text: object) -> None:
+    """Print one line as it is."""
+    console.print(str(text), markup=False, soft_wrap=True)
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+    """Print rows under the names of their columns, if there are any. right: columns of numbers."""
+    table = Table(box=None, pad_edge=False, show_header=bool(columns))
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _names_of(module: str, names: Callable[[Any], Iterable[str]]) -> Callable[[], list[str]]:
     """Completes names of a module of flashcaps, which is imported when Tab is pressed."""
-
-    def complete(incomplete: str) -> list[str]:
-        found = names(importlib.import_module(f"..{module}", __package__))
-        return [name for name in found if name.startswith(incomplete)]
-
-    return complete
+    return lambda: list(names(importlib.import_module(f"..{module}", __package__)))
 
 
 def run_names(incomplete: str) -> list[str]:
@@ -64,6 +78,8 @@ RunNames = Annotated[list[str], typer.Argument(help="run folders, weights files 
 RecipeName = Annotated[str | None, typer.Argument(help="a name `flashcaps recipes` lists, or a .toml file",
                                                   autocompletion=recipe_names)]  # fmt: skip
 Algorithm = Annotated[str | None, typer.Option(help="for your data: the algorithm", autocompletion=algorithm_names)]
+Start = Annotated[str | None, typer.Option("--from", help="for your pictures: a run or shipped name to begin with",
+                                           autocompletion=run_names)]  # fmt: skip
 Figures = Annotated[list[str] | None, typer.Argument(help="which figures (default: all)", autocompletion=figure_names)]
 Weights = Annotated[str | None, typer.Option(help="last, best or ema (default: those the run tested)",
                                              callback=_check_weights, autocompletion=lambda: list(KINDS))]  # fmt: skip
