@@ -21,8 +21,8 @@ from ..common.patches import Window, fold
 from ..common.replay import launch
 from . import backward_kernels as kernels
 from . import plan, wide
-from .components import HEAD
 from .forward import Outputs, Parents, logit_options, pointer
+from .forward_kernels import HEAD
 from .plan import Inputs, Options, Source, by_group, by_rows, in_parts, source_of, votes_of, wide_parts
 from .positions import normaliser_gradient, share_gate
 
@@ -358,7 +358,7 @@ def child_gradients(step: Step, poses: bool, sums: bool) -> None:
         found.u = torch.empty(b, i, c * k, dtype=source.u.dtype, device=step.s.device)
     launch(kernels.child_gradients, (b, triton.cdiv(i, lanes)))(
         *source.by_children, *step.sum_pointers(), pointer(found.u, step.s), i, r, G=source.groups, SUM=sums,
-        POSES=poses, AGAIN=again, BLOCK=lanes, **step.sum_options(), **source.where, num_warps=1,
+        POSES=poses, AGAIN=again, BLOCK=lanes, **step.sum_options(), AT=source.at, num_warps=1,
     )  # fmt: skip
 
 
@@ -380,7 +380,7 @@ def parent_gradients(step: Step) -> tuple[Tensor, Tensor, Tensor] | None:
     else:
         launch(kernels.parent_gradients, grid)(
             *source.by_parents, *given, pointer(sums.weight, step.s), b, i, r, walk.steps, ONE=source.one, AGAIN=again,
-            **walk.options, **step.sum_options(), **source.where, **bound,
+            **walk.options, **step.sum_options(), AT=source.at, **bound,
         )  # fmt: skip
     if step.below is None:
         return None
@@ -410,7 +410,7 @@ def weight_gradients(step: Step) -> None:
     launch(kernels.weight_gradients, grid)(
         *source.by_parents, *step.sum_pointers(), sums.weight,
         *(pointer(y, step.s) for y in (sums.own, sums.beta, sums.first)), b, i, r, walk.steps, PAIR=r == 1,
-        AGAIN=again, **walk.options, **step.sum_options(), **source.where,
+        AGAIN=again, **walk.options, **step.sum_options(), AT=source.at,
     )  # fmt: skip
 
 

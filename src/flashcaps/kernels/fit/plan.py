@@ -157,11 +157,9 @@ class Source(NamedTuple):
         return {"J": self.sizes[2], "C": c, "K": k, "H": h, "RUN": self.run, "OWN": own}
 
     @property
-    def where(self) -> dict[str, int]:
-        """Constants of `load_pose`."""
-        known = dict.fromkeys(("OH", "OW", "SB", "PY", "PX", "K", "ST", "SY", "SX"), 0)
-        known = known if self.window is None else self.window.constants
-        return {"KERNEL" if name == "K" else name: x for name, x in known.items()}
+    def at(self) -> tuple[int, ...]:
+        """Where children lie, for `forward_kernels.load_pose`."""
+        return (0,) if self.window is None else tuple(self.window.constants.values())
 
     @property
     def by_parents(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..common.replay import launch
-from .components import LOWEST
+from .forward_kernels import LOWEST
 
 
 @triton.jit
