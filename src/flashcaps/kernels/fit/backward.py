@@ -182,7 +182,7 @@ def _of_stored_votes(x: Inputs, trail: Terms, sums: Sums, own: Tensor | None) ->
     rows, run = 4 * plan.LANES // parents, 1 if d % 4 else 4
     for lo in range(0, b, some):
         u = x.u[lo : lo + some]
-        v = plan.by_children(plan.votes_of(u, matrices, own))
+        v = plan.votes_by_child(plan.votes_of(u, matrices, own))
         launch(kernels.vote_gradients, (len(u), triton.cdiv(i, rows), triton.cdiv(j, parents)))(
             v, *trail.pointers, lo, b, i, J=j, D=d, RUN=run, T=len(trail.table), **trail.sum_options, ROWS=rows,
             PARENTS=parents, num_warps=4,

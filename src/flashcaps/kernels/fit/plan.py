@@ -197,7 +197,7 @@ def source_of(u: Tensor, weight: Tensor, bias: Tensor | None, window: Window | N
         return Source(u, by_group(weight), weight, window=window)
     shift, own = split_bias(bias)
     if is_stored(weight):
-        votes = by_children(votes_of(u, by_group(weight.float()), own))
+        votes = votes_by_child(votes_of(u, by_group(weight.float()), own))
         votes = votes[None, :, :, None]  # one group of I children, poses of one row
         return Source(None, votes, votes, shift=shift)
     by_parent = None if own is None else by_group(own)
@@ -231,7 +231,7 @@ def votes_of(u: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
     return votes
 
 
-def by_children(votes: Tensor) -> Tensor:
+def votes_by_child(votes: Tensor) -> Tensor:
     """(G, B, R, C, J, H) -> (B, I, J, D), without a copy where one transform is for all, of poses of one row."""
     g, b, r, c, j, h = votes.shape
     return votes.permute(1, 0, 2, 4, 3, 5).reshape(b, g * r, j, c * h).contiguous()
