@@ -66,7 +66,7 @@ def attention_routing(
 def _spread_of(votes: Votes, query: Tensor | None, softmax: Softmax, triton: bool) -> tuple[Tensor, Tensor]:
     """Total coupling (B, J) and variance (B, J, D), for the activation."""
     if triton:
-        from .attend.variance import variance_of_attended
+        from .attend.wide import variance_of_attended
         from .common.formed import takes
 
         if takes(votes):

@@ -15,8 +15,6 @@ from flashcaps.kernels.votes import Votes
 from flashcaps.routing.dynamic import dynamic_routing
 from flashcaps.routing.math import over_parents
 
-from ..poison import poison_memory
-
 GIVEN = ["nothing", "query", "logits", "shared logits", "both"]
 # b, g, j, c, d, h: vector poses, matrix poses, primes, ones, powers of two that leave nothing over
 SHAPES = [(5, 7, 3, 1, 3, 5), (3, 5, 2, 2, 3, 3), (2, 3, 5, 4, 4, 4), (1, 1, 1, 1, 1, 1), (4, 8, 4, 1, 8, 16)]
@@ -99,11 +97,6 @@ def relative(actual: list[Tensor], expected: list[Tensor]) -> list[float]:
     pairs = zip(actual, expected, strict=True)
     far = [(x.double() - y).detach().norm() / y.detach().norm().clamp(min=1e-3) for x, y in pairs]
     return [float(torch.nan_to_num(e, nan=float("inf"))) for e in far]
-
-
-def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that no kernel wrote is NaN."""
-    poison_memory(monkeypatch, "empty", "empty_strided")
 
 
 def small_tiles(monkeypatch: pytest.MonkeyPatch, full: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import triton.language as tl
@@ -16,8 +14,9 @@ from flashcaps.kernels.votes import Votes, covered
 from flashcaps.routing.math import OverPositions, masked, over_parents
 
 from ..opcheck import opcheck
+from ..poison import poison_memory
 from . import steps
-from .steps import GIVEN, SHAPES, assert_close, draw, dynamic_errors, explicit, fused, with_gradients
+from .steps import GIVEN, SHAPES, assert_close, draw, dynamic_errors, fused
 
 
 def test_on_a_cpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,16 +41,12 @@ class TestInterpreted:
     @pytest.fixture(autouse=True)
     def _seed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         torch.manual_seed(0)
-        steps.poison(monkeypatch)
+        poison_memory(monkeypatch, "empty", "empty_strided")
 
     @pytest.mark.parametrize("given", GIVEN)
-    @pytest.mark.parametrize("shape", SHAPES)
-    def test_output_and_gradients(self, shape: tuple[int, ...], given: str) -> None:
-        assert_close(draw(shape, given, torch.float32))
-
-    @pytest.mark.parametrize("given", GIVEN)
-    def test_leaky(self, given: str) -> None:
-        assert_close(draw(SHAPES[1], given, torch.float32), leaky=True)
+    @pytest.mark.parametrize(("shape", "leaky"), [*((shape, False) for shape in SHAPES), (SHAPES[1], True)])
+    def test_output_and_gradients(self, shape: tuple[int, ...], leaky: bool, given: str) -> None:
+        assert_close(draw(shape, given, torch.float32), leaky)
 
     @pytest.mark.parametrize("full", [1, 5, 1000])
     @pytest.mark.parametrize(("shape", "given"), [((3, 5, 3, 1, 3, 5), "both"), ((3, 5, 2, 2, 3, 3), "nothing")])
@@ -105,34 +100,10 @@ class TestInterpreted:
         assert not strided[0].is_contiguous()
         assert_close((*strided, None))  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("given", GIVEN)
-    def test_couplings(self, given: str) -> None:
-        u, weight, query, logits = (None if x is None else x.detach() for x in draw(SHAPES[1], given, torch.float32))
-        assert u is not None
-        assert weight is not None
-        v = Votes(u, weight).explicit()
-        c = TritonAttend(Votes(u, weight), logits).couplings(query)
-        torch.testing.assert_close(torch.einsum("bij,bijd->bjd", c, v), explicit(u, weight, query, logits, False))
-        torch.testing.assert_close(c.sum(-1), torch.ones(v.shape[:2]))
-
-    def test_same_bits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        steps.small_tiles(monkeypatch, 5)
-        drawn = draw((3, 5, 2, 1, 3, 5), "both", torch.float32)
-        grad = torch.randn(3, 2, 5)
-        for x, y in zip(*(with_gradients(fused, drawn, grad, False) for _ in range(2)), strict=True):
-            assert torch.equal(x, y)
-
     @pytest.mark.parametrize("given", ["nothing", "query", "both"])
     def test_opcheck(self, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
         steps.opcheck_step(draw((3, 4, 2, 1, 3, 4), given, torch.float32))
-
-    def test_compile_takes_it_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.undo()
-        drawn, grad = draw((3, 4, 2, 1, 3, 4), "both", torch.float32), torch.randn(3, 2, 4)
-        compiled: Any = torch.compile(fused, fullgraph=True, backend="aot_eager")
-        for x, y in zip(*(with_gradients(f, drawn, grad, False) for f in (compiled, fused)), strict=True):
-            torch.testing.assert_close(x, y)
 
     @pytest.mark.parametrize(("leaky", "detach"), [(False, False), (True, False), (False, True)])
     @pytest.mark.parametrize("given", ["nothing", "query", "shared logits", "both"])
@@ -141,10 +112,10 @@ class TestInterpreted:
         far = dynamic_errors((3, 5, 4, 1, 3, 5), given, torch.float32, leaky=leaky, detach=detach)
         assert max(far) < 1e-4, far
 
-    def test_dynamic_of_many_tiles(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_dynamic_of_many_tiles_and_in_fp16(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert max(dynamic_errors((3, 5, 4, 1, 3, 5), "both", torch.float16)) < 1e-2
         steps.small_tiles(monkeypatch, 5)
-        far = dynamic_errors((3, 5, 2, 2, 2, 3), "both", torch.float32)
-        assert max(far) < 1e-4, far
+        assert max(dynamic_errors((3, 5, 2, 2, 2, 3), "both", torch.float32)) < 1e-4
 
     def test_launches_of_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """One an iteration, forward and backward, one for the output's gradient; the rest is one memset."""
@@ -155,10 +126,6 @@ class TestInterpreted:
         dynamic_errors((3, 5, 4, 1, 3, 5), "nothing", torch.float32)
         forward, backward = ["attend_forward"] * 2, ["attend_backward"] * 2
         assert names == ["uniform_forward", *forward, "finish_alone", *backward, "uniform_backward"]
-
-    def test_dynamic_in_fp16(self) -> None:
-        far = dynamic_errors((3, 5, 4, 1, 3, 5), "both", torch.float16)
-        assert max(far) < 1e-2, far
 
     def test_dynamic_of_zeros(self) -> None:
         """Squash at 0: the pose and its gradients are 0, not NaN."""

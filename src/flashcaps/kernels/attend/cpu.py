@@ -8,6 +8,7 @@ gq_j = sum_i ga_ij v_ij. Saved: poses, weights, query, logits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from ...routing.math import Softmax, over_parents
 from ..common.cpu import Block, Gradients, Source, Workspace, children_blocks, couple, couple_backward
+
+EVERY = Block(slice(None), slice(None), slice(None))  # all children
 
 
 class Options(NamedTuple):
@@ -25,7 +28,9 @@ class Options(NamedTuple):
     detach: bool = False  # no gradient through the agreement
 
 
-def agreement(v: Tensor, query: Tensor | None, logits: Tensor | None, block: Block, scratch: Tensor) -> Tensor:
+def agreement(
+    v: Tensor, query: Tensor | None, logits: Tensor | None, block: Block, scratch: Tensor | None = None
+) -> Tensor:
     """a (i, B, J) of a block of votes (i, B, D, J). query (B, D, J), logits (I, 1, J) or (1, 1, J)"""
     i, b, _, j = v.shape
     a = v.new_zeros(i, b, j) if query is None else torch.mul(v, query, out=scratch).sum(2)
@@ -57,9 +62,10 @@ class AttendStep(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gs: Tensor) -> tuple[Tensor | None, ...]:
         u, weight, query, logits = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the gradient will be differentiated
-            return differentiable_gradients(ctx, gs)
         options: Options = ctx.options
+        if torch.is_grad_enabled():  # the gradient will be differentiated
+            s = all_at_once(u, weight, query, logits, options)
+            return *differentiable_gradients([s], [gs], ctx.saved_tensors, ctx.needs_input_grad[:4]), None
         source = Source(u, weight)
         gradients = Gradients(source, ctx.needs_input_grad[:2])
         blocks = children_blocks(source, options.softmax)
@@ -89,15 +95,16 @@ class AttendStep(torch.autograd.Function):
 def all_at_once(u: Tensor, weight: Tensor, query: Tensor | None, logits: Tensor | None, options: Options) -> Tensor:
     """The same in operations autograd knows, all votes at once."""
     v = torch.einsum("grbcd,gdhj->grbchj", u, weight).flatten(3, 4).flatten(0, 1)  # (I, B, D, J)
-    seen = v.detach() if options.detach else v
-    a = v.new_zeros(v.shape[0], v.shape[1], v.shape[3]) if query is None else (seen * query).sum(2)
-    return (couple(options.softmax, a if logits is None else a + logits, options.leaky)[:, :, None] * v).sum(0)
+    a = agreement(v.detach() if options.detach else v, query, logits, EVERY)
+    return (couple(options.softmax, a, options.leaky)[:, :, None] * v).sum(0)
 
 
-def differentiable_gradients(ctx: Any, gs: Tensor) -> tuple[Tensor | None, ...]:
-    """Gradients that can be differentiated again."""
-    u, weight, query, logits = inputs = ctx.saved_tensors
-    wanted = [x for x, needed in zip(inputs, ctx.needs_input_grad, strict=False) if needed]
-    s = all_at_once(u, weight, query, logits, ctx.options)
-    found = iter(torch.autograd.grad(s, wanted, gs, create_graph=True, allow_unused=True))
-    return *(next(found) if needed else None for needed in ctx.needs_input_grad[:4]), None
+def differentiable_gradients(
+    outputs: Sequence[Tensor], gradients: Sequence[Tensor], inputs: Sequence[Tensor | None], needed: Sequence[bool]
+) -> list[Tensor | None]:
+    """Gradients of the inputs that need one, which can be differentiated again."""
+    pairs = [(x, g) for x, g in zip(outputs, gradients, strict=True) if x.requires_grad]
+    wanted = [x for x, yes in zip(inputs, needed, strict=True) if yes and x is not None]
+    of_outputs = [x for x, _ in pairs], wanted, [g for _, g in pairs]
+    found = iter(torch.autograd.grad(*of_outputs, create_graph=True, allow_unused=True))
+    return [next(found) if yes else None for yes in needed]

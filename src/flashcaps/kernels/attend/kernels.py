@@ -16,7 +16,7 @@ A forward launch has programs for lse, then for s, and those that `finish`; a ba
 gq, gW and gl, and those that finish. Each kind waits for the one before (`epilogue.wait_for`).
 
 Constants: QUERY, LOGITS: couplings depend on them. DETACH: poses and weights get no gradient through the agreement.
-GAIN: `launch.tf32_gain`. OH to SX: where u lies, `common.patches.Window`.
+GAIN: `launch.tf32_gain`. AT: where u lies, the constants of `common.patches.Window`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ from .epilogue import arrive, finish, wait_for
 @triton.jit
 def _poses(
     u, b, i, B, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+    AT: tl.constexpr,
 ):  # fmt: skip
     """u (B, G, C, d), or an image's windows, -> (BT, CP, DP, IC), and its addresses and mask as (BT, IC, CP, DP)."""
     c = tl.arange(0, CP)[None, None, :, None]
     k = tl.arange(0, DP)[None, None, None, :]
-    place = place_at(b, OH, OW, SB, PY, PX)[:, None, None, None]
-    at = place + child_at(i, K, ST, SY, SX)[None, :, None, None] + c * D + k
+    place = place_at(b, AT[0], AT[1], AT[2], AT[3], AT[4])[:, None, None, None]
+    at = place + child_at(i, AT[5], AT[6], AT[7], AT[8])[None, :, None, None] + c * D + k
     inside = (b[:, None, None, None] < B) & (i[None, :, None, None] < G)
     if CP != C:
         inside = inside & (c < C)
@@ -152,8 +151,7 @@ def attend_forward(
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr,
     QUERY: tl.constexpr, LOGITS: tl.constexpr, LEAKY: tl.constexpr, PRECISION: tl.constexpr, GAIN: tl.constexpr,
     RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr, STORE: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+    AT: tl.constexpr,
 ):  # fmt: skip
     """Three kinds of programs, each of which waits for the one before:
 
@@ -170,7 +168,7 @@ def attend_forward(
     if p < high * wide:
         b = p % high * BT + tl.arange(0, BT)
         i = p // high * IC + tl.arange(0, IC)
-        x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
+        x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP, AT)
         top = tl.full((BT, IC), 0.0 if LEAKY else -3.0e38, tl.float32)
         of_all = tl.full((BT, IC), 1.0 if LEAKY else 0.0, tl.float32)
         for j in range(J):
@@ -190,7 +188,7 @@ def attend_forward(
         wait_for(counters + 1 + chunk * high + n, tl.minimum(tiles, wide - chunk * tiles))
         for t in range(tiles):
             i = (chunk * tiles + t) * IC + tl.arange(0, IC)
-            x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
+            x, _, _ = _poses(u, b, i, B, G, C, D, CP, DP, AT)
             child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
             lse_i = tl.load(lse + child, inside, float("inf"))
             for j in range(first, tl.minimum(first + parents, J)):
@@ -220,8 +218,7 @@ def attend_backward(
     BT: tl.constexpr, IC: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr, HP: tl.constexpr, STAGES: tl.constexpr,
     QUERY: tl.constexpr, LOGITS: tl.constexpr, DETACH: tl.constexpr, PRECISION: tl.constexpr, GAIN: tl.constexpr,
     RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr, STORE: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+    AT: tl.constexpr,
 ):  # fmt: skip
     """Three kinds of programs, each of which waits for the one before; all of a kind, or none:
 
@@ -241,7 +238,7 @@ def attend_backward(
     if p < poses:
         b = p % high * BT + tl.arange(0, BT)
         i = p // high * IC + tl.arange(0, IC)
-        x, _, u_in = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
+        x, _, u_in = _poses(u, b, i, B, G, C, D, CP, DP, AT)
         child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
         lse_i = tl.load(lse + child, inside, float("inf"))
         grad = tl.zeros((BT, CP, DP, IC), tl.float32)
@@ -282,7 +279,7 @@ def attend_backward(
             i = (chunk * tiles + t) * IC + tl.arange(0, IC)
             b = (row * batches + n) * BT + tl.arange(0, BT)
             to_gw = (n > 0) | (again > 0)
-            x, u_at, u_in = _poses(u, b, i, B, G, C, D, CP, DP, OH, OW, SB, PY, PX, K, ST, SY, SX)
+            x, u_at, u_in = _poses(u, b, i, B, G, C, D, CP, DP, AT)
             across = tl.permute(tl.load(u + u_at, u_in, 0.0).to(tl.float32), (3, 1, 0, 2))  # (DP, IC, BT, CP)
             child, inside = b[:, None] * G + i[None, :], (b[:, None] < B) & (i[None, :] < G)
             lse_i = tl.load(lse + child, inside, float("inf"))

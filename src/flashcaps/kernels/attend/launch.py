@@ -106,10 +106,10 @@ class Launch:
         self.window: Window | None = None
         if window:
             self.u, self.window = windowed(u, *window[1:])
-            self.at = self.window.constants
+            self.at = {"AT": tuple(self.window.constants.values())}
         else:
             self.u, pose = u.contiguous(), n.c * n.d
-            self.at = {"OH": 1, "OW": 1, "SB": n.g * pose, "PY": 0, "PX": 0, "K": 1, "ST": pose, "SY": 0, "SX": 0}
+            self.at = {"AT": (1, 1, n.g * pose, 0, 0, 1, pose, 0, 0)}
         self.strides = (torch.empty_like(u, device="meta") if window else self.u).stride()  # of its gradient, too
         self.weight = weight.contiguous()
         self.query = u if query is None else query.contiguous()  # u stands for what is not read

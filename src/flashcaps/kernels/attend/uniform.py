@@ -4,8 +4,7 @@ r"""Triton kernels of a step whose couplings all equal `share`: three plain matr
 
 In matrices: rows (b, c), columns n = (i, k) of poses and m = (j, h) of parents. A library's product would need a
 transposed copy of u first. COPIED: W is a copy in the order in which many rows read it, along the axis that is summed
-over, as the matrix units take TF32: (m, n) for s, (n, m) for gu. OH to SX: where u lies, `common.patches.Window`.
-Launches have several kinds of programs, as those of `attend.kernels`.
+over, as the matrix units take TF32: (m, n) for s, (n, m) for gu. AT and kinds of programs are as in `attend.kernels`.
 """
 
 from __future__ import annotations
@@ -29,16 +28,12 @@ def _capsules_at(r, n, rows, N: tl.constexpr, C: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
-def _poses_at(
-    r, n, rows, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
-):  # fmt: skip
+def _poses_at(r, n, rows, G: tl.constexpr, C: tl.constexpr, D: tl.constexpr, AT: tl.constexpr):
     """The same in u, which may lie in an image."""
     at, inside = _capsules_at(r, n, rows, G, C, D)
-    if OH * OW * K > 1 or SB != G * C * D:
-        place = place_at(r // C, OH, OW, SB, PY, PX) + r % C * D
-        at = place[:, None] + (child_at(n // D, K, ST, SY, SX) + n % D)[None, :]
+    if AT[0] * AT[1] * AT[5] > 1 or AT[2] != G * C * D:
+        place = place_at(r // C, AT[0], AT[1], AT[2], AT[3], AT[4]) + r % C * D
+        at = place[:, None] + (child_at(n // D, AT[5], AT[6], AT[7], AT[8]) + n % D)[None, :]
     return at, inside
 
 
@@ -63,9 +58,7 @@ def uniform_forward(
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, COPIED: tl.constexpr, PRECISION: tl.constexpr,
     STAGES: tl.constexpr, RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, KIND: tl.constexpr,
-    BIAS: tl.constexpr, STORE: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+    BIAS: tl.constexpr, STORE: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
     """Partial s of `tiles` tiles of columns n -> (chunks, B, J, C, h), and `finish` (bias to eps, RP to STORE)."""
     rows, wide = B * C, tl.cdiv(J * H, M)
@@ -78,7 +71,7 @@ def uniform_forward(
         s_m = tl.zeros((R, M), tl.float32)
         for t in tl.range(first, tl.minimum(first + tiles, tl.cdiv(G * D, N)), num_stages=STAGES):
             n = t * N + tl.arange(0, N)
-            u_at, u_in = _poses_at(r, n, rows, G, C, D, OH, OW, SB, PY, PX, K, ST, SY, SX)
+            u_at, u_in = _poses_at(r, n, rows, G, C, D, AT)
             x = tl.load(u + u_at, u_in, 0.0)
             if COPIED:
                 w_at, w_in = _matrix_at(m, n, J * H, G * D)
@@ -133,9 +126,7 @@ def uniform_backward(
     G: tl.constexpr, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, H: tl.constexpr,
     R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, COPIED: tl.constexpr, TWICE: tl.constexpr,
     HALVES: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, POSES: tl.constexpr, WEIGHTS: tl.constexpr,
-    RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+    RP: tl.constexpr, RT: tl.constexpr, CT: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
     """Up to three kinds of programs:
 
@@ -178,7 +169,7 @@ def uniform_backward(
                 of_second = tl.zeros((N, M), tl.float32)
             for t in tl.range(first, tl.minimum(first + tiles, tl.cdiv(rows, R)), num_stages=STAGES):
                 r = t * R + tl.arange(0, R)
-                u_at, u_in = _poses_at(r, n, rows, G, C, D, OH, OW, SB, PY, PX, K, ST, SY, SX)
+                u_at, u_in = _poses_at(r, n, rows, G, C, D, AT)
                 x = tl.load(u + u_at, u_in, 0.0)
                 if HALVES:
                     x, x_rest = _halves(tl.trans(x * share_of_weight))

@@ -1,8 +1,8 @@
 r"""Votes of a block of children, formed by a matrix product and read where it left them, in the cache where they fit.
 
-For what is no product of poses and transforms (`attend.variance`), and for poses too wide for the registers of kernels
-that form votes themselves (`attend.wide`). A block's votes are (children, B C, J h). Backward they are formed again,
-and their gradients overwrite them.
+For what is no product of poses and transforms, and for poses too wide for the registers of kernels that form votes
+themselves (both in `attend.wide`). A block's votes are (children, B C, J h). Backward they are formed again, and their
+gradients overwrite them.
 """
 
 from __future__ import annotations

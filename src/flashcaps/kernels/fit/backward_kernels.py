@@ -24,11 +24,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .components import (
+from .forward_kernels import (
     AHEAD,
     HEAD,
     accumulate,
     child_deviations,
+    child_lanes,
     deviations,
     less,
     load,
@@ -36,7 +37,6 @@ from .components import (
     load_pose,
     load_table,
     log_sigmoid,
-    logit_slopes,
     mahalanobis,
     merged,
     pair_at,
@@ -146,6 +146,31 @@ def load_rows(p, mask, other, J: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
+def logit_slopes(
+    x, j, live, weight, logit, slope, g_logit, g_prior, g_score, g_offset, g_slope, scale, OFFSET: tl.constexpr,
+    SLOPE: tl.constexpr, GIVEN: tl.constexpr, PRIOR: tl.constexpr, AGAIN: tl.constexpr,
+):  # fmt: skip
+    """Of parents j, at x in (B, J): weight n, the gradient g of logits and its part scale g slope of K.
+
+    The gradient of a logit is GIVEN, or that of the PRIOR it makes, or both; g_score takes it.
+    """
+    n = tl.load(weight + x, mask=live, other=0.0)
+    g = tl.full(x.shape, 0.0, tl.float32)
+    k = g
+    if GIVEN:
+        g += tl.load(g_logit + x, mask=live, other=0.0)
+    if PRIOR:
+        g += tl.load(g_prior + x, mask=live, other=0.0) * tl.sigmoid(-tl.load(logit + x, mask=live, other=0.0))
+    tl.store(g_score + x, g, mask=live)
+    if OFFSET:
+        accumulate(g_offset + x, 0, live, (scale * g,), 1, 1, AGAIN)
+    if SLOPE:
+        k += scale * g * tl.load(slope + j, mask=live, other=0.0)
+        accumulate(g_slope + x, 0, live, (scale * g * n,), 1, 1, AGAIN)
+    return n, g, k
+
+
+@triton.jit
 def slopes(
     logit, weight, mean, variance, below, centre, around, slope, shift, g_logit, g_prior, g_mean, g_variance,
     g_score, g_offset, g_slope, g_shift, table, scale, eps, tau, count, J: tl.constexpr, D: tl.constexpr,
@@ -252,19 +277,12 @@ def child_gradients(
     u, w, own, table, first, normaliser, gate, beta, g_score, s, g_z, out, I, R, G: tl.constexpr, J: tl.constexpr,
     C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr,
     DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr, SUM: tl.constexpr,
-    POSES: tl.constexpr, AGAIN: tl.constexpr, BLOCK: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, KERNEL: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+    POSES: tl.constexpr, AGAIN: tl.constexpr, BLOCK: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
     """POSES: g_u. SUM: s, which is read otherwise; both: g_u is linear in s, x + gate s sum_j p f / sigma^2 W."""
     D: tl.constexpr = C * H
-    b = tl.program_id(0).to(tl.int64)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    live = i < I
+    b, i, live, pose = child_lanes(u, I, C * K, BLOCK, AT)
     at = b * I + i
-    pose = ()
-    if K > 0:
-        pose = load_pose(u, b, i, I, live, C * K, OH, OW, SB, PY, PX, KERNEL, ST, SY, SX)
     g = tl.load(gate + at, mask=live, other=0.0)
     zero = tl.full((BLOCK,), 0.0, tl.float32)
     total, whole, linear, norm = repeat(zero, C * K), zero, repeat(zero, C * K), zero
@@ -311,9 +329,7 @@ def parent_gradients(
     C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr,
     ROWS: tl.constexpr, SPLIT: tl.constexpr, PARENTS: tl.constexpr,
     DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr, ONE: tl.constexpr,
-    AGAIN: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, KERNEL: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+    AGAIN: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
     """Sums of dL/da, times f and times f^2, over a chunk of children, for the gradients of prior, mean and variance.
 
@@ -335,14 +351,10 @@ def parent_gradients(
         transform = load(w + j * H, J * H, there, K * H, H)
     lo = tl.program_id(2) * steps * SPLIT
     for t in tl.range(tl.minimum(steps, tl.cdiv(I - lo, SPLIT)), loop_unroll_factor=4 if D <= 4 else 1):
-        i = step_at(lo, t, x, ROWS, SPLIT)
-        here, known = (b < B) & (i < I), there & (i < I)
-        live = here & there
+        i, here, known, live, f, uu = parent_deviations(
+            u, w, own, transform, centre, b, j, there, lo, t, x, B, I, R, J, C, K, H, OWN, ONE, ROWS, SPLIT, AT
+        )
         at = b * I + i
-        f, uu = parent_deviations(
-            u, w, own, transform, centre, b, i, j, I, R, here, known, live, J, C, K, H, OWN, ONE,
-            OH, OW, SB, PY, PX, KERNEL, ST, SY, SX,
-        )  # fmt: skip
         g = tl.load(gate + at, mask=here, other=0.0)
         p, ga = 1.0 / J, 0.0
         if FIRST:
@@ -383,9 +395,7 @@ def weight_gradients(
     J: tl.constexpr, C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr,
     ROWS: tl.constexpr, SPLIT: tl.constexpr, PARENTS: tl.constexpr,
     DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
-    AGAIN: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, SB: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, KERNEL: tl.constexpr,
-    ST: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr,
+    AGAIN: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
     """g_W: a program owns groups (rows of its tile) and parents, and walks over the children of the batch in them.
 
@@ -408,7 +418,7 @@ def weight_gradients(
         b = (t // R).to(tl.int64)
         i = group * R + t % R
         at = b * I + i
-        uu = load_pose(u, b, i, I, now, C * K, OH, OW, SB, PY, PX, KERNEL, ST, SY, SX)
+        uu = load_pose(u, b, i, I, now, C * K, AT)
         row = table + b * ((HEAD + 4 * D) * J) + j * RUN
         centre = load_table(row, HEAD, known, D, J, RUN)
         if OWN:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ...routing.math import Softmax
+from ..attend.cpu import EVERY, differentiable_gradients
 from ..common.cpu import Block, Gradients, Source, Workspace, children_blocks, couple, couple_backward
 
 
@@ -56,7 +57,9 @@ class Parents(NamedTuple):
         return cls(inputs.mean, inputs.variance.rsqrt(), inputs.prior - 0.5 * inputs.variance.log().sum(1))
 
 
-def logits_of(x: Tensor, inputs: Inputs, parents: Parents | None, block: Block, scratch: Tensor) -> Tensor:
+def logits_of(
+    x: Tensor, inputs: Inputs, parents: Parents | None, block: Block, scratch: Tensor | None = None
+) -> Tensor:
     """a (i, B, J) from deviations x (i, B, D, J), or the first coupling's."""
     if parents is not None:
         return parents.level - 0.5 * torch.mul(x, parents.scale, out=scratch).square_().sum(2)
@@ -126,7 +129,8 @@ class FitStep(torch.autograd.Function):
         *tensors, n, mean, centre = ctx.saved_tensors
         inputs = Inputs(*tensors)
         if torch.is_grad_enabled():  # the gradient will be differentiated again
-            return twice(ctx, inputs, gradients)
+            outputs = plain(ctx.softmax, ctx.eps, inputs)
+            return None, None, *differentiable_gradients(outputs, gradients, inputs, ctx.needs_input_grad[2:])
         gn, gm, gs, g_score = gradients
         gt = (gm - 2 * ctx.eps * gs * mean) / (n + ctx.eps)[:, None]
         wanted = ctx.needs_input_grad[2:]
@@ -208,29 +212,11 @@ class Backward:
 def plain(softmax: Softmax, eps: float, inputs: Inputs) -> tuple[Tensor, ...]:
     """`FitStep` in operations that autograd knows, all votes at once, for second derivatives."""
     v = torch.einsum("grbcd,gdhj->grbchj", inputs.u, inputs.weight).flatten(3, 4).flatten(0, 1)  # (I, B, D, J)
-    parents = Parents.of(inputs)
-    a = v.new_zeros(v.shape[0], v.shape[1], v.shape[3])
-    if parents is not None:
-        a = parents.level - 0.5 * ((v - parents.mean) * parents.scale).square().sum(2)
-    elif inputs.start is not None:
-        a = a + inputs.start
-    gate = inputs.gate[..., None]
-    w = gate * couple(softmax, a)
+    parents, gate = Parents.of(inputs), inputs.gate[..., None]
+    w = gate * couple(softmax, logits_of(v if parents is None else v - parents.mean, inputs, parents, EVERY))
     n = w.sum(0)
     mean = (w[:, :, None] * v).sum(0) / (n + eps)[:, None]
     spread = (w[:, :, None] * (v - mean).square()).sum(0)
     if inputs.use is None or inputs.ignore is None:
         return n, mean, spread, torch.zeros_like(n)
     return n, mean, spread, (inputs.use * w - inputs.ignore * (gate - w)).sum(0)
-
-
-def twice(ctx: Any, inputs: Inputs, gradients: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-    """Gradients that can be differentiated again."""
-    needed = ctx.needs_input_grad[2:]
-    wanted = [x for x, yes in zip(inputs, needed, strict=True) if yes and x is not None]
-    outputs = plain(ctx.softmax, ctx.eps, inputs)
-    kept = [(x, g) for x, g in zip(outputs, gradients, strict=True) if x.requires_grad]
-    found = iter(
-        torch.autograd.grad([x for x, _ in kept], wanted, [g for _, g in kept], create_graph=True, allow_unused=True)
-    )
-    return None, None, *(next(found) if yes else None for yes in needed)

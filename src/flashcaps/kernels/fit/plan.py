@@ -157,11 +157,9 @@ class Source(NamedTuple):
         return {"J": self.sizes[2], "C": c, "K": k, "H": h, "RUN": self.run, "OWN": own}
 
     @property
-    def where(self) -> dict[str, int]:
-        """Constants of `load_pose`."""
-        known = dict.fromkeys(("OH", "OW", "SB", "PY", "PX", "K", "ST", "SY", "SX"), 0)
-        known = known if self.window is None else self.window.constants
-        return {"KERNEL" if name == "K" else name: x for name, x in known.items()}
+    def at(self) -> tuple[int, ...]:
+        """Where children lie, for `forward_kernels.load_pose`."""
+        return (0,) if self.window is None else tuple(self.window.constants.values())
 
     @property
     def by_parents(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -199,7 +197,8 @@ def source_of(u: Tensor, weight: Tensor, bias: Tensor | None, window: Window | N
         return Source(u, by_group(weight), weight, window=window)
     shift, own = split_bias(bias)
     if is_stored(weight):
-        votes = votes_of(u, weight, own)[None, :, :, None]  # one group of I children, poses of one row
+        votes = votes_by_child(votes_of(u, by_group(weight.float()), own))
+        votes = votes[None, :, :, None]  # one group of I children, poses of one row
         return Source(None, votes, votes, shift=shift)
     by_parent = None if own is None else by_group(own)
     return Source(u, by_group(weight), weight, shift=shift, own_by_parent=by_parent, own_by_child=own)
@@ -222,23 +221,26 @@ def by_rows(u: Tensor) -> Tensor:
     return u.float().transpose(0, 1).reshape(u.shape[1], -1, u.shape[4])
 
 
-def votes_of(u: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """(B, I, J, D), by matrix products; without a copy where one transform is for all, of poses of one row."""
-    (b, g, r, c, k), (j, _, _, h) = u.shape, weight.shape
-    v = by_rows(u) @ by_group(weight.float()).view(g, k, j * h)
-    v = v.view(g, b, r, c, j, h).permute(1, 0, 2, 4, 3, 5)
+def votes_of(u: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
+    """(G, B, R, C, J, H), as a product of u (B, G, R, C, K) and transforms (G, K, J, H) in fp32 leaves them, with a
+    bias (J, C, G, H)."""
+    (b, g, r, c, _), (_, _, j, h) = u.shape, matrices.shape
+    votes = (by_rows(u) @ matrices.flatten(2)).view(g, b, r, c, j, h)
     if bias is not None:
-        v += bias.float().permute(2, 0, 1, 3)[None, :, None]
-    return v.reshape(b, g * r, j, c * h).contiguous()
+        votes += bias.float().permute(2, 1, 0, 3)[:, None, None]
+    return votes
 
 
-def wide_votes(u: Tensor, matrices: Tensor, bias: Tensor | None) -> Source:
-    """The source of u (B, G, R, C, K), transforms (G, K, J, H) and bias (J, C, G, H): nothing is copied but u."""
-    (b, g, r, c, k), (_, _, j, h) = u.shape, matrices.shape
-    votes = (by_rows(u) @ matrices.view(g, k, j * h)).view(g, b, r, c, j, h)
+def votes_by_child(votes: Tensor) -> Tensor:
+    """(G, B, R, C, J, H) -> (B, I, J, D), without a copy where one transform is for all, of poses of one row."""
+    g, b, r, c, j, h = votes.shape
+    return votes.permute(1, 0, 2, 4, 3, 5).reshape(b, g * r, j, c * h).contiguous()
+
+
+def wide_source(u: Tensor, matrices: Tensor, bias: Tensor | None) -> Source:
+    """As `source_of`, of transforms (G, K, J, H): nothing is copied but u."""
     shift, own = split_bias(bias)
-    if own is not None:
-        votes += own.float().permute(2, 1, 0, 3)[:, None, None]
+    votes = votes_of(u, matrices, own)
     return Source(None, votes, votes, tiled=True, shift=shift)
 
 
@@ -256,7 +258,7 @@ def wide_parts(x: Inputs, o: Options, matrices: Tensor) -> Iterator[tuple[slice,
     for begin in range(0, b, some):
         rows = slice(begin, min(begin + some, b))
         part = x.rows(rows)
-        yield rows, part, wide_votes(part.u, matrices, x.bias)
+        yield rows, part, wide_source(part.u, matrices, x.bias)
 
 
 def examples_at_once(x: Inputs, steps: int, places: int) -> int:

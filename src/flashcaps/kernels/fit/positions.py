@@ -21,17 +21,17 @@ import triton.language as tl
 from torch import Tensor
 
 from ..common.replay import launch
-from .components import LOWEST
+from .forward_kernels import LOWEST
 
 
 @triton.jit
-def _entry(b, y, x, t, OH, OW, T, ky, kx, KERNEL: tl.constexpr, STRIDE: tl.constexpr):
-    """Where the child at place (y, x) lies under offset (ky, kx) of an output, and whether there is such an output."""
-    oy, ox = y - ky, x - kx
+def _entry(b, y, x, t, OH, OW, T, k: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr):
+    """Where the child at place (y, x) lies under offset k of a kernel, and whether an output sees it so."""
+    oy, ox = y - k // KERNEL, x - k % KERNEL
     there = (oy >= 0) & (ox >= 0) & (oy % STRIDE == 0) & (ox % STRIDE == 0)
     oy, ox = oy // STRIDE, ox // STRIDE
     row = (b * OH + oy) * OW + ox
-    return (row * T + t) * (KERNEL * KERNEL) + ky * KERNEL + kx, there & (oy < OH) & (ox < OW) & (t < T)
+    return (row * T + t) * (KERNEL * KERNEL) + k, there & (oy < OH) & (ox < OW) & (t < T)
 
 
 @triton.jit
@@ -51,14 +51,12 @@ def _normal(
     """The largest Z of a child, and 1 / sum of exp(Z - that)."""
     top = tl.full((BLOCK,), LOWEST, tl.float32)
     total = tl.full((BLOCK,), 0.0, tl.float32)
-    for ky in tl.static_range(KERNEL):
-        for kx in tl.static_range(KERNEL):
-            at, there = _entry(b, y, x, t, OH, OW, T, ky, kx, KERNEL, STRIDE)
-            top = tl.maximum(top, _logit(z, at, there, FLAT))
-    for ky in tl.static_range(KERNEL):
-        for kx in tl.static_range(KERNEL):
-            at, there = _entry(b, y, x, t, OH, OW, T, ky, kx, KERNEL, STRIDE)
-            total += tl.where(there, tl.exp(_logit(z, at, there, FLAT) - top), 0.0)
+    for k in tl.static_range(KERNEL * KERNEL):
+        at, there = _entry(b, y, x, t, OH, OW, T, k, KERNEL, STRIDE)
+        top = tl.maximum(top, _logit(z, at, there, FLAT))
+    for k in tl.static_range(KERNEL * KERNEL):
+        at, there = _entry(b, y, x, t, OH, OW, T, k, KERNEL, STRIDE)
+        total += tl.where(there, tl.exp(_logit(z, at, there, FLAT) - top), 0.0)
     return top, 1 / tl.where(total > 0, total, 1.0)
 
 
@@ -76,14 +74,13 @@ def _share(
     """q times a factor; AGAIN: added to what is there."""
     b, y, x, t = _child(tl.program_id(0), tl.program_id(1), H, W, BLOCK)
     top, scale = _normal(z, b, y, x, t, T, OH, OW, KERNEL, STRIDE, FLAT, BLOCK)
-    for ky in tl.static_range(KERNEL):
-        for kx in tl.static_range(KERNEL):
-            at, there = _entry(b, y, x, t, OH, OW, T, ky, kx, KERNEL, STRIDE)
-            own = tl.exp(_logit(z, at, there, FLAT) - top) * scale
-            own *= tl.load(factor + at, mask=there, other=0.0)
-            if AGAIN:
-                own += tl.load(out + at, mask=there, other=0.0)
-            tl.store(out + at, own, mask=there)
+    for k in tl.static_range(KERNEL * KERNEL):
+        at, there = _entry(b, y, x, t, OH, OW, T, k, KERNEL, STRIDE)
+        own = tl.exp(_logit(z, at, there, FLAT) - top) * scale
+        own *= tl.load(factor + at, mask=there, other=0.0)
+        if AGAIN:
+            own += tl.load(out + at, mask=there, other=0.0)
+        tl.store(out + at, own, mask=there)
 
 
 @triton.jit
@@ -95,23 +92,21 @@ def _normaliser_gradient(
     b, y, x, t = _child(tl.program_id(0), tl.program_id(1), H, W, BLOCK)
     top, scale = _normal(z, b, y, x, t, T, OH, OW, KERNEL, STRIDE, False, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
-    for ky in tl.static_range(KERNEL):
-        for kx in tl.static_range(KERNEL):
-            at, there = _entry(b, y, x, t, OH, OW, T, ky, kx, KERNEL, STRIDE)
-            q = tl.exp(_logit(z, at, there, False) - top) * scale
-            g = tl.load(gate + at, mask=there, other=0.0) * tl.load(s + at, mask=there, other=0.0)
-            total += tl.where(there, q * g, 0.0)
-    for ky in tl.static_range(KERNEL):
-        for kx in tl.static_range(KERNEL):
-            at, there = _entry(b, y, x, t, OH, OW, T, ky, kx, KERNEL, STRIDE)
-            q = tl.exp(_logit(z, at, there, False) - top) * scale
-            own = tl.load(s + at, mask=there, other=0.0)
-            tl.store(out + at, q * (tl.load(gate + at, mask=there, other=0.0) * own - total), mask=there)
-            if GATE:
-                own *= q
-                if AGAIN:
-                    own += tl.load(g_gate + at, mask=there, other=0.0)
-                tl.store(g_gate + at, own, mask=there)
+    for k in tl.static_range(KERNEL * KERNEL):
+        at, there = _entry(b, y, x, t, OH, OW, T, k, KERNEL, STRIDE)
+        q = tl.exp(_logit(z, at, there, False) - top) * scale
+        g = tl.load(gate + at, mask=there, other=0.0) * tl.load(s + at, mask=there, other=0.0)
+        total += tl.where(there, q * g, 0.0)
+    for k in tl.static_range(KERNEL * KERNEL):
+        at, there = _entry(b, y, x, t, OH, OW, T, k, KERNEL, STRIDE)
+        q = tl.exp(_logit(z, at, there, False) - top) * scale
+        own = tl.load(s + at, mask=there, other=0.0)
+        tl.store(out + at, q * (tl.load(gate + at, mask=there, other=0.0) * own - total), mask=there)
+        if GATE:
+            own *= q
+            if AGAIN:
+                own += tl.load(g_gate + at, mask=there, other=0.0)
+            tl.store(g_gate + at, own, mask=there)
 
 
 def _launch(kernel: Any, tensors: tuple[Tensor, ...], grid: list[int], **options: bool) -> None:

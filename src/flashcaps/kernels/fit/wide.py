@@ -16,7 +16,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .components import HEAD, LOWEST, accumulate, log_sigmoid, logit_slopes
+from .backward_kernels import logit_slopes
+from .forward_kernels import HEAD, LOWEST, accumulate, log_sigmoid
 
 
 @triton.jit
