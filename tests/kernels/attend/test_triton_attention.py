@@ -164,7 +164,8 @@ class TestInterpreted:
         for elements in (1, 1 << 20):
             patches_of(monkeypatch, elements)
             found.append(torch.autograd.grad(fused(drawn, case, 2).sin().sum(), drawn.u)[0])
-        assert torch.equal(*found)
+        few, whole = found
+        assert max(relative([few], [whole])) < 1e-6  # products of other shapes round differently on some CPUs
 
     @pytest.mark.parametrize("name", ["dense", "stride 2"])
     def test_an_empty_batch(self, name: str) -> None:
