@@ -35,7 +35,7 @@ def normalise(norm: nn.Module, x: Tensor, residual: Tensor | None = None, relu: 
     """relu(norm(x) + residual), or less of it; norm's running statistics move as if it were called."""
     if takes(norm, x) and (residual is None or (residual.shape == x.shape and residual.dtype == x.dtype)):
         running = norm.running_mean, norm.running_var, norm.num_batches_tracked
-        given = x, *running, norm.weight, norm.bias, residual, norm.momentum, norm.eps, relu
+        given: tuple[Any, ...] = x, *running, norm.weight, norm.bias, residual, norm.momentum, norm.eps, relu
         return train_step(*given)[0] if is_plain(given) else _train_step(*given)[0]
     y: Tensor = norm(x)
     y = y if residual is None else y + residual
@@ -179,8 +179,10 @@ def _keep_step(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor])
     _keep(ctx, (x, statistics, *parameters, residual, eps, relu), y)
 
 
-def _backward_step(ctx: Any, g: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-    gx, _, gw, gb, gr, *_ = [None] * 5 if g is None else _backward(ctx, g)
+def _backward_step(ctx: Any, g: Tensor | None, of_statistics: None) -> tuple[Tensor | None, ...]:
+    if g is None:
+        return (None,) * 10
+    gx, _, gw, gb, gr, *_ = _backward(ctx, g)
     return gx, None, None, None, gw, gb, gr, None, None, None
 
 

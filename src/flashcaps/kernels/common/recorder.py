@@ -33,6 +33,12 @@ BINDINGS: dict[Any, Callable[..., Any]] = {
     aten.expand.default: Tensor.expand,
     aten._unsafe_view.default: Tensor.view,
     aten.bmm.default: torch.bmm,
+    aten.mm.default: torch.mm,
+    aten.mm.out: torch.mm,
+    aten.cat.default: torch.cat,
+    aten.add.Tensor: torch.add,
+    aten.mul.Tensor: torch.mul,
+    aten.neg.default: torch.neg,
     aten.sum.dim_IntList: torch.sum,
     aten.add_.Tensor: Tensor.add_,
     aten.copy_.default: Tensor.copy_,
@@ -50,12 +56,14 @@ NAME = re.compile(r"(@?)\b(t\d+|a\d+(?:\[\d+\])?)(?!\w)")  # a tensor in a line;
 
 @dataclass
 class Line:
-    """A call. made: names of what it returns. lazy: the plan drops the line if nobody uses those, as for views and
-    memory. direct: the same launch without Triton's Python.
+    """A call. made: names of what it returns. pure: all it does is to return those, so that the plan drops the line if
+    nobody uses them. lazy: nor if only their addresses are used, as for views and memory. direct: the same launch
+    without Triton's Python.
     """
 
     text: str
     made: Sequence[str] = ()
+    pure: bool = False
     lazy: bool = False
     direct: str = ""
 
@@ -121,8 +129,8 @@ class Recorder(TorchDispatchMode):
         made = [self.names[x] if isinstance(x, Tensor) else "_" for x in results]
         memory = schema.name in MEMORY
         text = self._memory(result) if memory else f"{self._value(BINDINGS.get(call, call))}({', '.join(words)})"
-        lazy = memory or view
-        self.lines.append(Line(f"{', '.join(made)}{',' * several} = {text}", made, lazy))
+        pure = not schema.is_mutable and torch.Tag.nondeterministic_seeded not in call.tags
+        self.lines.append(Line(f"{', '.join(made)}{',' * several} = {text}", made, pure, memory or view))
         return result
 
     def add_launch(self, kernel: Any, compiled: Any, grid: Any, given: Any, constants: dict[str, Any]) -> None:
@@ -168,11 +176,13 @@ class Recorder(TorchDispatchMode):
         begin in the workspace, and the most bytes in use at a time.
         """
         lines: list[Line] = []
-        needed = set(apart)
+        needed, addressed = set(apart), set[str]()
         for line in reversed(self.lines):
-            if not line.lazy or needed.intersection(line.made):
+            used = needed if line.lazy else needed | addressed
+            if not line.pure or used.intersection(line.made):
                 lines.insert(0, line)
                 needed.update(name for at, name in NAME.findall(line.text) if not at)
+                addressed.update(self.places[name][0].name for at, name in NAME.findall(line.text) if at)
         buffers: dict[Buffer, None] = {}
         for k, line in enumerate(lines):
             for _, name in NAME.findall(line.text):
@@ -294,8 +304,10 @@ def tensor_at(address: int, dtype: torch.dtype) -> Tensor:
     return torch.frombuffer((ctypes.c_uint8 * 8).from_address(address), dtype=torch.uint8).view(dtype)
 
 
-def _alike(x: Tensor, y: Tensor) -> bool:
+def _alike(x: Tensor, y: Tensor | None) -> bool:
     """Whether two tensors that share memory have the same numbers in the same places."""
+    if y is None:
+        return False
     return (x.data_ptr(), x.dtype, x.shape, x.stride()) == (y.data_ptr(), y.dtype, y.shape, y.stride())
 
 

@@ -10,7 +10,6 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .operators import operator
@@ -54,8 +53,9 @@ def image_product(
         x, cols, rows, *x.shape[2:], *out.shape[2:], *x.stride(), K=weight[0].numel(), WIDTH=width, WP=wp,
         ROWS=height, KERNEL=kernel, STRIDE=stride, PADDING=padding, num_warps=4,
     )  # fmt: skip
-    w = weight.flatten(1) if bias is None else torch.cat([weight.flatten(1), bias[:, None]], 1)
-    w = F.pad(w, (0, width - w.shape[1])).to(dtype)
+    given = [weight.flatten(1)] if bias is None else [weight.flatten(1), bias[:, None]]
+    rest = torch.zeros(channels, width - sum(y.shape[1] for y in given), dtype=weight.dtype, device=x.device)
+    w = torch.cat([*given, rest], 1).to(dtype)
     torch.mm(cols, w.t(), out=out.permute(0, 2, 3, 1).view(-1, channels))
     return out, cols
 
