@@ -176,7 +176,8 @@ class Recorder(TorchDispatchMode):
         begin in the workspace, and the most bytes in use at a time.
         """
         lines: list[Line] = []
-        needed, addressed = set(apart), set[str]()
+        needed = set(apart)
+        addressed: set[str] = set()
         for line in reversed(self.lines):
             used = needed if line.lazy else needed | addressed
             if not line.pure or used.intersection(line.made):
