@@ -1,21 +1,33 @@
-"""What a step of a layer costs the host, without a device: python -m benchmarks.host [dynamic em ...] [--save FILE]
+"""What an eager step costs the host, without a device: python -m benchmarks.host [heinsen_norb ...] [--save FILE]
 
-A small layer in a plain loop takes as long as Python needs to launch its kernels, however fast those are. Here kernels
-are compiled for a GPU and their arguments are bound as there, but nothing is launched: a driver that only counts takes
-the place of the device, and tensors lie in the host's memory. Layers are small, so that what torch computes on the
-way is, too.
+A small network in a plain loop takes as long as Python needs to launch its kernels, however fast those are. Here the
+steps of `workloads` run as on a GPU, but nothing is computed there: kernels are compiled for one and their arguments
+are bound, a driver that only counts takes the place of the device, and tensors lie in the host's memory. What remains
+is this library's Python and torch's own work for each call.
+
+What torch computes itself would run on the CPU here. So convolutions only make the memory of their results, and sizes
+are small: narrow backbones, few examples, few children. Modules and operators are those of the full size, and so are
+launches, but where a sum is cut in more parts there. What a GPU adds is missing: launches, `torch.empty` and
+convolutions take a few microseconds more each, and autograd runs the backward pass in another thread. Numbers compare
+two versions on one machine, and say nothing about another.
+
+--profile prints where the time goes, by cProfile, which itself makes Python's share larger.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import importlib
 import json
 import os
 import pkgutil
+import pstats
+import sys
 import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -26,31 +38,25 @@ from triton.knobs import HookChain
 from triton.runtime import driver
 
 import flashcaps.kernels
-from flashcaps import ConvCapsules, DenseCapsules
-from flashcaps.training.environment import versions
+from flashcaps.kernels.common.operators import Operator
+from flashcaps.kernels.common.rows import DTYPES
+from flashcaps.nn.backbones import ChannelsLast
+from flashcaps.routing import checks
 
-CONV = {"in_types": 4, "in_dim": 16, "out_types": 32, "out_dim": 16, "kernel": 3, "pose": "matrix"}
-LAYERS: dict[str, Callable[[], tuple[torch.nn.Module, list[Tensor]]]] = {
-    "dynamic": lambda: (
-        DenseCapsules("dynamic", in_capsules=32, in_dim=8, out_capsules=10, out_dim=16, backend="triton"),
-        [torch.randn(16, 32, 8)],
-    ),
-    "attention": lambda: (
-        ConvCapsules("attention", iterations=2, backend="triton", **CONV), [torch.randn(2, 4, 5, 5, 16)],
-    ),
-    "em": lambda: (
-        ConvCapsules("em", iterations=3, backend="triton", **CONV),
-        [torch.randn(2, 4, 5, 5, 16), torch.rand(2, 4, 5, 5)],
-    ),
-    "heinsen": lambda: (
-        DenseCapsules("heinsen", in_capsules=None, in_dim=(4, 4), out_capsules=64, out_dim=(4, 4), backend="triton"),
-        [torch.randn(4, 32, 16), torch.randn(4, 32)],
-    ),
-    "discriminative": lambda: (
-        DenseCapsules("discriminative", in_capsules=32, in_dim=8, out_capsules=10, out_dim=16, backend="triton"),
-        [torch.randn(16, 32, 8)],
-    ),
-}  # fmt: skip
+from . import provenance
+from .measure import Stepper
+from .workloads import Workload, table
+
+LIBRARY = torch.library.Library("aten", "IMPL")
+CIFAR = {"image": (3, 16, 16), "backbone": {"stages": ((4, 3, 1), (8, 4, 2))}}
+SMALL: dict[str, dict[str, Any]] = {  # what differs from the toys of `table`
+    "heinsen_norb": {"batch": 4, "inputs": (256, 16), "layers": table()["heinsen_norb"].layers},
+    "attention_resnet_2": {"model": ("attention_resnet_cifar10", {"iterations": 2, **CIFAR}), "inputs": CIFAR["image"]},
+    "em_smallnorb": {},
+    "capsnet_mnist_adam": {},
+    "dynamic_mnist": {},
+    "discriminative_step": {},
+}
 
 
 class CountingDriver:
@@ -92,54 +98,127 @@ class CountingDriver:
         self.launches.append(((x, y, z), stream, function, given[-1] if isinstance(given[-1], tuple) else given[8:]))
 
 
-def measure(name: str, repeats: int = 300) -> dict[str, Any]:
-    """Microseconds and launches of the host, forward and backward: the fastest tenth of many calls, which what else
-    runs on the machine disturbs least."""
-    torch.manual_seed(0)
-    layer, given = LAYERS[name]()
-    given[0].requires_grad_()
-    counter: Any = driver.active
+class QuietDriver(CountingDriver):
+    """Takes hardly any time for a launch. None of those in a plan has hooks."""
 
-    def step() -> tuple[float, float, int, int]:
-        layer.zero_grad()
-        given[0].grad = None
-        counter.launches.clear()
+    def count(self, *given: Any) -> None:
+        self.launches.append(given)
+
+
+def convolution(x: Tensor, weight: Tensor, bias: Any, stride: list[int], padding: list[int], *_: Any) -> Tensor:
+    """In the place of torch's: memory for the result, channels last."""
+    size = [(n + 2 * p - k) // s + 1 for n, k, s, p in zip(x.shape[2:], weight.shape[2:], stride, padding, strict=True)]
+    return torch.empty((x.shape[0], weight.shape[0], *size), dtype=x.dtype, memory_format=torch.channels_last)
+
+
+def convolution_backward(g: Tensor, x: Tensor, weight: Tensor, bias: Any, *given: Any) -> tuple[Tensor | None, ...]:
+    wanted = zip((x, weight, g[0, :, 0, 0]), given[-1], strict=True)
+    return tuple([torch.empty_like(y) if asked else None for y, asked in wanted])
+
+
+def pretend() -> CountingDriver:
+    """Makes the library take the host for a GPU. Kernels have to be imported before they would be interpreted."""
+    for function in (convolution, convolution_backward):
+        LIBRARY.impl(function.__name__, function, "CPU")
+    for module in pkgutil.walk_packages(flashcaps.kernels.__path__, "flashcaps.kernels."):
+        importlib.import_module(module.name)
+    counter = QuietDriver()
+    driver.set_active(counter)
+    os.environ["TRITON_INTERPRET"] = "1"  # layers take tensors of the host for a device's
+    ChannelsLast.device = "cpu"
+    answers = {"fused": lambda x: x.dtype in DTYPES and x.numel() > 0, "can_look": lambda x: x.device.type == "cuda"}
+    for name, loaded in list(sys.modules.items()):
+        for question, answer in answers.items():
+            if name.startswith("flashcaps.") and hasattr(loaded, question):
+                setattr(loaded, question, answer)
+    assert not checks.can_look(torch.empty(1))
+    return counter
+
+
+class Step(Stepper):
+    """The eager step of a workload, and how long each of its parts takes."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload, "triton", "tf32", "cpu")
+        if workload.adam:
+            self.optimiser = torch.optim.Adam(self.parameters, 1e-4, fused=True)
+        self.wanted = [*self.parameters, *(x for x in self.sets[0][0] if x.requires_grad)]
+        self.step()
+        self.gradients = self.sets[0][1]
+
+    def timed(self) -> tuple[float, float, float]:
+        """Seconds of forward, backward and the optimiser."""
+        if self.optimiser is not None:
+            self.optimiser.zero_grad()
         begin = time.perf_counter()
-        pose = layer(*given).pose
-        between, forward = time.perf_counter(), len(counter.launches)
-        pose.backward(torch.ones_like(pose))
-        return between - begin, time.perf_counter() - between, forward, len(counter.launches) - forward
+        outputs = self.outputs()
+        middle = time.perf_counter()
+        if self.optimiser is None:
+            torch.autograd.grad(outputs, self.wanted, self.gradients, allow_unused=True)
+        else:
+            torch.autograd.backward(outputs, self.gradients)
+        end = time.perf_counter()
+        if self.optimiser is not None:
+            self.optimiser.step()
+        return middle - begin, end - middle, time.perf_counter() - end
 
-    for _ in range(10):
-        *_, forward, backward = step()
-    there, back, *_ = zip(*(step() for _ in range(repeats)), strict=True)
-    there, back = (sorted(times)[repeats // 10] for times in (there, back))
-    return {"layer": name, "forward_us": round(1e6 * there), "backward_us": round(1e6 * back),
-            "forward_launches": forward, "backward_launches": backward}
+
+def measure(workload: Workload, counter: CountingDriver, repeats: int, shown: bool) -> dict[str, Any]:
+    """The fastest of many steps, part by part: other work on the machine only ever adds to it."""
+    step = Step(workload)
+    times = [1.0] * 3
+    for _ in range(repeats):
+        counter.launches.clear()
+        times = [min(pair) for pair in zip(times, step.timed(), strict=True)]
+    counter.launches.clear()
+    profile = cProfile.Profile()
+    profile.runcall(step.timed)
+    row = {"workload": workload.name, **counted(profile), "launches": len(counter.launches)}
+    if shown:
+        profile = cProfile.Profile()
+        for _ in range(50):
+            profile.runcall(step.timed)
+        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+    names = ("forward_us", "backward_us", "optimiser_us")
+    return {**row, **{name: round(1e6 * x) for name, x in zip(names, times, strict=True)},
+            "step_us": round(1e6 * sum(times))}  # fmt: skip
+
+
+def counted(profile: cProfile.Profile) -> dict[str, int]:
+    """Calls in one step: of operators, lines of their plans, calls of torch from Python, and of anything."""
+    found = dict.fromkeys(("operators", "plan_lines", "torch_calls", "calls"), 0)
+    for entry in profile.getstats():
+        code, calls = entry.code, entry.callcount
+        found["calls"] += calls
+        if code is Operator.__call__.__code__:
+            found["operators"] += calls
+        elif isinstance(code, CodeType) and code.co_filename == "<plan>":
+            found["plan_lines"] += calls * (len({line for *_, line in code.co_lines()}) - 1)
+        elif isinstance(code, str) and "torch" in code:
+            found["torch_calls"] += calls
+    return found
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    ask.add_argument("names", nargs="*", metavar="LAYER", help=f"of {', '.join(LAYERS)} (default: all)")
+    ask.add_argument("names", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(SMALL)} (default: all)")
+    ask.add_argument("--repeats", type=int, default=500, help="steps of each, of which the fastest counts")
+    ask.add_argument("--profile", action="store_true", help="where the time goes")
     ask.add_argument("--save", type=Path, help="a JSON file for the rows")
     given = ask.parse_args()
-    if wrong := [name for name in given.names if name not in LAYERS]:
-        ask.error(f"LAYER: expected {', '.join(LAYERS)}, got {wrong[0]!r}")
+    if wrong := [name for name in given.names if name not in SMALL]:
+        ask.error(f"WORKLOAD: expected {', '.join(SMALL)}, got {wrong[0]!r}")
     if os.environ.get("TRITON_INTERPRET") == "1":
         ask.error("TRITON_INTERPRET: expected it unset, for kernels that are compiled")
-    for module in pkgutil.walk_packages(flashcaps.kernels.__path__, "flashcaps.kernels."):
-        importlib.import_module(module.name)
-    driver.set_active(CountingDriver())
-    os.environ["TRITON_INTERPRET"] = "1"  # layers take tensors of the host for a device's
+    counter = pretend()
     torch.set_num_threads(1)
     rows = []
-    for name in given.names or LAYERS:
-        rows.append(row := measure(name))
-        ways = [f"{x} {row[f'{x}_us']:5} us, {row[f'{x}_launches']:2} launches" for x in ("forward", "backward")]
-        print(f"{name:15}", *ways, sep="   ", flush=True)
+    for name in given.names or SMALL:
+        row = measure(replace(table(toy=True)[name], **SMALL[name]), counter, given.repeats, given.profile)
+        rows.append(row)
+        print(*(f"{key} {x}" for key, x in row.items()), sep="   ", flush=True)
     if given.save:
-        made = {"command": "python -m benchmarks.host", "versions": versions()}
-        given.save.write_text(json.dumps({**made, "rows": rows}, indent=1) + "\n")
+        given.save.write_text(json.dumps({**provenance(), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def around(compiler: Compiler) -> None:
     from flashcaps.kernels.common.margin import margin_rows
     from flashcaps.kernels.common.norm import norm_rows, squash_rows
     from flashcaps.kernels.common.patches import gather_patches
-    from flashcaps.kernels.common.stem import image_columns
+    from flashcaps.kernels.common.stem import image_product
 
     batch_norm.fused = lambda x: True  # type: ignore[assignment]
     for dtype in (torch.float32, torch.bfloat16):
@@ -134,7 +134,7 @@ def around(compiler: Compiler) -> None:
         squash_rows(x, 1.0, 0.0, torch.float32).sum().backward()
         gather_patches(torch.randn(2, 3, 5, 4, 6, dtype=dtype, requires_grad=True), 3, 1).sum().backward()
         margin_rows(x.detach()[0], torch.arange(5), 0.9, 0.1, 0.5)
-        image_columns(torch.randn(2, 1, 7, 6, dtype=dtype), 3, 1, 0, torch.float32)
+        image_product(torch.randn(2, 1, 7, 6, dtype=dtype), torch.randn(4, 1, 3, 3), None, 1, 0, torch.float32)
         image = torch.randn(2, 5, 4, 3, dtype=dtype).contiguous(memory_format=torch.channels_last).requires_grad_()
         batch_norm.normalise(torch.nn.BatchNorm2d(5), image, residual=image.detach()).sum().backward()
 

@@ -63,14 +63,17 @@ def ascend_coefficients(model: nn.Module, labels: Tensor, pace: float | Tensor =
     """
     if not isinstance(pace, Tensor):
         check_number("pace", pace)
-    ascend_together(model, [coefficient_slopes(model, labels)], pace)
+    if layers := discriminative_layers(model):
+        _ascend(layers, [_slopes(layers, labels)], pace)
 
 
 def coefficient_slopes(model: nn.Module, labels: Tensor) -> Slopes:
     """The slopes of the last forward pass, whose votes are then dropped."""
     layers = discriminative_layers(model)
-    if not layers:
-        return Slopes([], 0)
+    return _slopes(layers, labels) if layers else Slopes([], 0)
+
+
+def _slopes(layers: list[CapsuleLayer], labels: Tensor) -> Slopes:
     *lower, top = passes = [cast(ForwardPass, layer.memory) for layer in layers]
     if top.votes is None or top.coefficients is None:
         raise RuntimeError("ascend_coefficients: no forward pass in training mode came before")
@@ -93,13 +96,17 @@ def coefficient_slopes(model: nn.Module, labels: Tensor) -> Slopes:
 
 def ascend_together(model: nn.Module, parts: Sequence[Slopes], pace: float | Tensor = 1.0) -> None:
     """One step of all layers' coefficients by a batch that came in parts: Eq. 15's penalty counts once a step."""
+    _ascend(discriminative_layers(model), parts, pace)
+
+
+def _ascend(layers: list[CapsuleLayer], parts: Sequence[Slopes], pace: float | Tensor) -> None:
     batch = sum(part.batch for part in parts)
     agreements = [reduce(torch.add, same) for same in zip(*(part.agreements for part in parts), strict=True)]
     if dist.is_initialized():
         for a in agreements:
             dist.all_reduce(a)  # a sum over the whole batch, on every rank the same
         batch *= dist.get_world_size()
-    for layer, agreement in zip(discriminative_layers(model), agreements, strict=True):
+    for layer, agreement in zip(layers, agreements, strict=True):
         options, b = cast(Discriminative, layer.routing), layer.get_buffer("coefficients")
         rate = options.rate * pace if options.bounded else options.rate
         b.copy_(ascend(b, agreement.to(b.dtype), batch, rate, options.strength, options.penalty))

@@ -140,7 +140,7 @@ def reconstruction_loss(output: Tensor, image: Tensor) -> Tensor:
     check_tensor("image", image)
     if output.ndim < 2 or output.shape[0] == 0:
         raise ValueError(f"output: expected (B, ...) pixels, at least one image, got {tuple(output.shape)}")
-    if image.ndim < 2 or output.flatten(1).shape != image.flatten(1).shape:
+    if image.ndim < 2 or (output.shape[0], output.numel()) != (image.shape[0], image.numel()):
         raise ValueError(f"output: expected as many pixels as {tuple(image.shape)} has, got {tuple(output.shape)}")
     if image.device != output.device or image.is_complex():
         raise ValueError(f"image: expected real numbers on {output.device}, got {image.dtype} on {image.device}")

@@ -14,9 +14,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import flashcaps.kernels
 from flashcaps.kernels.common import replay
+from flashcaps.kernels.common.operators import operator
 from flashcaps.kernels.common.recorder import Buffer, place
 from flashcaps.kernels.common.replay import launch, replayed
 
@@ -125,6 +127,40 @@ def test_what_cannot_be_replayed_is_an_error() -> None:
         function(torch.ones(2))
         with pytest.raises(RuntimeError, match=words):
             function(torch.ones(2))
+
+
+@operator("doubled_for_test")
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+class Calls(TorchDispatchMode):
+    """The names of what is called within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, call: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        self.names.append(call._schema.name)
+        return call(*given, **(named or {}))
+
+
+def test_a_plan_has_what_is_used_and_operators_line_by_line() -> None:
+    """What nobody uses is left out, but for random numbers, whose state others see."""
+
+    @replayed
+    def mix(x: Tensor) -> Tensor:
+        torch.rand(2)
+        (x * 3).sum()
+        return doubled(x).view(x.shape).expand(x.shape) + 1
+
+    x = torch.randn(4)
+    mix(x), mix(x)
+    with Calls() as calls:
+        y = mix(x)
+    assert torch.equal(y, 2 * x + 1)
+    assert calls.names == ["aten::rand", "aten::mul", "aten::add"]
 
 
 @pytest.mark.parametrize("case", cases("dynamic", "heinsen", forms=("dense",), options=False) +

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from flashcaps.kernels.common.stem import ImageConv2d, convolve_image, image_columns, image_product
+from flashcaps.kernels.common.stem import ImageConv2d, convolve_image, image_product
 
 from ...conftest import TOLERANCE, assert_near
 from ..opcheck import opcheck
@@ -48,9 +48,9 @@ def test_under_autocast() -> None:
 
 
 def test_operator_is_registered_right() -> None:
-    opcheck(image_columns, torch.randn(2, 3, 6, 5), 3, 2, 1, torch.float32)
-    weight = torch.randn(5, 8, requires_grad=True)
-    opcheck(image_product, torch.randn(24, 8), weight, 2, 4)
+    weight, bias = torch.randn(5, 3, 3, 3, requires_grad=True), torch.randn(5, requires_grad=True)
+    for given in (bias, None):
+        opcheck(image_product, torch.randn(2, 3, 6, 5), weight, given, 2, 1, torch.float32)
 
 
 def test_changed_in_place_without_copies() -> None:

@@ -162,9 +162,9 @@ def operator_inputs(case: Case) -> tuple[Any, ...]:
     softmax = case.softmax("cpu")
     grid = list(softmax.grid or ()) if isinstance(softmax, OverPositions) else []
     first_z = torch.randn(b, i, requires_grad=True) if grid else None
-    offset = torch.randn(b, case.j, requires_grad=True)
     first = x["start"].detach().softmax(-1).requires_grad_() if case.start else None
-    given = (x["u"], x["weight"], x.get("bias"), x["gate"], first_z, first, x.get("use"), offset, x.get("cost"))
+    learned = (x.get(name) for name in ("use", "ignore", "offset", "cost"))
+    given = (x["u"], x["weight"], x.get("bias"), x["gate"], first_z, first, *learned)
     taus = [] if case.betas else [0.6] * case.steps
     return *given, [0.5] * case.steps, not case.betas, grid, [], EPS, taus, case.steps
 

@@ -29,16 +29,16 @@ def test_operators_are_registered_right(case: Case, monkeypatch: pytest.MonkeyPa
     out = fit_routing(*given)
     gradients = [torch.ones_like(x) for x in out[:-1]]
     checks = ("test_schema", "test_faketensor")
-    drawn = given[:9], out, gradients, *given[9:], True
+    drawn = given[:10], out, gradients, *given[10:], True
     torch.library.opcheck(fit_routing_backward.overload, drawn, test_utils=checks)
 
 
 def test_operator_on_an_image_is_registered_right() -> None:
     u, gate = torch.randn(1, 2, 2, 3, 1).permute(0, 4, 2, 3, 1), torch.rand(1, 1, 2, 3)
-    weight, offset = torch.randn(5, 1, 4, 1), torch.randn(2, 5)
+    weight, offset = torch.randn(5, 1, 4, 1), torch.randn(5)
     given = [x.requires_grad_() for x in (u, weight, gate, offset)]
     options = ([0.5, 0.7], True, [2, 3, 2, 1], [2, 1], EPS, [0.6, 1.0], 2)
-    opcheck(fit_routing, *given[:2], None, given[2], None, None, None, given[3], None, *options)
+    opcheck(fit_routing, *given[:2], None, given[2], *[None] * 4, given[3], None, *options)
 
 
 @pytest.mark.parametrize("case", [MADE[13], Case(3, 1, 2, 6, 6, 6, 2, betas="ij", bias=True)], ids=names)

@@ -7,7 +7,8 @@ import torch
 
 from flashcaps import ConvCapsules
 from flashcaps.kernels.fit import plan
-from flashcaps.kernels.fit.plan import Inputs, Options, Walk, is_wide, rows_at_once
+from flashcaps.kernels.fit.op import inputs_of
+from flashcaps.kernels.fit.plan import Options, Walk, is_wide, rows_at_once
 
 from ...layer_cases import assert_same, run_layer
 from .cases import WIDE, Case, assert_twin, names, operator_inputs
@@ -28,7 +29,7 @@ def test_outputs_and_gradients(case: Case, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_all_examples_at_once() -> None:
     tensors = operator_inputs(WIDE[4])
-    assert rows_at_once(Inputs(*tensors[:9]), Options(*tensors[9:])) >= WIDE[4].b
+    assert rows_at_once(inputs_of(*tensors[:10], []), Options(*tensors[10:])) >= WIDE[4].b
     assert_twin(WIDE[4], torch.float32)
 
 

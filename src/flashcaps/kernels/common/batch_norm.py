@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from .operators import operator
+from .operators import Eager, is_plain, operator
 from .replay import launch
 from .rows import ceil_div, empty_fp32, fused, power_of_two
 
@@ -35,8 +35,8 @@ def normalise(norm: nn.Module, x: Tensor, residual: Tensor | None = None, relu: 
     """relu(norm(x) + residual), or less of it; norm's running statistics move as if it were called."""
     if takes(norm, x) and (residual is None or (residual.shape == x.shape and residual.dtype == x.dtype)):
         running = norm.running_mean, norm.running_var, norm.num_batches_tracked
-        statistics = batch_statistics(x.detach(), *running, norm.momentum)
-        return batch_norm(x, statistics, norm.weight, norm.bias, residual, norm.eps, relu)
+        given: tuple[Any, ...] = x, *running, norm.weight, norm.bias, residual, norm.momentum, norm.eps, relu
+        return train_step(*given)[0] if is_plain(given) else _train_step(*given)[0]
     y: Tensor = norm(x)
     y = y if residual is None else y + residual
     return y.relu_() if relu else y
@@ -144,6 +144,9 @@ def batch_norm_backward(
     return gx, gw, gb, gr
 
 
+batch_norm_backward.register_fake(_empty_gradients)
+
+
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, statistics, weight, bias, residual, ctx.eps, ctx.relu = inputs
     ctx.residual = residual is not None
@@ -156,5 +159,32 @@ def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     return gx, None, gw, gb, (g if y is None else gr) if ctx.residual else None, None, None
 
 
-batch_norm_backward.register_fake(_empty_gradients)
 batch_norm.register_autograd(_backward, setup_context=_keep)
+
+
+def _train_step(
+    x: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, weight: Tensor, bias: Tensor,
+    residual: Tensor | None, momentum: float, eps: float, relu: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """y and the statistics. Two operators, since torch knows no gradient of one that changes its arguments."""
+    statistics = batch_statistics(x.detach() if x.requires_grad else x, running_mean, running_var, tracked, momentum)
+    return batch_norm(x, statistics, weight, bias, residual, eps, relu), statistics
+
+
+def _keep_step(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, _, _, _, *parameters, residual, _, eps, relu = inputs
+    y, statistics = output
+    ctx.mark_non_differentiable(statistics)
+    ctx.set_materialize_grads(False)
+    _keep(ctx, (x, statistics, *parameters, residual, eps, relu), y)
+
+
+def _backward_step(ctx: Any, g: Tensor | None, of_statistics: None) -> tuple[Tensor | None, ...]:
+    if g is None:
+        return (None,) * 10
+    gx, _, gw, gb, gr, *_ = _backward(ctx, g)
+    return gx, None, None, None, gw, gb, gr, None, None, None
+
+
+train_step = Eager(_train_step, changed=(1, 2, 3))  # both in one plan
+train_step.register_autograd(_backward_step, setup_context=_keep_step)

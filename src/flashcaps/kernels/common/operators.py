@@ -19,64 +19,80 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from ...routing.checks import is_transformed
-from .replay import replayed
+from .replay import recording, replayed
 
-PLAIN = Tensor, torch.nn.Parameter
+# Tensor subclasses are not among them: those, and anything unforeseen, go through torch's dispatcher.
+PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None), bool, int, float, list, tuple, torch.Size, torch.dtype))
+
+
+class Eager:
+    """A function whose host work is replayed, for calls that `is_plain` allows. changed: the tensors that it writes to,
+    by position.
+    """
+
+    def __init__(self, function: Callable[..., Any], changed: Sequence[int] = ()) -> None:
+        self.function, self.run, self.changed = function, replayed(function), changed
+        self.apply: Callable[..., Any] | None = None
+        self.listed = False  # whether it returns a list, of which autograd knows nothing
+
+    def __call__(self, *given: Any) -> Any:
+        if self.changed:
+            torch.autograd.graph.increment_version([given[k] for k in self.changed])
+        if self.apply is None or not torch.is_grad_enabled():
+            return self.run(*given)
+        found = self.apply(*given)
+        return list(found) if self.listed else found
+
+    def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., None]) -> None:
+        run, listed = self.run, self.listed
+
+        class Gradient(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, *given: Any) -> Any:
+                found = run(*given)
+                setup_context(ctx, given, found)
+                return tuple(found) if listed else found
+
+            @staticmethod
+            def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+                if torch.is_grad_enabled():
+                    return once_differentiable(Gradient.backward)(ctx, *gradients)
+                found = backward(ctx, *([list(gradients)] if listed else gradients))
+                return tuple([x if isinstance(x, Tensor) else None for x in found])
+
+        self.apply = super(torch.autograd.Function, Gradient).apply  # skips its checks for torch.func: calls are plain
 
 
 class Operator:
     """flashcaps::name, the operator that torch.compile, export and dispatch modes see.
 
     A plain eager call does the same without torch's dispatcher, which takes longer than a plan and imports torch's
-    compiler the first time.
+    compiler the first time. Within another operator that is being recorded it is part of that one's plan.
     """
 
     def __init__(self, name: str, function: Callable[..., Any], mutates_args: Sequence[str]) -> None:
-        self.run = replayed(function)
-        self.definition = torch.library.custom_op(f"flashcaps::{name}", _filled(self.run), mutates_args=mutates_args)
-        self.overload = getattr(torch.ops.flashcaps, name).default
         names = list(inspect.signature(function).parameters)
-        self.changed = [names.index(name) for name in mutates_args]
-        self.gradient: Any = None
+        self.eager = Eager(function, [names.index(name) for name in mutates_args])
+        self.definition = torch.library.custom_op(
+            f"flashcaps::{name}", _filled(self.eager.run), mutates_args=mutates_args
+        )
+        self.overload = getattr(torch.ops.flashcaps, name).default
+        self.eager.listed = str(self.overload._schema.returns[0].type).startswith("List")
 
     def __call__(self, *given: Any) -> Any:
-        if torch.compiler.is_compiling() or not is_plain(given):
-            return self.overload(*given)
-        for k in self.changed:
-            torch.autograd.graph.increment_version(given[k])
-        if self.gradient is None or not torch.is_grad_enabled():
-            return self.run(*given)
-        found = self.apply(*given)
-        return list(found) if self.gradient.listed else found
+        if is_plain(given):
+            return self.eager(*given)
+        if not torch.compiler.is_compiling() and recording():
+            return self.eager.function(*given)
+        return self.overload(*given)
 
     def register_fake(self, fake: Callable[..., Any]) -> None:
         self.definition.register_fake(fake)
 
     def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., None]) -> None:
         self.definition.register_autograd(backward, setup_context=setup_context)
-        run = self.run
-
-        class Gradient(torch.autograd.Function):
-            listed = str(self.overload._schema.returns[0].type).startswith("List")
-
-            @staticmethod
-            def forward(ctx: Any, *given: Any) -> Any:
-                found = run(*given)
-                setup_context(ctx, given, found)
-                return tuple(found) if isinstance(found, list) else found
-
-            @staticmethod
-            def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-                if torch.is_grad_enabled():
-                    return once_differentiable(Gradient.backward)(ctx, *gradients)
-                found = backward(ctx, *([list(gradients)] if Gradient.listed else gradients))
-                return tuple([x if isinstance(x, Tensor) else None for x in found])
-
-        self.gradient = Gradient
-        self.apply = super(torch.autograd.Function, Gradient).apply  # skips its checks for torch.func: calls are plain
+        self.eager.register_autograd(backward, setup_context=setup_context)
 
 
 def _filled(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,10 +109,13 @@ def _filled(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_plain(given: Sequence[Any]) -> bool:
-    """Whether these are tensors of a plain eager program: no dispatch mode, transform, trace or subclass."""
-    if _get_current_dispatch_mode() is not None or is_transformed() or torch._C._get_tracing_state() is not None:
-        return False
-    return not any([isinstance(x, Tensor) and type(x) not in PLAIN for x in given])
+    """Whether this is a plain eager program: no compiler, dispatch mode, transform, trace or subclass of Tensor."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+    ) and PLAIN.issuperset(map(type, given))
 
 
 def operator(name: str, mutates_args: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Operator]:

@@ -2,8 +2,8 @@
 
 Kernels get addresses instead of tensors. Temporaries that only kernels use are not tensors at all: they share one
 workspace, in which `place` puts each by the lines between which it is in use. The workspace takes no more memory than
-freeing every temporary after its last use would. Results, and whatever torch computes with, remain tensors; the plan
-frees them after their last use.
+freeing every temporary after its last use would, but for `SLACK`. Results, and whatever torch computes with, remain
+tensors; the plan frees them after their last use.
 """
 
 from __future__ import annotations
@@ -27,6 +27,21 @@ aten = torch.ops.aten
 # torch's own bindings, which parse arguments in a quarter of the time that the dispatcher's take
 BINDINGS: dict[Any, Callable[..., Any]] = {
     aten.zeros.default: torch.zeros,
+    aten.zeros_like.default: torch.zeros_like,
+    aten.t.default: torch.t,
+    aten.unsqueeze.default: torch.unsqueeze,
+    aten.expand.default: Tensor.expand,
+    aten._unsafe_view.default: Tensor.view,
+    aten.bmm.default: torch.bmm,
+    aten.mm.default: torch.mm,
+    aten.mm.out: torch.mm,
+    aten.cat.default: torch.cat,
+    aten.add.Tensor: torch.add,
+    aten.mul.Tensor: torch.mul,
+    aten.neg.default: torch.neg,
+    aten.sum.dim_IntList: torch.sum,
+    aten.add_.Tensor: Tensor.add_,
+    aten.copy_.default: Tensor.copy_,
     aten.select.int: torch.select,
     aten.permute.default: torch.permute,
     aten.transpose.int: torch.transpose,
@@ -35,17 +50,20 @@ BINDINGS: dict[Any, Callable[..., Any]] = {
 }
 MEMORY = ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided")
 ALIGNED = 512  # bytes, as memory of torch is
+SLACK = 1 << 20  # bytes by which the workspace may exceed what it replaces: torch asks a device for more at a time
 NAME = re.compile(r"(@?)\b(t\d+|a\d+(?:\[\d+\])?)(?!\w)")  # a tensor in a line; with @ its address
 
 
 @dataclass
 class Line:
-    """A call. made: names of what it returns. lazy: the plan drops the line if nobody uses those, as for views and
-    memory. direct: the same launch without Triton's Python.
+    """A call. made: names of what it returns. pure: all it does is to return those, so that the plan drops the line if
+    nobody uses them. lazy: nor if only their addresses are used, as for views and memory. direct: the same launch
+    without Triton's Python.
     """
 
     text: str
     made: Sequence[str] = ()
+    pure: bool = False
     lazy: bool = False
     direct: str = ""
 
@@ -100,6 +118,10 @@ class Recorder(TorchDispatchMode):
         results = result if several else [result]
         owners = {x.untyped_storage()._cdata: x for x in _tensors([*given, *named.values()])}
         viewed = [owners.get(x.untyped_storage()._cdata) for x in _tensors(results)]
+        view = None not in viewed and not schema.is_mutable
+        if view and isinstance(result, Tensor) and _alike(result, viewed[0]):
+            self.names[result] = self.names[viewed[0]]
+            return result  # all of a tensor, as it is
         for x, owner in zip(_tensors(results), viewed, strict=True):
             if x not in self.names:
                 name = f"t{next(self.fresh)}"
@@ -107,8 +129,8 @@ class Recorder(TorchDispatchMode):
         made = [self.names[x] if isinstance(x, Tensor) else "_" for x in results]
         memory = schema.name in MEMORY
         text = self._memory(result) if memory else f"{self._value(BINDINGS.get(call, call))}({', '.join(words)})"
-        lazy = memory or (None not in viewed and not schema.is_mutable)
-        self.lines.append(Line(f"{', '.join(made)}{',' * several} = {text}", made, lazy))
+        pure = not schema.is_mutable and torch.Tag.nondeterministic_seeded not in call.tags
+        self.lines.append(Line(f"{', '.join(made)}{',' * several} = {text}", made, pure, memory or view))
         return result
 
     def add_launch(self, kernel: Any, compiled: Any, grid: Any, given: Any, constants: dict[str, Any]) -> None:
@@ -134,7 +156,7 @@ class Recorder(TorchDispatchMode):
         apart: set[str] = set()
         while True:
             lines, offsets, peak = self._layout(apart)
-            if peak <= most:
+            if peak <= most + SLACK:
                 break
             apart.add(max(offsets, key=lambda x: x.size).name)  # a tensor again, freed after its last use
         begin = [f"{self.pointers}= addresses"] if self.pointers else []
@@ -155,10 +177,13 @@ class Recorder(TorchDispatchMode):
         """
         lines: list[Line] = []
         needed = set(apart)
+        addressed: set[str] = set()
         for line in reversed(self.lines):
-            if not line.lazy or needed.intersection(line.made):
+            used = needed if line.lazy else needed | addressed
+            if not line.pure or used.intersection(line.made):
                 lines.insert(0, line)
                 needed.update(name for at, name in NAME.findall(line.text) if not at)
+                addressed.update(self.places[name][0].name for at, name in NAME.findall(line.text) if at)
         buffers: dict[Buffer, None] = {}
         for k, line in enumerate(lines):
             for _, name in NAME.findall(line.text):
@@ -269,7 +294,8 @@ def size_of(offsets: dict[Buffer, int]) -> int:
 
 def hooked(runtime: Any) -> bool:
     """Whether a profiler or another tool has asked Triton to be told of launches."""
-    return any(getattr(x, "calls", x) for x in (runtime.launch_enter_hook, runtime.launch_exit_hook))
+    enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+    return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
 
 def tensor_at(address: int, dtype: torch.dtype) -> Tensor:
@@ -277,6 +303,13 @@ def tensor_at(address: int, dtype: torch.dtype) -> Tensor:
     if not address:
         return torch.empty(0, dtype=dtype)
     return torch.frombuffer((ctypes.c_uint8 * 8).from_address(address), dtype=torch.uint8).view(dtype)
+
+
+def _alike(x: Tensor, y: Tensor | None) -> bool:
+    """Whether two tensors that share memory have the same numbers in the same places."""
+    if y is None:
+        return False
+    return (x.data_ptr(), x.dtype, x.shape, x.stride()) == (y.data_ptr(), y.dtype, y.shape, y.stride())
 
 
 def _tensors(given: Sequence[Any]) -> list[Tensor]:

@@ -50,6 +50,12 @@ def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
     return run
 
 
+def recording() -> bool:
+    """Whether this thread is recording the plan of an operator."""
+    recorder = getattr(_thread, "recorder", None)
+    return recorder is not None and recorder.listens
+
+
 @contextmanager
 def dry_run() -> Iterator[list[tuple[Any, ...]]]:
     """A context in which nothing is launched: the list gets (kernel, arguments, constants) of each launch instead."""
@@ -109,17 +115,20 @@ def kinds_of(given: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int]]:
     multiples of 16.
     """
     kinds: list[Any] = [torch.get_float32_matmul_precision()]
-    addresses: list[int] = []
+    flat: list[Any] = []
     for x in given:
-        several = isinstance(x, list)
-        if several:
+        if isinstance(x, list):
             kinds.append(len(x))
-        for y in x if several else (x,):
-            if isinstance(y, Tensor):
-                addresses.append(address := y.data_ptr())
-                kinds += y.shape, y.stride(), y.dtype, y.get_device(), address % 16
-            else:
-                kinds.append(y)
+            flat += x
+        else:
+            flat.append(x)
+    addresses: list[int] = []
+    for x in flat:
+        if isinstance(x, Tensor):
+            addresses.append(address := x.data_ptr())
+            kinds += x.shape, x.stride(), x.dtype, x.get_device(), address % 16
+        else:
+            kinds.append(x)
     return tuple(kinds), addresses
 
 

@@ -6,10 +6,10 @@ gradients are one more product. An image needs no gradient, so nothing is folded
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .operators import operator
@@ -26,57 +26,56 @@ def few_numbers(channels: int, kernel: int) -> bool:
     return channels <= CHANNELS and SMALLEST <= channels * kernel * kernel <= LARGEST
 
 
-def _empty_columns(x, kernel, stride, padding, dtype):
+def _outputs(x, weight, bias, stride, padding, dtype):
     """Columns are the numbers and a one, filled up to a multiple of 8: as the matrix units read half precision."""
-    (oh, ow), columns = places(x, kernel, stride, padding), (x.shape[1] * kernel * kernel // 8 + 1) * 8
-    return torch.empty(x.shape[0] * oh * ow, columns, dtype=dtype, device=x.device)
-
-
-@operator("image_columns")
-def image_columns(x: Tensor, kernel: int, stride: int, padding: int, dtype: torch.dtype) -> Tensor:
-    """(B, C, H, W) -> (B H' W', columns) in `dtype`: C k k numbers (channel, row, column), then ones."""
-    from . import patches_triton as kernels
-
-    out = _empty_columns(x, kernel, stride, padding, dtype)
-    rows, width = out.shape
-    wp = power_of_two(width)
-    height = max(TILE // wp, 1)
-    launch(kernels.columns, (ceil_div(rows, height),))(
-        x, out, rows, *x.shape[2:], *places(x, kernel, stride, padding), *x.stride(), K=x.shape[1] * kernel * kernel,
-        WIDTH=width, WP=wp, ROWS=height, KERNEL=kernel, STRIDE=stride, PADDING=padding, num_warps=4,
-    )  # fmt: skip
-    return out
-
-
-def _empty_product(cols, weight, batch, height):
-    size = batch, weight.shape[0], height, cols.shape[0] // (batch * height)
-    return torch.empty(size, dtype=cols.dtype, device=cols.device, memory_format=torch.channels_last)
+    (oh, ow), columns = places(x, weight.shape[2], stride, padding), (weight[0].numel() // 8 + 1) * 8
+    size, to = (x.shape[0], weight.shape[0], oh, ow), {"dtype": dtype, "device": x.device}
+    cols = torch.empty(x.shape[0] * oh * ow, columns, **to)
+    return torch.empty(size, memory_format=torch.channels_last, **to), cols
 
 
 @operator("image_product")
-def image_product(cols: Tensor, weight: Tensor, batch: int, height: int) -> Tensor:
-    """cols (B H' W', columns), weight (channels, columns) -> (B, channels, H', W'), channels last.
+def image_product(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The convolution of x (B, C, H, W), (B, channels, H', W') in `dtype`, channels last, and the columns that it is a
+    product of, (B H' W', columns): C k k numbers (channel, row, column), then ones.
 
     An operator, because a ReLU that changes its result in place would else change a view, and autograd copies those.
     """
-    out = _empty_product(cols, weight, batch, height)
-    torch.mm(cols, weight.t(), out=out.permute(0, 2, 3, 1).view(-1, weight.shape[0]))
-    return out
+    from . import patches_triton as kernels
+
+    out, cols = _outputs(x, weight, bias, stride, padding, dtype)
+    (rows, width), (channels, _, kernel, _) = cols.shape, weight.shape
+    wp = power_of_two(width)
+    height = max(TILE // wp, 1)
+    launch(kernels.columns, (ceil_div(rows, height),))(
+        x, cols, rows, *x.shape[2:], *out.shape[2:], *x.stride(), K=weight[0].numel(), WIDTH=width, WP=wp,
+        ROWS=height, KERNEL=kernel, STRIDE=stride, PADDING=padding, num_warps=4,
+    )  # fmt: skip
+    given = [weight.flatten(1)] if bias is None else [weight.flatten(1), bias[:, None]]
+    rest = torch.zeros(channels, width - sum(y.shape[1] for y in given), dtype=weight.dtype, device=x.device)
+    w = torch.cat([*given, rest], 1).to(dtype)
+    torch.mm(cols, w.t(), out=out.permute(0, 2, 3, 1).view(-1, channels))
+    return out, cols
 
 
-image_columns.register_fake(_empty_columns)
-image_product.register_fake(_empty_product)
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    _, weight, bias, *_ = inputs
+    ctx.shape, ctx.biased, ctx.dtype = weight.shape, bias is not None, weight.dtype
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(output[1])
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[0])
+def _backward(ctx: Any, g: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    if g is None:
+        return (None,) * 6
+    (cols,), count = ctx.saved_tensors, math.prod(ctx.shape[1:])
+    both = (g.permute(0, 2, 3, 1).reshape(cols.shape[0], -1).t() @ cols).to(ctx.dtype)  # (channels, columns)
+    return None, both[:, :count].reshape(ctx.shape), both[:, count] if ctx.biased else None, None, None, None
 
 
-def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    (cols,) = ctx.saved_tensors
-    return None, g.permute(0, 2, 3, 1).reshape(cols.shape[0], -1).t() @ cols, None, None
-
-
+image_product.register_fake(_outputs)
 image_product.register_autograd(_backward, setup_context=_keep)
 
 
@@ -84,11 +83,7 @@ def convolve_image(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, 
     """The convolution of an image that needs no gradient, (B, C, H, W) -> (B, channels, H', W'), channels last."""
     autocast = torch.is_autocast_enabled(x.device.type)
     dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
-    kernel = weight.shape[2]
-    cols = image_columns(x, kernel, stride, padding, dtype)
-    w = weight.flatten(1) if bias is None else torch.cat([weight.flatten(1), bias[:, None]], 1)
-    w = F.pad(w, (0, cols.shape[1] - w.shape[1])).to(dtype)
-    return image_product(cols, w, x.shape[0], places(x, kernel, stride, padding)[0])
+    return image_product(x, weight, bias, stride, padding, dtype)[0]
 
 
 class ImageConv2d(nn.Conv2d):

@@ -1,8 +1,9 @@
 """A whole routing as one operator: all iterations forward, and all of them backward.
 
 One operator, not one for each iteration, because gradients of poses and transforms are then summed in place, and the
-arithmetic between iterations is part of kernels that run anyway. Kept from forward to backward: each iteration's
-parents (B, D, J) and Z (B, I), nothing else; layouts of W, shares and stored votes are made again.
+arithmetic between iterations is part of kernels that run anyway. What makes kernels' `Inputs` of em's and heinsen's
+tensors is part of it, too: every autograd node takes the host as long as a launch. Kept from forward to backward: each
+iteration's parents (B, D, J) and Z (B, I), nothing else; layouts of W, shares and stored votes are made again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .backward import Given, ParentGradients, gradients_of
 from .forward import Outputs, Parents, route
 from .plan import Inputs, Options, by_group, in_parts, source_of, wide_parts
 
-INPUTS = len(Inputs._fields)
+TENSORS = 10  # of the operator: as `inputs_of` takes them
 
 
 def _sizes(u: Tensor, weight: Tensor, window: list[int]) -> tuple[int, int, int, int]:
@@ -54,19 +55,60 @@ def _outputs(flat: list[Tensor], u: Tensor, weight: Tensor, steps: int, shown: i
     return Outputs([Parents(*x) for x in zip(*found, weights.unbind(), strict=True)], z)
 
 
+def inputs_of(
+    u: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, first_z: Tensor | None, first: Tensor | None,
+    use: Tensor | None, ignore: Tensor | None, offset: Tensor | None, cost: Tensor | None, window: list[int],
+) -> Inputs:  # fmt: skip
+    """What kernels take: beta, offset and slope of  scale (offset + n slope - ...) + sum_i beta w.
+
+    em has an offset and a cost (J,), heinsen betas (J,) or (I, J): its  sum_i beta_use w - beta_ignore (gate - w)  is
+    one of these, with a scale of 1.
+    """
+    u = u if window else u.contiguous()
+    if use is None or ignore is None:
+        b, _, j, _ = _sizes(u, weight, window)
+        offset = None if offset is None else offset.expand(b, j).contiguous()
+        return Inputs(u, weight, bias, gate, first_z, first, None, offset, None if cost is None else -cost)
+    both = use + ignore
+    beta, slope = (both, None) if both.ndim == 2 else (None, both)
+    lost = gate @ ignore if ignore.ndim == 2 else gate.sum(1, keepdim=True) * ignore
+    return Inputs(u, weight, bias, gate, first_z, first, beta, -lost, slope)
+
+
+def _gradients(
+    found: list[Tensor | None], gate: Tensor, use: Tensor | None, ignore: Tensor | None, gated: bool
+) -> list[Tensor | None]:
+    """From the gradients of `Inputs` those of what they were made of."""
+    *others, of_gate, of_z, of_first, of_beta, of_offset, of_slope = found
+    if use is None or ignore is None:
+        of_offset = None if of_offset is None else of_offset.sum(0)
+        return [*others, of_gate, of_z, of_first, None, None, of_offset, None if of_slope is None else -of_slope]
+    both = of_slope if of_beta is None else of_beta
+    assert both is not None
+    assert of_offset is not None
+    lost = -of_offset  # (B, J)
+    if ignore.ndim == 2:
+        of_ignore, more = gate.t() @ lost, lost @ ignore.t()
+    else:
+        of_ignore, more = gate.sum(1) @ lost, (lost @ ignore)[:, None]
+    of_ignore = of_ignore + both.sum_to_size(ignore.shape)
+    of_gate = of_gate + more if gated and of_gate is not None else of_gate
+    return [*others, of_gate, of_z, of_first, both.sum_to_size(use.shape), of_ignore, None, None]
+
+
 @operator("fit")
 def fit_routing(
     u: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, first_z: Tensor | None, first: Tensor | None,
-    beta: Tensor | None, offset: Tensor | None, slope: Tensor | None,
+    use: Tensor | None, ignore: Tensor | None, offset: Tensor | None, cost: Tensor | None,
     scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, taus: list[float], shown: int,
 ) -> list[Tensor]:  # fmt: skip
-    """Arguments as in `Inputs` and `Options`. Returns mean and variance (B, D, J) and logit (B, J) of the parents after
-    each of the last `shown` iterations, then what else backward needs (`_kept`)."""
+    """Arguments as in `inputs_of` and `Options`. Returns mean and variance (B, D, J) and logit (B, J) of the parents
+    after each of the last `shown` iterations, then what else backward needs (`_kept`)."""
     flat = _memory(u, weight, len(scales), shown, window)
-    x = Inputs(u, weight, bias, gate, first_z, first, beta, offset, slope)
+    x = inputs_of(u, weight, bias, gate, first_z, first, use, ignore, offset, cost, window)
     o, out = Options(scales, spread, grid, window, eps, taus), _outputs(flat, u, weight, len(scales), shown, window)
     if not in_parts(x, o):
-        route(source_of(u, weight, bias, o.window_of(u)), x, o, out)
+        route(source_of(x.u, weight, bias, o.window_of(x.u)), x, o, out)
         return flat
     for rows, part, source in wide_parts(x, o, by_group(weight.float())):
         route(source, part, o, out.rows(rows))
@@ -76,7 +118,7 @@ def fit_routing(
 
 @fit_routing.register_fake
 def _(*given: Any) -> list[Tensor]:
-    o = Options(*given[INPUTS:-1])
+    o = Options(*given[TENSORS:-1])
     return _memory(given[0], given[1], len(o.scales), given[-1], o.window)
 
 
@@ -86,35 +128,38 @@ def fit_routing_backward(
     scales: list[float], spread: bool, grid: list[int], window: list[int], eps: float, taus: list[float], shown: int,
     gated: bool,
 ) -> list[Tensor]:  # fmt: skip
-    """Gradients of those tensors of `Inputs` that are not None, from the gradients of mean, variance and logit.
+    """Gradients of those tensors that are not None, from the gradients of mean, variance and logit.
 
     gated: whether the gate's gradient is asked for; otherwise it is empty.
     """
-    x, steps = Inputs(*tensors), len(scales)  # type: ignore[arg-type]
+    x, steps = inputs_of(*tensors, window), len(scales)  # type: ignore[arg-type, call-arg]
+    use, ignore = tensors[6:8]
     wanted = [ParentGradients(None, None, None)] * (steps - shown)
     wanted += [ParentGradients(*gradients[t::shown]) for t in range(shown)]
     given = Given(_outputs(outputs, x.u, x.weight, steps, shown, window), wanted)
     found = gradients_of(x, Options(scales, spread, grid, window, eps, taus, gated), given)
-    return [y for y in found if y is not None]
+    return [y for y in _gradients(found, x.gate, use, ignore, gated) if y is not None]
 
 
 @fit_routing_backward.register_fake
 def _(tensors: list[Tensor | None], outputs: list[Tensor], gradients: list[Tensor | None], *given: Any) -> list[Tensor]:
-    x, o = Inputs(*tensors), Options(*given[:-2], given[-1])  # type: ignore[arg-type, call-arg]
-    x = x._replace(gate=x.gate if o.gated else x.gate.new_empty(0))
-    whole = torch.empty_like(x.u) if o.window else torch.empty_like(x.u, memory_format=torch.contiguous_format)
-    return [whole, *(torch.empty_like(y, memory_format=torch.contiguous_format) for y in x[1:] if y is not None)]
+    (u, *others), window, gated = tensors, given[3], given[-1]
+    assert u is not None
+    whole = torch.empty_like(u) if window else torch.empty_like(u, memory_format=torch.contiguous_format)
+    if not gated:
+        others[2] = u.new_empty(0, dtype=torch.float32)
+    return [whole, *(torch.empty_like(y, memory_format=torch.contiguous_format) for y in others if y is not None)]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    ctx.options = inputs[INPUTS:]
-    ctx.given = [x is not None for x in inputs[:INPUTS]]
+    ctx.options = inputs[TENSORS:]
+    ctx.given = [x is not None for x in inputs[:TENSORS]]
     ctx.set_materialize_grads(False)  # most outputs have no gradient, those of children's size never
-    ctx.save_for_backward(*inputs[:INPUTS], *output)
+    ctx.save_for_backward(*inputs[:TENSORS], *output)
 
 
 def _differentiate(ctx: Any, gradients: list[Tensor | None]) -> tuple[Any, ...]:
-    inputs, outputs = ctx.saved_tensors[:INPUTS], ctx.saved_tensors[INPUTS:]
+    inputs, outputs = ctx.saved_tensors[:TENSORS], ctx.saved_tensors[TENSORS:]
     gated = ctx.needs_input_grad[3]
     found = iter(fit_routing_backward(list(inputs), list(outputs), list(gradients[:-1]), *ctx.options, gated))
     of_inputs = [next(found) if there else None for there in ctx.given]

@@ -72,33 +72,19 @@ class TritonFit:
         if self.start is not None:
             first = self.start.float().softmax(-1).contiguous()
             first_z = self.start.float().logsumexp(-1).expand(b, i).contiguous() if grid else None
-        beta, offset, slope = self._logits(rule)
+        learned = (*(self.betas or (None, None)), rule.offset, rule.cost)
+        use, ignore, offset, cost = (None if x is None else x.float() for x in learned)
         bias = None if self.bias is None else self.bias.contiguous()
         if isinstance(self.votes, Windows):
             kernel, stride = self.votes.kernel, self.votes.stride
             (u, _), window = windowed(self.votes.image, kernel, stride), [kernel, stride]
         else:
-            u, window = self.votes.u.contiguous(), []
+            u, window = self.votes.u, []
         out = fit_routing(
-            u, self.votes.weight.contiguous(), bias, self.gate, first_z, first, beta, offset, slope, list(rule.scales),
-            rule.spread, grid, window, eps, list(rule.sharpness), n,
+            u, self.votes.weight.contiguous(), bias, self.gate, first_z, first, use, ignore, offset, cost,
+            list(rule.scales), rule.spread, grid, window, eps, list(rule.sharpness), n,
         )  # fmt: skip
         return [Fitted(out[t].transpose(1, 2), out[n + t].transpose(1, 2), out[2 * n + t]) for t in range(n)]
-
-    def _logits(self, rule: Rule) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """beta (I, J), offset (B, J) and slope (J,) of  scale (offset + n slope - ...) + sum_i beta w.
-
-        heinsen's  sum_i beta_use w - beta_ignore (gate - w)  is one of these, with a scale of 1.
-        """
-        b, _, j, _ = self.votes.shape
-        offset = None if rule.offset is None else rule.offset.float().expand(b, j).contiguous()
-        slope = None if rule.cost is None else -rule.cost.float()
-        if self.betas is None:
-            return None, offset, slope
-        use, ignore = (x.float() for x in self.betas)
-        cost = self.gate @ ignore if ignore.ndim == 2 else self.gate.sum(1, keepdim=True) * ignore
-        both = (use + ignore).contiguous()
-        return (both, -cost, None) if both.ndim == 2 else (None, -cost, both)
 
     def couplings(self, *parents: Tensor) -> Tensor:
         """r (B, I, J), for those who ask."""
