@@ -169,6 +169,14 @@ def test_loading_refuses_weights_that_are_not_finite(routing: str | None, bad: f
         assert all(x.isfinite().all() for x in model.state_dict().values())
 
 
+@pytest.mark.parametrize("case", cases("em", "heinsen", forms=("dense",), options=False), ids=ids)
+def test_nan_activation_is_not_taken_for_large_poses(case: LayerCase) -> None:
+    u, a = case.draw()
+    assert a is not None
+    a.view(-1)[0] = float("nan")
+    assert case.build().eval()(u, a).pose.isnan().any()
+
+
 # ---- transforms of torch.func
 
 

@@ -350,7 +350,8 @@ class CapsuleLayer(FiniteModule):
             output_norm=None if self.output_norm is None else self._normalise,
         )
         if not self.training:  # training has a guard of its own, which can step back
-            given = {"u": u, "weight": self.weight} | {f"learned {name}": x for name, x in learned.items()}
+            own = {f"learned {name}": x for name, x in learned.items()}
+            given = {"u": u, "activation": activation, "weight": self.weight, **own}
             check_overflow((routed.pose, routed.activation, routed.variance), False, **given)
         return routed
 
@@ -549,7 +550,7 @@ def make_routing(name: str, options: dict[str, Any]) -> Routing:
     try:
         algorithm = ROUTING[name]
     except (KeyError, TypeError):  # TypeError: what cannot be looked up, such as a list
-        check_choice("routing", name if isinstance(name, str) else repr(name), ROUTING)
+        check_choice("routing", name, ROUTING)
         raise
     known = [f.name for f in dataclasses.fields(algorithm)]
     for key in options:

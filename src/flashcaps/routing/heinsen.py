@@ -60,7 +60,8 @@ def heinsen_routing(
             history.append(Step(r, mu.to(dtype), a.to(dtype)))
         if t < iterations - 1:  # the E-step of the next iteration
             r = softmax(F.logsigmoid(a)[:, None] + log_density(votes, mu, variance))  # Eq. 2   (B, I, J)
-    check_overflow((mu, variance, a, r), votes=votes, beta_use=beta_use, beta_ignore=beta_ignore, start=start)
+    given = {"votes": votes, "score": f, "beta_use": beta_use, "beta_ignore": beta_ignore, "start": start}
+    check_overflow((mu, variance, a, r), **given)
     return Routed(mu.to(dtype), a.to(dtype), r, variance, tuple(history) if record else None)
 
 
