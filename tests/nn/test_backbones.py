@@ -8,10 +8,10 @@ from torch import nn
 
 from flashcaps.nn.backbones import (
     BACKBONES,
+    Backbone,
     Chain,
     ChannelsLast,
     Conv,
-    Coordinates,
     ResidualBlock,
     ResNet,
     output_shape,
@@ -20,31 +20,21 @@ from flashcaps.nn.backbones import (
 from ..conftest import assert_near
 
 
-def parameters(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
-
-
-@pytest.mark.parametrize(("name", "channels", "shape", "size"), [
-    ("conv", 3, (256, 16, 16), 3 * 9 * 256 + 256),
-    ("conv9", 3, (256, 24, 24), 3 * 81 * 256 + 256),
-    ("resnet", 3, (128, 16, 16), 1_340_224),
-    ("resnet_wide", 3, (256, 16, 16), 4_521_024),
-    ("coordinates", 2, (64, 1, 1), 2_376 + 5 * 37_056),
+@pytest.mark.parametrize(("spec", "channels", "shape", "size"), [
+    (BACKBONES["conv"], 3, (256, 16, 16), 3 * 9 * 256 + 256),
+    (BACKBONES["conv9"], 3, (256, 24, 24), 3 * 81 * 256 + 256),
+    (BACKBONES["resnet"], 3, (128, 16, 16), 1_340_224),
+    (BACKBONES["resnet_wide"], 3, (256, 16, 16), 4_521_024),
+    (BACKBONES["coordinates"], 2, (64, 1, 1), 2_376 + 5 * 37_056),
+    (Chain((Conv(4, kernel=3, padding=1, pool="max"), Conv(6, kernel=1))), 2, (6, 16, 16), 76 + 30),
+    (Chain((Conv(4, kernel=3), Conv(6, kernel=1, pool="global"))), 2, (6, 1, 1), 76 + 30),
 ])  # fmt: skip
-def test_named_backbones(name: str, channels: int, shape: tuple[int, int, int], size: int) -> None:
-    backbone = BACKBONES[name].build(channels)
-    assert parameters(backbone) == size
+def test_channels_places_and_size(spec: Backbone, channels: int, shape: tuple[int, int, int], size: int) -> None:
+    """The numbers of coordinates are compared in tests/deploy/test_convert.py."""
+    backbone = spec.build(channels)
+    assert sum(p.numel() for p in backbone.parameters()) == size
     assert output_shape(backbone, (channels, 32, 32)) == shape
-    assert BACKBONES[name].channels == shape[0]
-
-
-def test_coordinates_run_from_minus_one_to_one_across_then_down() -> None:
-    images = torch.zeros(2, 1, 3, 5)
-    x = Coordinates()(images)
-    assert x.shape == (2, 3, 3, 5)
-    assert_near(x[1, 1, 2], [-1.0, -0.5, 0.0, 0.5, 1.0])
-    assert_near(x[1, 2, :, 4], [-1.0, 0.0, 1.0])
-    assert output_shape(BACKBONES["coordinates"].build(2), (2, 96, 96)) == (64, 9, 9)
+    assert spec.channels == shape[0]
 
 
 def test_norm_comes_where_the_table_prints_it() -> None:
@@ -54,12 +44,6 @@ def test_norm_comes_where_the_table_prints_it() -> None:
     assert kinds(None) == [nn.Conv2d, nn.ReLU]
     assert kinds("before") == [nn.Conv2d, nn.BatchNorm2d, nn.ReLU]
     assert kinds("after") == [nn.Conv2d, nn.ReLU, nn.BatchNorm2d]
-
-
-def test_a_chain_passes_channels_on_and_pools() -> None:
-    chain = Chain((Conv(4, kernel=3, padding=1, pool="max"), Conv(6, kernel=1, pool="global")))
-    assert chain.channels == 6
-    assert output_shape(chain.build(2), (2, 8, 10)) == (6, 1, 1)
 
 
 def test_layers_are_called_one_by_one_on_a_cpu() -> None:

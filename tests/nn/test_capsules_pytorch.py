@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck
-from torch.func import functional_call, grad, jacrev, vmap
+from torch.func import functional_call, grad, vmap
 
-from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, PrimaryCapsules
-from flashcaps.kernels.dispatch import choose_backend
+from flashcaps import ROUTING, ConvCapsules, DenseCapsules, PrimaryCapsules
 from flashcaps.nn.capsules import CapsuleLayer
 
 from ..conftest import TOLERANCE, assert_near
@@ -117,15 +116,6 @@ def test_autocast_changes_nothing(case: LayerCase) -> None:
         assert_same(actual, expected, torch.float64)
 
 
-def test_autocast_of_primary_capsules_into_a_layer() -> None:
-    primary, made = PrimaryCapsules(3, 2, 3, kernel=3), layer(in_capsules=18)
-    with torch.autocast("cpu", torch.bfloat16):
-        u = primary(torch.randn(2, 3, 5, 5)).pose
-        routed = made(u)
-    assert u.dtype == routed.pose.dtype == torch.float32  # squashed, and routed, in fp32: nothing is cast in between
-    assert_near(routed.pose, made(u.float()).pose.double())
-
-
 # ---- copies and checkpoints
 
 
@@ -201,20 +191,6 @@ def test_per_example_gradients(case: LayerCase) -> None:
             assert_near(found[name][b], torch.zeros_like(p) if p.grad is None else p.grad)
 
 
-def test_memory_is_of_a_forward_pass_in_training_alone() -> None:
-    """Not of evaluation, no_grad or a transform, even in a hidden layer, whose coefficients need a gradient."""
-    stack = CapsuleStack([layer("discriminative", out_dim=3), layer("discriminative", in_capsules=2)], concurrent=False)
-    u = torch.randn(3, 4, 3)
-    assert jacrev(lambda x: stack(x).pose)(u).shape == (3, 2, 5, 3, 4, 3)
-    with torch.no_grad():
-        stack(u)
-    stack.eval()(u)
-    assert all(x.memory.votes is None for x in stack.layers)
-    stack.train()(u)
-    first = stack.layers[0]
-    assert_near(first.memory.votes.explicit(), first.votes(u).double())
-
-
 # ---- the backend is visible, and never silently another
 
 
@@ -224,6 +200,3 @@ def test_backend_that_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     for routing in ROUTING:
         with pytest.raises(ValueError, match=r"^backend: .*triton.*use 'auto'"):
             layer(routing, backend="triton")
-    with pytest.raises(ValueError, match=r"^backend: 'mine' has no 'matrix' form"):
-        choose_backend("mine", "matrix")
-    assert choose_backend("mine", "auto") == "reference"

@@ -116,7 +116,7 @@ def test_reconstruction_is_the_sum_of_squares_per_image() -> None:
 
 CALLS = {
     "lengths": margin_loss,
-    "activations": lambda x, t: spread_loss(x, t, 0.5),
+    "activations": lambda x, t, **more: spread_loss(x, t, 0.5, **more),
     "scores": cross_entropy_loss,
     "scores, binary": binary_cross_entropy_loss,
 }
@@ -156,8 +156,7 @@ def test_targets_of_the_wrong_size(call: str, targets: Tensor) -> None:
         CALLS[call](torch.zeros(2, 3), targets)
 
 
-@pytest.mark.parametrize("loss", [margin_loss, cross_entropy_loss, binary_cross_entropy_loss,
-                                  lambda x, t, **more: spread_loss(x, t, 0.5, **more)])  # fmt: skip
+@pytest.mark.parametrize("loss", CALLS.values(), ids=CALLS)
 def test_an_example_counts_as_much_as_its_class(loss) -> None:
     x, t, weight = torch.rand(5, 3, dtype=torch.float64), torch.tensor([0, 2, 1, 1, 2]), torch.tensor([0.5, 3.0, 0.0])
     alone = torch.stack([loss(x[k : k + 1], t[k : k + 1]) for k in range(5)])
