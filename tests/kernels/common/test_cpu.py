@@ -30,12 +30,6 @@ def leaf(*shape: int) -> Tensor:
     return torch.randn(*shape, **DOUBLE, requires_grad=True)
 
 
-@pytest.fixture(params=[None, TINY], ids=["one block", "many blocks"])
-def budget(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param is not None:
-        monkeypatch.setattr(blocks, "BUDGET", request.param)
-
-
 def test_a_workspace_gives_the_same_memory_again() -> None:
     (source,) = sources_of(draw(4, 1), over_parents)
     space = Workspace(source, children_blocks(source, over_parents))
@@ -62,8 +56,11 @@ def test_attend_can_be_differentiated_twice(options: Options, logits: int | None
 
 
 @pytest.mark.parametrize(("first", "betas"), [("uniform", None), ("start", 3), (None, 1), (None, None)])
-@pytest.mark.usefixtures("budget")
-def test_fit_can_be_differentiated_twice(first: str | None, betas: int | None) -> None:
+@pytest.mark.parametrize("budget", [blocks.BUDGET, TINY], ids=["one block", "many blocks"])
+def test_fit_can_be_differentiated_twice(
+    first: str | None, betas: int | None, budget: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "BUDGET", budget)
     parents: tuple[Any, ...] = (None, None, None)
     if first is None:
         parents = leaf(2, 3), leaf(2, 4, 3), (torch.rand(2, 4, 3, **DOUBLE) + 0.5).requires_grad_()
