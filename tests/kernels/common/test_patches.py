@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flashcaps.kernels import votes
-from flashcaps.kernels.common.patches import gather_patches, patches, scatter_patches
+from flashcaps.kernels.common.patches import gather_patches, scatter_patches
 
 from ...conftest import TOLERANCE, assert_near
 from ..opcheck import opcheck
@@ -57,8 +57,3 @@ def test_operators_are_registered_right(layout: Any, shape: tuple[int, ...], ker
     opcheck(gather_patches, u, kernel, stride)
     g = torch.randn_like(gather_patches(u, kernel, stride)).detach()
     torch.library.opcheck(scatter_patches.overload, (g, u.shape, u.stride(), kernel, stride), test_utils="test_schema")
-
-
-def test_on_the_cpu_as_views() -> None:
-    u = torch.randn(2, 3, 5, 4, 3, dtype=torch.float64)
-    assert torch.equal(patches(u, 3, 2), votes.patches(u, 3, 2))
