@@ -3,24 +3,21 @@
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from docs import numbers
 from flashcaps.routing.checks import OLDEST_TORCH
+from tests.tools.test_results import add, result
 
 ONE = {0: 10.0, 1: 11.0, 2: 12.0}
 
 
-def write(folder: Path, iterations: int, errors: dict[int, float], *more: str) -> None:
+def write(folder: Path, iterations: int, errors: dict[int, float], more: str = "") -> None:
     for seed, value in errors.items():
-        run: dict[str, Any] = {"recipe": "pairs_em", "overrides": [f"model.iterations={iterations}", *more],
-                               "seed": seed, "value": value, "split": "test"}
-        run["routing"] = {"examples": 200, "righted": 4 * seed, "spoiled": 1}
-        path = folder / "runs" / "pairs_em" / f"{iterations}{''.join(more)}-{seed}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(run))
+        counts = {"examples": 200, "righted": 4 * seed, "spoiled": 1}
+        overrides = f"model.iterations={iterations} {more}".strip()
+        add(folder, result("pairs_em", value, seed, overrides, metric="test_error_percent", routing=counts))
 
 
 def test_iterations_are_compared_seed_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,12 +45,8 @@ def test_capsules_are_ahead_level_or_behind_by_the_interval(tmp_path: Path, monk
     for value, said in ((1.4, "| +0.60 | ahead |"), (1.6, "| +0.40 | level |"), (2.6, "| -0.60 | behind |")):
         for name, error, half, size in (("cnn_mnist", 2.0, 0.3, 35_445_522),
                                         ("capsnet_mnist_norec", value, 0.4, 6_804_224)):  # fmt: skip
-            run = {"recipe": name, "variant": "default", "overrides": [], "seed": 0, "split": "test", "epochs": 100.0,
-                   "metric": "test_error_percent", "value": error, "interval": [error - half, error + half],
-                   "parameters": size}  # fmt: skip
-            path = tmp_path / "runs" / name / "default-0.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(run))
+            add(tmp_path, result(name, error, metric="test_error_percent", interval=[error - half, error + half],
+                                 parameters=size))  # fmt: skip
         row = numbers.rivals_met().splitlines()[-1]
         assert row == f"| MNIST, % wrong | capsules (6,804,224) | {value:.2f} | CNN (35,445,522) | 2.00 {said}"
 

@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from flashcaps.functional import discriminative_update as reference_update
-from flashcaps.kernels import votes as _blocks
 from flashcaps.kernels.discriminative import discriminative_update, weighted_sum
 from flashcaps.kernels.votes import Votes
 
 from ..conftest import TOLERANCE, assert_near
 from ..layer_cases import make_votes
 from .poison import poison_memory
-from .twins import TINY, Twins
+from .twins import Twins
 
 
 class TestDiscriminative(Twins):
@@ -35,10 +34,8 @@ def test_kernels(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("penalty", ["l2", "l1"])
-@pytest.mark.parametrize("budget", [TINY, {"cpu": 1 << 20, "cuda": 1 << 20}])
 @pytest.mark.parametrize("multi_hot", [False, True])
-def test_update(multi_hot: bool, budget: dict[str, int], penalty: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_blocks, "BUDGET", budget)
+def test_update(multi_hot: bool, penalty: str) -> None:
     double = {"dtype": torch.float64}
     votes = make_votes(torch.randn(4, 5, 1, 2, 3, **double), torch.randn(3, 5, 3, 2, **double))
     coefficients = torch.randn(5, 3, **double)

@@ -31,11 +31,13 @@ def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_interpreter")
 @pytest.mark.parametrize("routing", TWINS)
-def test_by_device_and_dtype_whatever_the_width(routing: str) -> None:
+def test_by_device_and_dtype_whatever_the_width(routing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_form(routing, votes("cpu"), over_parents) == "matrix"
     assert pick_form(routing, votes("cuda", torch.float64), over_parents) == "matrix"
     for dim in (8, 400):
         assert pick_form(routing, votes("cuda", dim=dim), over_parents) == "triton"
+    monkeypatch.setattr(dispatch, "HAS_TRITON", False)
+    assert pick_form(routing, votes("cuda"), over_parents) == "matrix"
 
 
 @pytest.mark.usefixtures("no_interpreter")
@@ -45,12 +47,6 @@ def test_sharing_and_positions() -> None:
     for routing, other in (("attention", "matrix"), ("em", "triton")):
         assert pick_form(routing, votes("cuda", shared=2), over_parents) == other
         assert pick_form(routing, votes("cuda"), over_positions) == other
-
-
-@pytest.mark.usefixtures("no_interpreter")
-def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "HAS_TRITON", False)
-    assert pick_form("dynamic", votes("cuda"), over_parents) == "matrix"
 
 
 def test_an_algorithm_without_kernels_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ import torch
 from flashcaps import ConvCapsules, DenseCapsules
 from flashcaps.kernels import dispatch
 from flashcaps.kernels import votes as _blocks
-from flashcaps.kernels.common.patches import patches
 
-from ..conftest import TOLERANCE, assert_near
+from ..conftest import assert_near
+from ..layer_cases import assert_same, run_layer
 from .twins import TINY, Twins, elsewhere
 
 
@@ -34,23 +34,11 @@ def test_variances_do_not_cancel_in_fp32(form: str, monkeypatch: pytest.MonkeyPa
 def test_convolutions_leave_children_in_their_image(gated: bool, over: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels' layer equals the reference and copies no patch; those who ask for couplings get them."""
     sizes = dict(in_types=2, in_dim=4, out_types=5, out_dim=4, kernel=2, stride=1, pose="matrix", over=over)
+    layer, exact = (ConvCapsules("em", iterations=2, backend=b, **sizes) for b in ("triton", "reference"))
+    exact.double().load_state_dict(layer.state_dict())
     u, activation = torch.randn(2, 2, 3, 2, 4), torch.rand(2, 2, 3, 2) if gated else None
-
-    def run(backend: str) -> list[torch.Tensor]:
-        torch.manual_seed(0)
-        layer = ConvCapsules("em", iterations=2, backend=backend, **sizes)
-        dtype = torch.float32 if backend == "triton" else torch.float64
-        given = [x.detach().to(dtype).requires_grad_() for x in (u, activation) if x is not None]
-        routed = layer.to(dtype)(*given)
-        loss = routed.pose.sin().sum() + routed.activation.cos().sum()
-        return [routed.pose, routed.activation, *torch.autograd.grad(loss, [*given, *layer.parameters()])]
-
-    expected = run("reference")
+    expected = run_layer(exact, u.double(), None if activation is None else activation.double())
     with monkeypatch.context() as patched:
         patched.setattr(dispatch, "patches", lambda *_: pytest.fail("patches were copied"))
-        actual = run("triton")
-    for a, e in zip(actual, expected, strict=True):
-        assert_near(a, e, TOLERANCE[torch.float32].gradient)
-    assert dispatch.patches is patches
-    coupled = ConvCapsules("em", iterations=2, backend="triton", **sizes)(u, activation, coupling=True)
-    assert coupled.coupling is not None
+        assert_same(run_layer(layer, u, activation), expected, torch.float32)
+    assert layer(u, activation, coupling=True).coupling is not None

@@ -1,4 +1,5 @@
-"""Kernels compiled ahead, by other processes, are those that a step then finds, and a plan launches as Triton does."""
+"""Kernels are code that Triton compiles for a CUDA device, whether one is there or not. Compiled ahead, by other
+processes, they are those that a step then finds, and a plan launches as Triton does."""
 
 from __future__ import annotations
 
@@ -57,11 +58,22 @@ assert compile_kernels(step) == 0, "nothing was left to do"
 """
 
 
+def run(*words: str, **more: str) -> str:
+    """What Python prints, which finds this folder and interprets no kernel."""
+    environment = {k: x for k, x in os.environ.items() if k != "TRITON_INTERPRET"} | more
+    environment["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+    command = [sys.executable, *words]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_every_kernel_passes_the_compilers_front_end() -> None:
+    assert "forms of" in run("-m", "tests.kernels.compiled")
+
+
 def test_a_step_finds_what_was_compiled_ahead(tmp_path: Path) -> None:
-    environment = {k: x for k, x in os.environ.items() if k != "TRITON_INTERPRET"} | {
-        "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run("-c", SCRIPT, TRITON_CACHE_DIR=str(tmp_path))
 
 
 def test_arguments_are_of_few_kinds() -> None:

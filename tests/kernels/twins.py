@@ -32,17 +32,6 @@ def assert_twins(case: LayerCase, u: Tensor, activation: Tensor | None, **asked:
     assert_same(actual, run_layer(case.build("reference"), u, activation, **asked))
 
 
-def assert_low_precision(case: LayerCase, dtype: torch.dtype) -> None:
-    """The matrix form in `dtype` equals the float64 reference on the same, rounded, numbers."""
-    u, a = case.draw(dtype=dtype)
-    layer = case.build("matrix", dtype)
-    expected = case.build("reference", dtype).double()
-    actual = run_layer(layer, u, a)
-    assert actual[0].pose.dtype == dtype
-    assert actual[0].variance is None or actual[0].variance.dtype == torch.float32
-    assert_same(actual, run_layer(expected, u.double(), None if a is None else a.double()), dtype)
-
-
 def strided(x: Tensor) -> Tensor:
     """The same numbers, every other element of a larger tensor."""
     y = torch.zeros(*x.shape[:-1], 2 * x.shape[-1], dtype=x.dtype)[..., ::2]
@@ -89,9 +78,9 @@ class Footprint(NamedTuple):
     kept: int
 
 
-def footprint(routing: str, form: str, backend: str) -> Footprint:
+def footprint(routing: str, form: str, backend: str, **options: Any) -> Footprint:
     kind, shape, sizes = BIG[form]
-    layer = kind(routing, backend=backend, **sizes, **OPTIONS[routing][0])
+    layer = kind(routing, backend=backend, **sizes, **OPTIONS[routing][0] | options)
     layer.hidden = True  # so that discriminative's coefficients, too, need what the graph keeps
     u = torch.randn(*shape, 16, requires_grad=True)
     kept: dict[int, int] = {}
@@ -155,7 +144,13 @@ class Twins:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
     def test_same_in_low_precision(self, case: LayerCase, dtype: torch.dtype) -> None:
-        assert_low_precision(case, dtype)
+        """As the float64 reference on the same, rounded, numbers."""
+        u, a = case.draw(dtype=dtype)
+        actual = run_layer(case.build("matrix", dtype), u, a)
+        assert actual[0].pose.dtype == dtype
+        assert actual[0].variance is None or actual[0].variance.dtype == torch.float32
+        expected = case.build("reference", dtype).double()
+        assert_same(actual, run_layer(expected, u.double(), None if a is None else a.double()), dtype)
 
     def test_votes_are_never_stored(self, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert_no_votes(self.routing, form, 1 << 15, monkeypatch)

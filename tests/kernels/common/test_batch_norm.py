@@ -1,4 +1,5 @@
-"""BatchNorm, residual and ReLU as one step, in Triton's interpreter where there is no GPU, against torch in float64."""
+"""BatchNorm, residual and ReLU as one step against torch in float64: in Triton's interpreter where there is no GPU, and
+compiled for one, at the sizes of real networks."""
 
 import copy
 from typing import Any
@@ -18,12 +19,14 @@ from flashcaps.kernels.common.batch_norm import (
 )
 from flashcaps.kernels.common.rows import DTYPES
 from flashcaps.nn.backbones import Conv, ResidualBlock, ResNet
+from flashcaps.training.capture import on_side_stream, record
 
 from ...conftest import TOLERANCE, assert_near
 from ..opcheck import opcheck
 from ..poison import poison_memory
 
 SHAPES = [(2, 3, 3, 5), (1, 1, 2, 1), (3, 8, 4, 4), (2, 131, 3, 2), (5, 64, 7, 3), (1, 260, 1, 2)]
+REAL = [(128, 64, 32, 32), (128, 128, 16, 16), (32, 512, 4, 4), (7, 260, 5, 3), (3, 3, 31, 29)]
 HOW = [(False, False), (True, False), (False, True), (True, True)]  # residual, relu
 
 
@@ -148,14 +151,6 @@ class TestKernels:
             assert y[:, 2].isnan().all()
             assert y[:, :2].isfinite().all()
 
-    @pytest.mark.parametrize("residual", [False, True])
-    def test_same_bits(self, residual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        few_programs(monkeypatch, 5)
-        norm, x, g = layer(5), images(3, 5, 7, 4), images(3, 5, 7, 4)
-        r = images(3, 5, 7, 4) if residual else None
-        first, again = (results(normalise, norm, x, r, True, g) for _ in range(2))
-        assert all(torch.equal(first[k], again[k]) for k in first)
-
     def test_gradients_in_any_layout(self) -> None:
         norm, x, r, g = layer(4), images(2, 4, 3, 5), torch.randn(2, 4, 3, 5), images(2, 4, 3, 5)
         expected = results(normalise, norm, x, r, True, g)
@@ -219,11 +214,10 @@ def gradients(backbone: Any, x: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("spec", BACKBONES, ids=lambda spec: type(spec).__name__)
-def test_a_backbone_trains_alike(spec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backbone_trains_alike(spec: Any, interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = spec.build(3).to(memory_format=torch.channels_last)
     twin, x = copy.deepcopy(backbone).double(), images(2, 3, 6, 6)
     expected = gradients(twin, x.double())
-    monkeypatch.setattr(module, "fused", lambda x: x.dtype in DTYPES)
     calls = []
     statistics = module.batch_statistics
     monkeypatch.setattr(module, "batch_statistics", lambda *a: calls.append(a) or statistics(*a))
@@ -250,3 +244,83 @@ def test_compiles_whole(interpreted: None) -> None:
         assert_near(q.grad, p.grad.double(), TOLERANCE[torch.float32].gradient, name)
     for (name, p), q in zip(twin.named_buffers(), block.buffers(), strict=True):
         assert_near(q.double(), p.double(), 1e-6, name)
+
+
+def train(model: Any, x: Tensor) -> None:
+    with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+        loss = model(x).float().square().mean()
+    loss.backward()
+
+
+def far(model: nn.Module, twin: nn.Module) -> dict[str, float]:
+    """||g - g'|| / ||g'|| of each parameter's gradient."""
+    pairs = zip(model.named_parameters(), twin.parameters(), strict=True)
+    return {name: float((p.grad - q.grad).norm() / q.grad.norm()) for (name, p), q in pairs}
+
+
+@pytest.mark.gpu
+class TestOnAGPU:
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize(("residual", "relu"), HOW)
+    @pytest.mark.parametrize("shape", REAL, ids=str)
+    def test_as_torch(
+        self, shape: tuple[int, ...], residual: bool, relu: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        x, r = (images(*shape, dtype=dtype, device="cuda") for _ in range(2))
+        norm = layer(shape[1], "cuda")
+        assert takes(norm, x)
+        poison_memory(monkeypatch, "empty", "empty_like")
+        assert_same(norm, x, r if residual else None, relu)
+
+    @pytest.mark.parametrize("residual", [False, True])
+    def test_same_bits(self, residual: bool) -> None:
+        norm = layer(64, "cuda")
+        x, r, g = (images(128, 64, 32, 32, dtype=torch.bfloat16, device="cuda") for _ in range(3))
+        first, again = (results(normalise, norm, x, r if residual else None, True, g) for _ in range(2))
+        assert all(torch.equal(first[k], again[k]) for k in first)
+
+    def test_a_mean_much_larger_than_the_deviation(self) -> None:
+        x, norm = images(64, 64, 32, 32, device="cuda") + 3e4, layer(64, "cuda")
+        running = norm.running_mean, norm.running_var, norm.num_batches_tracked
+        statistics = batch_statistics(x, *running, 1.0)
+        assert_near(statistics[1], x.double().var((0, 2, 3), correction=0), 3e4 * 2.0**-24)
+
+    def test_a_captured_step_is_the_eager_one(self) -> None:
+        """Replayed as often, with the same bits in output, gradients and running statistics."""
+        eager = layer(64, "cuda")
+        norm = copy.deepcopy(eager)
+        x, r, g = (images(16, 64, 32, 32, dtype=torch.bfloat16, device="cuda") for _ in range(3))
+        leaves = [x.requires_grad_(), r.requires_grad_()]
+
+        def step(norm: nn.BatchNorm2d) -> list[Tensor]:
+            y = normalise(norm, *leaves)
+            return [y.detach(), *torch.autograd.grad(y, [*leaves, *norm.parameters()], g)]
+
+        on_side_stream(lambda: step(norm))
+        graph, captured = record(lambda: step(norm))
+        norm.load_state_dict(eager.state_dict())
+        for _ in range(3):
+            graph.replay()
+            expected = step(eager)
+        torch.cuda.synchronize()
+        for a, b in zip([*captured, *norm.buffers()], [*expected, *eager.buffers()], strict=True):
+            assert torch.equal(a, b)
+        assert norm.num_batches_tracked == 3
+
+    def test_a_block_under_autocast_as_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        block = ResidualBlock(64, 128, stride=2).cuda().to(memory_format=torch.channels_last)
+        twin, x = copy.deepcopy(block), images(16, 64, 32, 32, device="cuda")
+        train(block, x)
+        monkeypatch.setattr(module, "fused", lambda x: False)
+        train(twin, x)
+        assert max(far(block, twin).values()) < 0.1, far(block, twin)  # ReLUs a rounding error from 0 open in one alone
+        for (name, p), q in zip(twin.named_buffers(), block.buffers(), strict=True):
+            assert_near(q.float(), p.double(), TOLERANCE[torch.bfloat16].output, name)
+
+    def test_compiles_whole(self) -> None:
+        block = ResidualBlock(64, 64).cuda().to(memory_format=torch.channels_last)
+        twin, x = copy.deepcopy(block), images(4, 64, 16, 16, device="cuda")
+        train(torch.compile(block, fullgraph=True), x)
+        train(twin, x)
+        assert max(far(block, twin).values()) < 0.1, far(block, twin)
+        assert all(m.num_batches_tracked == 1 for m in block.modules() if isinstance(m, nn.BatchNorm2d))

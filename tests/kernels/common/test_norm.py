@@ -20,31 +20,27 @@ EPS = 1e-5
 RANDOM = torch.Generator().manual_seed(1)  # inputs are drawn when tests are collected, always the same
 
 
-def normal(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=RANDOM)
-
-
 def contiguous(*shape: int) -> Tensor:
-    return normal(*shape)
+    return torch.randn(*shape, generator=RANDOM)
 
 
 def channels_first(b: int, t: int, h: int, w: int, d: int) -> Tensor:
     """Poses as primary capsules leave them."""
-    return normal(b, t * d, h, w).view(b, t, d, h, w).permute(0, 1, 3, 4, 2)
+    return contiguous(b, t * d, h, w).view(b, t, d, h, w).permute(0, 1, 3, 4, 2)
 
 
 def channels_last(b: int, t: int, h: int, w: int, d: int) -> Tensor:
-    x = normal(b, t * d, h, w).contiguous(memory_format=torch.channels_last)
+    x = contiguous(b, t * d, h, w).contiguous(memory_format=torch.channels_last)
     return x.view(b, t, d, h, w).permute(0, 1, 3, 4, 2)
 
 
 def gaps(*shape: int) -> Tensor:
-    return normal(*shape[:-1], 2 * shape[-1])[..., ::2]
+    return contiguous(*shape[:-1], 2 * shape[-1])[..., ::2]
 
 
 def scattered(*shape: int) -> Tensor:
     """Axes of rows in an order that no three strides describe."""
-    return normal(*shape[:-1][::-1], shape[-1]).permute(*range(len(shape) - 2, -1, -1), len(shape) - 1)
+    return contiguous(*shape[:-1][::-1], shape[-1]).permute(*range(len(shape) - 2, -1, -1), len(shape) - 1)
 
 
 INPUTS = [
@@ -66,10 +62,10 @@ def shapes(x: Any) -> str:
     return "x".join(map(str, x.shape)) + "".join(f"_{s}" for s in x.stride()) if isinstance(x, Tensor) else str(x)
 
 
-def run(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
-    """The output, and the gradient of a fixed combination of it by every input."""
-    leaves = [x.requires_grad_() for x in inputs]
-    y = function(*leaves)
+def run(function: Callable[..., Tensor], *inputs: Tensor | None) -> list[Tensor]:
+    """The output, and the gradient of a fixed combination of it by every input that is given."""
+    leaves = [x.requires_grad_() for x in inputs if x is not None]
+    y = function(*inputs)
     weight = torch.linspace(-1, 2, y.numel(), dtype=torch.float64).sin().view(y.shape)
     return [y, *torch.autograd.grad((weight * y.double()).sum(), leaves)]
 
@@ -98,19 +94,10 @@ def test_layer_norm(x: Tensor, affine: str, dtype: torch.dtype) -> None:
     d = x.shape[-1]
     weight = torch.randn(d).to(dtype) if affine in ("both", "scale") else None
     bias = torch.randn(d).to(dtype) if affine in ("both", "shift") else None
-    given = [y for y in (weight, bias) if y is not None]
-
-    def norm(layer_norm: Callable[..., Tensor], x: Tensor, *affine: Tensor) -> Tensor:
-        rest = list(affine)
-        w, b = (rest.pop(0) if y is not None else None for y in (weight, bias))
-        return layer_norm(x, w, b)
-
     x = x.to(dtype)
-    actual = run(lambda *y: norm(lambda x, w, b: norm_rows(x, w, b, EPS, dtype), *y), strided(x), *given)
-    expected = run(
-        lambda *y: norm(lambda x, w, b: F.layer_norm(x, (d,), w, b, EPS), *y),
-        *(y.detach().double() for y in (x, *given)),
-    )
+    actual = run(lambda x, w, b: norm_rows(x, w, b, EPS, dtype), strided(x), weight, bias)
+    exact = [None if y is None else y.detach().double() for y in (x, weight, bias)]
+    expected = run(lambda x, w, b: F.layer_norm(x, (d,), w, b, EPS), *exact)
     assert all(y.dtype == dtype for y in actual)
     assert_same(actual, expected, dtype)
 

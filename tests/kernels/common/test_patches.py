@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flashcaps.kernels import votes
-from flashcaps.kernels.common.patches import gather_patches, patches, scatter_patches
+from flashcaps.kernels.common.patches import gather_patches, scatter_patches
 
 from ...conftest import TOLERANCE, assert_near
 from ..opcheck import opcheck
@@ -47,14 +47,8 @@ def test_same_as_views(layout: Any, shape: tuple[int, ...], kernel: int, stride:
     (gu,) = torch.autograd.grad(x, u, g)
     (ge,) = torch.autograd.grad(expected, u, g)
     assert gu.dtype == dtype
+    assert layout is gaps or gu.stride() == u.stride()
     assert_near(gu, ge, TOLERANCE[dtype].gradient)
-
-
-@pytest.mark.parametrize("layout", [contiguous, channels_first, channels_last])
-def test_gradients_lie_where_poses_do(layout: Any) -> None:
-    u = layout(2, 3, 5, 4, 8).requires_grad_()
-    (g,) = torch.autograd.grad(gather_patches(u, 3, 1).square().sum(), u)
-    assert g.stride() == u.stride()
 
 
 @pytest.mark.parametrize(("layout", "shape", "kernel", "stride"), CASES[2:4], ids=names)
@@ -63,8 +57,3 @@ def test_operators_are_registered_right(layout: Any, shape: tuple[int, ...], ker
     opcheck(gather_patches, u, kernel, stride)
     g = torch.randn_like(gather_patches(u, kernel, stride)).detach()
     torch.library.opcheck(scatter_patches.overload, (g, u.shape, u.stride(), kernel, stride), test_utils="test_schema")
-
-
-def test_on_the_cpu_as_views() -> None:
-    u = torch.randn(2, 3, 5, 4, 3, dtype=torch.float64)
-    assert torch.equal(patches(u, 3, 2), votes.patches(u, 3, 2))
