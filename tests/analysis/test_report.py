@@ -2,6 +2,8 @@
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from flashcaps.training.batches import Batch
 from flashcaps.training.checkpoint import save_weights
 from flashcaps.training.recipe import read_recipe
 from tests.analysis.conftest import small_run
+from tests.demo.page_server import Visit
 
 QUICK = ["reconstructions", "margin", "segmentation"]
 
@@ -151,3 +154,22 @@ def test_a_checkpoint_opens_with_its_data_or_says_what_is_missing(tmp_path):
     run = open_run(tmp_path / "last.safetensors", data=str(tmp_path), results=tmp_path)
     assert run.batch is None
     assert "mnist" in run.missing
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_of_two_checkpoints_opens_without_a_network(chromium: Any, tmp_path: Path, scheme: str) -> None:
+    names = ["architecture", "reconstructions", "margin", "parse_tree", "segmentation"]
+    path = compare(small_run(8), small_run(8, decoder=False), tmp_path, names)
+    one = Visit(chromium, path.as_uri(), path.parent, size=(900, 800), color_scheme=scheme)
+    one.page.goto(one.url)
+    one.page.wait_for_load_state("networkidle")
+    assert one.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    pictures = one.page.evaluate(
+        "[...document.images].map(i => ({alt: i.alt, width: i.naturalWidth, dark: i.currentSrc !== i.src}))"
+    )
+    one.context.close()
+    assert one.complaints == []
+    assert len(pictures) == 4 + 3  # segmentation does not apply, nor reconstructions to the second, and both say so
+    assert all(picture["width"] > 300 and picture["alt"] for picture in pictures)
+    assert all(picture["dark"] == (scheme == "dark") for picture in pictures)

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from flashcaps.functional import discriminative_update as reference_update
-from flashcaps.kernels.discriminative import discriminative_update, weighted_sum
+from flashcaps.functional import discriminative_update
+from flashcaps.kernels.discriminative import weighted_sum, weighted_sum_agreement
 from flashcaps.kernels.votes import Votes
 
 from ..conftest import TOLERANCE, assert_near
 from ..layer_cases import make_votes
-from .poison import poison_memory
+from .operator_checks import poison_memory
 from .twins import Twins
 
 
@@ -33,14 +33,10 @@ def test_kernels(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         assert_near(actual, expected, TOLERANCE[torch.float32].gradient)
 
 
-@pytest.mark.parametrize("penalty", ["l2", "l1"])
-@pytest.mark.parametrize("multi_hot", [False, True])
-def test_update(multi_hot: bool, penalty: str) -> None:
+@pytest.mark.parametrize("labels", [[2, 0, 1, 1], [[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]]], ids=["one", "several"])
+def test_agreement_of_matrix_poses(labels: list) -> None:
     double = {"dtype": torch.float64}
     votes = make_votes(torch.randn(4, 5, 1, 2, 3, **double), torch.randn(3, 5, 3, 2, **double))
-    coefficients = torch.randn(5, 3, **double)
-    coefficients[0, 0] = 0.0
-    labels = torch.tensor([[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]]) if multi_hot else torch.tensor([2, 0, 1, 1])
-    options = {"rate": 0.1, "strength": 0.3, "penalty": penalty}
-    expected = reference_update(coefficients, votes.explicit(), labels, **options)
-    assert_near(discriminative_update(coefficients, votes, labels, **options), expected)
+    b, given = torch.randn(5, 3, **double), torch.tensor(labels)
+    risen = discriminative_update(b, votes.explicit(), given, rate=0.5, strength=0.0)  # b + agreement: Eq. 13
+    assert_near(b + weighted_sum_agreement(votes, b, given), risen)

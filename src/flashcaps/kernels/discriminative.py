@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..routing.contract import Routed, Step
-from ..routing.discriminative import ascend, label_signs
+from ..routing.discriminative import label_signs
 from ..routing.math import Softmax, length, over_parents
 from .attend.matrix import combine
 from .common.norm import squash_poses
@@ -64,14 +64,6 @@ def weighted_sum_agreement(
     query = label_signs(labels, v, margins)[..., None] * v
     outer = torch.einsum("bgcd,bjch->jdgh", u.sum(2), query.unflatten(-1, (-1, h)))
     return (weight * outer).sum((1, 3)).t()
-
-
-def discriminative_update(
-    coefficients: Tensor, votes: Votes, labels: Tensor, *, rate: float, strength: float, penalty: str = "l2"
-) -> Tensor:
-    """The routing file's `discriminative_update` on votes that stay u and W."""
-    agreement = weighted_sum_agreement(votes, coefficients, labels)
-    return ascend(coefficients, agreement, votes.shape[0], rate, strength, penalty)
 
 
 def _blocks(votes: Votes) -> list[Votes]:

@@ -13,8 +13,7 @@ from flashcaps.kernels.attend.triton import TritonAttend, dynamic_poses, support
 from flashcaps.kernels.votes import Votes, covered
 from flashcaps.routing.math import OverPositions, masked, over_parents
 
-from ..opcheck import opcheck
-from ..poison import poison_memory
+from ..operator_checks import opcheck, poison_memory
 from . import steps
 from .steps import GIVEN, SHAPES, assert_close, draw, dynamic_errors, fused
 

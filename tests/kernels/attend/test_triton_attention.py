@@ -18,8 +18,7 @@ from flashcaps.kernels.votes import Votes, Windows, group, patches
 from flashcaps.routing.attention import attention_routing
 
 from ..common.test_norm import channels_first, channels_last, contiguous, gaps
-from ..opcheck import opcheck
-from ..poison import poison_memory
+from ..operator_checks import opcheck, poison_memory
 from .steps import relative, small_tiles
 
 

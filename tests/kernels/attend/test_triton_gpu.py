@@ -11,8 +11,7 @@ import torch
 from flashcaps.kernels.attend.triton import dynamic_poses
 from flashcaps.kernels.votes import Votes
 
-from ..capture import assert_right_when_replayed
-from ..poison import poison_memory
+from ..operator_checks import assert_right_when_replayed, poison_memory
 from . import test_triton_attention as attention
 from .steps import GIVEN, SHAPES, draw, dynamic_errors, errors, fused, with_gradients
 

@@ -19,8 +19,7 @@ from flashcaps.kernels.votes import Votes
 from flashcaps.routing.math import weighted_moments
 
 from ...layer_cases import assert_same, run_layer
-from ..capture import assert_right_when_replayed
-from ..poison import poison_memory
+from ..operator_checks import assert_right_when_replayed, poison_memory
 from . import steps
 from .steps import GIVEN, SHAPES, assert_close, assert_closed, assert_detached, draw, opcheck_step, relative
 

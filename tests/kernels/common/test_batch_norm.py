@@ -22,8 +22,7 @@ from flashcaps.nn.backbones import Conv, ResidualBlock, ResNet
 from flashcaps.training.capture import on_side_stream, record
 
 from ...conftest import TOLERANCE, assert_near
-from ..opcheck import opcheck
-from ..poison import poison_memory
+from ..operator_checks import opcheck, poison_memory
 
 SHAPES = [(2, 3, 3, 5), (1, 1, 2, 1), (3, 8, 4, 4), (2, 131, 3, 2), (5, 64, 7, 3), (1, 260, 1, 2)]
 REAL = [(128, 64, 32, 32), (128, 128, 16, 16), (32, 512, 4, 4), (7, 260, 5, 3), (3, 3, 31, 29)]

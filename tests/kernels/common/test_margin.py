@@ -8,7 +8,7 @@ from flashcaps.kernels.common.margin import margin_rows
 from flashcaps.nn.losses import margin_loss
 
 from ...conftest import TOLERANCE, assert_near
-from ..opcheck import opcheck
+from ..operator_checks import opcheck
 
 
 def lengths(b: int, k: int, dtype: torch.dtype) -> Tensor:

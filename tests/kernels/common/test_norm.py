@@ -13,8 +13,7 @@ from flashcaps.kernels.common.norm import layer_norm_poses, norm_rows, squash_po
 from flashcaps.kernels.common.rows import Rows, fused, rows_of
 
 from ...conftest import TOLERANCE, assert_near
-from ..opcheck import opcheck
-from ..poison import poison_memory
+from ..operator_checks import opcheck, poison_memory
 
 EPS = 1e-5
 RANDOM = torch.Generator().manual_seed(1)  # inputs are drawn when tests are collected, always the same

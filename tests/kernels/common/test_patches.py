@@ -9,8 +9,7 @@ from flashcaps.kernels import votes
 from flashcaps.kernels.common.patches import gather_patches, scatter_patches
 
 from ...conftest import TOLERANCE, assert_near
-from ..opcheck import opcheck
-from ..poison import poison_memory
+from ..operator_checks import opcheck, poison_memory
 from .test_norm import channels_first, channels_last, contiguous, gaps
 
 CASES = [  # layout, (B, T, H, W, D), kernel, stride

@@ -23,7 +23,7 @@ from flashcaps.kernels.common.recorder import Buffer, place
 from flashcaps.kernels.common.replay import launch, replayed
 
 from ...layer_cases import LayerCase, assert_same, cases, ids, run_layer
-from ..poison import poison_memory
+from ..operator_checks import poison_memory
 
 
 @replayed

@@ -8,7 +8,7 @@ from torch import nn
 from flashcaps.kernels.common.stem import ImageConv2d, convolve_image, image_product
 
 from ...conftest import TOLERANCE, assert_near
-from ..opcheck import opcheck
+from ..operator_checks import opcheck
 
 CASES = [  # (B, C, H, W), channels, kernel, stride, padding
     ((2, 1, 11, 12), 5, 9, 1, 0),

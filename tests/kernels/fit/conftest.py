@@ -2,7 +2,7 @@
 
 import pytest
 
-from ..poison import poison_memory
+from ..operator_checks import poison_memory
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from flashcaps.kernels.fit import plan
 from flashcaps.kernels.fit.op import fit_routing, fit_routing_backward
 
 from ...conftest import TOLERANCE, assert_near
-from ..opcheck import opcheck
+from ..operator_checks import opcheck
 from .cases import EPS, MADE, Case, names, operator_inputs
 
 # Of groups, over positions, of one transform and a bias, stored, wide.

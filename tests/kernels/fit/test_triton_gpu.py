@@ -7,7 +7,7 @@ from torch import Tensor
 from flashcaps.kernels.fit.triton import TritonFit
 from flashcaps.kernels.votes import Votes
 
-from ..capture import assert_right_when_replayed
+from ..operator_checks import assert_right_when_replayed
 from .cases import CASES, EPS, WIDE, WIDE_LAYERS, Case, assert_image_twin, assert_twin, names, run
 
 pytestmark = pytest.mark.gpu
