@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import triton.language as tl
-from triton.runtime.interpreter import InterpretedFunction
 
 from flashcaps.kernels.attend import plan
 from flashcaps.kernels.attend.launch import precision
 from flashcaps.kernels.attend.triton import TritonAttend, dynamic_poses, supported
+from flashcaps.kernels.common.replay import dry_run
 from flashcaps.kernels.votes import Votes, covered
 from flashcaps.routing.math import OverPositions, masked, over_parents
 
@@ -116,15 +116,13 @@ class TestInterpreted:
         steps.small_tiles(monkeypatch, 5)
         assert max(dynamic_errors((3, 5, 2, 2, 2, 3), "both", torch.float32)) < 1e-4
 
-    def test_launches_of_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_launches_of_a_step(self) -> None:
         """One an iteration, forward and backward, one for the output's gradient; the rest is one memset."""
-        names: list[str] = []
-        launch = InterpretedFunction.__getitem__
-        counted = lambda kernel, grid: names.append(kernel.fn.__name__) or launch(kernel, grid)  # noqa: E731
-        monkeypatch.setattr(InterpretedFunction, "__getitem__", counted)
-        dynamic_errors((3, 5, 4, 1, 3, 5), "nothing", torch.float32)
+        with dry_run() as launches:
+            dynamic_errors((3, 5, 4, 1, 3, 5), "nothing", torch.float32)
         forward, backward = ["attend_forward"] * 2, ["attend_backward"] * 2
-        assert names == ["uniform_forward", *forward, "finish_alone", *backward, "uniform_backward"]
+        expected = ["uniform_forward", *forward, "finish_alone", *backward, "uniform_backward"]
+        assert [kernel.fn.__name__ for kernel, *_ in launches] == expected
 
     def test_dynamic_of_zeros(self) -> None:
         """Squash at 0: the pose and its gradients are 0, not NaN."""

@@ -28,9 +28,8 @@ def test_operators_are_registered_right(case: Case, monkeypatch: pytest.MonkeyPa
     given = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
     out = fit_routing(*given)
     gradients = [torch.ones_like(x) for x in out[:-1]]
-    checks = ("test_schema", "test_faketensor")
     drawn = given[:10], out, gradients, *given[10:], True
-    torch.library.opcheck(fit_routing_backward.overload, drawn, test_utils=checks)
+    torch.library.opcheck(fit_routing_backward.overload, drawn, test_utils=("test_schema", "test_faketensor"))
 
 
 def test_operator_on_an_image_is_registered_right() -> None:

@@ -31,8 +31,3 @@ def test_shares_and_their_gradients(grid: Grid, equal: bool) -> None:
         assert added is not None
         found = added
     assert_near(found, total.double() + g_gate, TOLERANCE[torch.float32].gradient)
-
-
-def test_without_a_grid_the_gate_is_whole() -> None:
-    gate = torch.rand(2, 3)
-    assert share_gate(gate, None, []) is gate

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from flashcaps.kernels.common.replay import dry_run
 from flashcaps.kernels.fit import plan
 from flashcaps.kernels.fit.matrix import Fit, Rule
 from flashcaps.kernels.fit.plan import Walk, is_stored
@@ -25,6 +26,15 @@ def test_half_precision(case: Case) -> None:
     assert_twin(case, torch.float16)
 
 
+def test_launches_of_a_step() -> None:
+    """One for an M-step and one for an E-step; one for the last table, and those before in that of parents."""
+    with dry_run() as launches:
+        run(TritonFit, MADE[2], MADE[2].draw("cpu"), torch.float32)
+    forward, children = ["moments", "normaliser"], ["child_gradients", "weight_gradients"]
+    expected = [*forward * 2, "moments", "last_slopes", *[*children, "parent_gradients"] * 2, *children]
+    assert [kernel.fn.__name__ for kernel, *_ in launches] == expected
+
+
 def test_walks_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moments of chunks merge, whatever their length."""
     monkeypatch.setattr(plan, "moments_walk", lambda source: Walk(2, 2, 4, 2, 1))
@@ -36,7 +46,8 @@ def test_walks_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("case", [MADE[1], MADE[6], MADE[10], STORED[4]], ids=names)
 def test_more_children_and_parents_than_lanes(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "LANES", 2)
+    for name, most in {"LANES": 2, "FINISHERS": 1, "AHEAD": 2, "WHOLE": 1}.items():
+        monkeypatch.setattr(plan, name, most)
     plan.walk_batch.cache_clear()
     assert_twin(case, torch.float32)
     plan.walk_batch.cache_clear()

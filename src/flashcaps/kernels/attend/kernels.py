@@ -13,7 +13,7 @@ columns k stays inside a thread and each exponential is taken once. CP, DP, HP a
 take. Loads outside a tensor are zero and their lse infinite: couplings, and all that they multiply, are zero there.
 
 A forward launch has programs for lse, then for s, and those that `finish`; a backward launch for gu and delta, then for
-gq, gW and gl, and those that finish. Each kind waits for the one before (`epilogue.wait_for`).
+gq, gW and gl, and those that finish. Each kind waits for the one before (`common.order_triton`).
 
 Constants: QUERY, LOGITS: couplings depend on them. DETACH: poses and weights get no gradient through the agreement.
 GAIN: `launch.tf32_gain`. AT: where u lies, the constants of `common.patches.Window`.
@@ -24,8 +24,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..common.order_triton import arrive, wait_for
 from ..common.patches_triton import child_at, place_at
-from .epilogue import arrive, finish, wait_for
+from .epilogue import finish
 
 
 @triton.jit

@@ -12,8 +12,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..common.order_triton import arrive, wait_for
 from ..common.patches_triton import child_at, place_at
-from .epilogue import arrive, finish, wait_for
+from .epilogue import finish
 
 HALF = tl.constexpr(tl.bfloat16)
 

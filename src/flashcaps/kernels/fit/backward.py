@@ -10,8 +10,9 @@ again a few examples at a time and overwritten by their gradients, so that they 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -21,10 +22,10 @@ from ..common.patches import Window, fold
 from ..common.replay import launch
 from . import backward_kernels as kernels
 from . import plan, wide
-from .forward import Outputs, Parents, logit_options, pointer
+from .forward import COUNTER, Outputs, logit_options, pointer
 from .forward_kernels import HEAD
 from .plan import Inputs, Options, Source
-from .positions import normaliser_gradient, share_gate
+from .positions import normaliser_gradient, share_gate, share_gates
 
 
 class ParentGradients(NamedTuple):
@@ -115,13 +116,12 @@ class Step(NamedTuple):
 
     source: Source
     terms: Terms
-    below: Parents | None  # the parents it began with; None the first time
-    tau: float  # sharpness of the E-step it began with
+    density: bool  # whether it began with parents, as all but the first
     sums: Sums
 
     @property
     def options(self) -> dict[str, int]:
-        return {**self.source.options, "DENSITY": self.below is not None}
+        return {**self.source.options, "DENSITY": self.density}
 
 
 def gradients_of(x: Inputs, o: Options, given: Given) -> list[Tensor | None]:
@@ -233,20 +233,25 @@ def _of_products(by_row: Tensor, u: Tensor, matrices: Tensor, g_weight: Tensor) 
 def walk_back(source: Source, x: Inputs, o: Options, given: Given, sums: Sums) -> Terms:
     """All iterations; what they share is added to `sums`. Returns what the gradient of stored votes needs of all of
     them. Where votes are made in registers, T is 1, and the iterations use the same memory one after the other."""
-    (found, normalisers), wanted, g_prior = given.outputs, list(given.gradients), None
+    normalisers, last = given.outputs.normalisers, len(o.scales) - 1
     (b, i, j, _), stored, device = source.sizes, source.u is None, source.by_parent.device
-    kept, rows = len(o.scales) if stored else 1, (HEAD.value + 4 * source.dim) // source.run
+    kept, rows = last + 1 if stored else 1, (HEAD.value + 4 * source.dim) // source.run
     table, score, s = (torch.empty(kept, b, *n, device=device) for n in ((rows, j, source.run), (j,), (i,)))
-    trail = Terms(table, x.first, normalisers, x.gate, x.beta, score, s)
+    gates = share_gates(x.gate, x.first_z, normalisers, o.grid)
+    trail = Terms(table, x.first, normalisers, gates if o.grid else x.gate, x.beta, score, s)
     if stored and o.grid:
-        gates, shares = (torch.empty(n, b, i, device=device) for n in (kept, kept - 1))
-        trail = trail._replace(gate=gates, g_z=shares)
-    for t in reversed(range(len(o.scales))):
-        below, z = (found[t - 1], normalisers[t - 1]) if t else (None, x.first_z)
-        gate, at = share_gate(x.gate, z, o.grid), t if stored else 0
-        terms = Terms(table[at], None if t else x.first, z, gate, x.beta, score[at], s[at])
-        step = Step(source, terms, below, o.tau(t - 1) if t else 1.0, sums)
-        slopes(step, x, o, o.scales[t], found[t], wanted.pop(), g_prior)
+        trail = trail._replace(g_z=torch.empty(last, b, i, device=device))
+    own, begun = list(zip(table, score, s, strict=True)), zip([x.first_z, *normalisers], gates, strict=True)
+    each = [
+        Terms(own[t % kept][0], None if t else x.first, z, gate, x.beta, *own[t % kept][1:])
+        for t, (z, gate) in enumerate(begun)
+    ]
+    slopes = [slopes_of(source, x, o, t, given, terms.table, terms.score, sums) for t, terms in enumerate(each)]
+    counters = torch.empty(last + 1, COUNTER, dtype=torch.int32, device=device)
+    last_slopes(source, slopes[last], counters)
+    for t, counter in reversed(list(enumerate(counters))):
+        terms, z = each[t], each[t].z
+        step = Step(source, terms, t > 0, sums)
         over_positions = bool(o.grid) and z is not None
         alone = stored or over_positions  # s is needed before, or without, the gradient of poses
         needed = t > 0 or o.gated or over_positions
@@ -259,23 +264,17 @@ def walk_back(source: Source, x: Inputs, o: Options, given: Given, sums: Sums) -
             child_gradients(step, poses=True, sums=needed and not alone)
         if o.gated and not over_positions:
             sums.gate = _add_gate(terms.s, sums.gate, o.grid)
-        below_them = parent_gradients(step)
         if stored or source.one or source.sizes[3] > 1:
             pair_gradients(step)
         if not stored and not source.one:
             weight_gradients(step)
-        if trail.g_z is not None:
-            trail.gate[t].copy_(gate)
-            if t and step.terms.g_z is not None:
-                trail.g_z[t - 1].copy_(step.terms.g_z)
+        if t or source.one:
+            parent_gradients(step, slopes[max(t - 1, 0)], counter)  # last: the next table is in the place of this
+        if t and trail.g_z is not None and step.terms.g_z is not None:
+            trail.g_z[t - 1].copy_(step.terms.g_z)
         if t == 0 and x.first_z is not None:
             sums.first_z = step.terms.g_z
-        del step, terms, gate
-        if below_them is not None:
-            g_prior, g_mean, g_variance = below_them
-            mean, variance, logit = wanted[-1]
-            wanted[-1] = ParentGradients(added(mean, g_mean), added(variance, g_variance), logit)
-            del below_them, g_mean, g_variance
+        del step, terms
     return trail
 
 
@@ -286,30 +285,40 @@ def _add_gate(s: Tensor, total: Tensor | None, grid: list[int]) -> Tensor:
     return s.clone() if total is None else total.add_(s)
 
 
-def slopes(
-    step: Step, x: Inputs, o: Options, scale: float, above: Parents, given: ParentGradients, g_prior: Tensor | None
-) -> None:
-    """Writes an iteration's table, from the gradients of its parents and of the prior these give the next E-step."""
-    source, sums, table, below = step.source, step.sums, step.terms.table, step.below or above
-    b, d, j = above.mean.shape
-    given = ParentGradients(*(None if y is None else y.contiguous() for y in given))
-    again = g_prior is not None
-    optional = (x.slope, source.shift, given.logit, g_prior, given.mean, given.variance)
-    out = (step.terms.score, sums.offset, sums.slope, sums.shift)
+class Slopes(NamedTuple):
+    """Of an iteration: what `kernels.slopes` is given."""
+
+    tensors: tuple[Any, ...]  # and numbers
+    options: dict[str, bool]
+
+
+def slopes_of(
+    source: Source, x: Inputs, o: Options, t: int, given: Given, table: Tensor, score: Tensor, sums: Sums
+) -> Slopes:
+    """Of iteration t, which is to write its table and the gradient of its logits (B, J)."""
+    parents = given.outputs.parents
+    above, below = parents[t], parents[max(t - 1, 0)]
+    mean, variance, logit = (None if y is None else y.contiguous() for y in given.gradients[t])
+    optional = (x.slope, source.shift, logit, mean, variance, score, sums.offset, sums.slope, sums.shift)
     tensors = (
         above.logit, above.weight, above.mean, above.variance, below.logit, below.mean, below.variance,
-        *(pointer(y, table) for y in (*optional, *out)), table, scale, o.eps, step.tau,
+        *(pointer(y, table) for y in optional), table, o.scales[t], o.eps, o.tau(t - 1) if t else 1.0, o.tau(t),
     )  # fmt: skip
     known = {
-        "DENSITY": step.below is not None, **logit_options(x, o), "SHIFT": source.shift is not None,
-        "GIVEN": given.logit is not None, "PRIOR": again, "MEAN": given.mean is not None,
-        "VARIANCE": given.variance is not None, "AGAIN": again,
+        "BELOW": t > 0, **logit_options(x, o), "SHIFT": source.shift is not None, "GIVEN": logit is not None,
+        "MEAN": mean is not None, "VARIANCE": variance is not None,
     }  # fmt: skip
-    if source.tiled:
-        launch(wide.wide_slopes, (b, source.tiles))(*tensors, **source.options, **known)
-    else:
-        size = {"J": j, "D": d, "RUN": source.run, "BLOCK": 64, "num_warps": 2}
-        launch(kernels.slopes, (triton.cdiv(b * j, 64),))(*tensors, b * j, **size, **known)
+    return Slopes(tensors, known)
+
+
+def last_slopes(source: Source, slopes: Slopes, counters: Tensor) -> None:
+    """Writes the table of the last iteration, and counters: 0."""
+    b, _, j, _ = source.sizes
+    programs, ends = plan.finish(source, 1, 4)
+    launch(kernels.last_slopes, (programs,))(
+        counters, *slopes.tensors, b * j, COUNTERS=counters.numel(), J=j, D=source.dim,
+        RUN=source.run, **slopes.options, **ends, num_warps=4,
+    )  # fmt: skip
 
 
 def child_gradients(step: Step, poses: bool, sums: bool) -> None:
@@ -332,36 +341,29 @@ def child_gradients(step: Step, poses: bool, sums: bool) -> None:
     )  # fmt: skip
 
 
-def parent_gradients(step: Step) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Gradients of the prior (B, J), mean and variance (B, D, J) it began with; of the one transform there may be."""
+def parent_gradients(step: Step, below: Slopes, counter: Tensor) -> None:
+    """From gradients of the prior (B, J), mean and variance (B, D, J) that an iteration began with, the table of that
+    below; the gradient of the one transform there may be. counter: 0."""
     source, terms, sums, device = step.source, step.terms, step.sums, step.terms.s.device
     (b, i, j, r), (_, k, h), d = source.sizes, source.pose, source.dim
-    if step.below is None and not source.one:
-        return None
     walk, bound = plan.parents_walk(source)
     grid = walk.grid(b, j, i)
-    parts = torch.empty(grid[2], b, 2 * d + 1, j, device=device) if step.below is not None else terms.s
+    parts = torch.empty(grid[2], b, 2 * d + 1, j, device=device) if step.density else terms.s
+    programs, ends = plan.finish(source, grid[2], walk.warps)
     again = sums.weight is not None
     if source.one and sums.weight is None:
         sums.weight = torch.empty(grid[2] * b, j, k, h, device=device)
-    options = {**step.options, **terms.sum_options}
-    given = (*terms.pointers, parts)
+    options = {**ends, **step.options, **terms.sum_options, **below.options}
+    given, (walks, more) = (b, i, r, walk.steps, *below.tensors), (math.prod(grid), programs if step.density else 0)
     if source.tiled:
-        launch(wide.wide_parent_gradients, grid)(source.by_parent, *given, b, i, r, walk.steps, **options)
+        launch(wide.wide_parent_gradients, (walks + more,))(
+            source.by_parent, *terms.pointers, parts, counter, *given, **options
+        )
     else:
-        launch(kernels.parent_gradients, grid)(
-            *source.by_parents, *given, pointer(sums.weight, terms.s), b, i, r, walk.steps, ONE=source.one, AGAIN=again,
-            **walk.options, **options, AT=source.at, **bound,
+        launch(kernels.parent_gradients, (walks + more,))(
+            *source.by_parents, *terms.pointers, parts, pointer(sums.weight, terms.s), counter, *given, ONE=source.one,
+            AGAIN=again, **walk.options, **options, AT=source.at, **bound,
         )  # fmt: skip
-    if step.below is None:
-        return None
-    g_prior = torch.empty(b, j, device=device)
-    g_mean, g_variance = torch.empty(b, d, j, device=device), torch.empty(b, d, j, device=device)
-    launch(kernels.finish_parents, (triton.cdiv(b * d * j, 64),))(
-        parts, step.below.variance, g_prior, g_mean, g_variance, pointer(sums.shift, parts), step.tau, b * d * j,
-        grid[2], J=j, D=d, SHIFT=sums.shift is not None, BLOCK=64, num_warps=2,
-    )  # fmt: skip
-    return g_prior, g_mean, g_variance
 
 
 def weight_gradients(step: Step) -> None:

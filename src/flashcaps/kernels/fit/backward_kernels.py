@@ -9,10 +9,11 @@ and `log_density`, which autograd gives of the reference:
 s is divided by sum_j p_ij: that is 1, but for the rounding of Z, which dL/dw - s would multiply by all of dL/dw.
 K, A and Q are moved to the centre mu of the density, so that one deviation f = v - mu serves both.
 
-`slopes` begins an iteration: from the gradients of its parents and of their logits to the table of K, A and Q.
-`finish_parents` ends it: to the gradients of the parents below. Between them each gradient is summed along a walk: s
-and g_u over parents (a child per lane), those of prior, mean and variance over children (a parent per lane), g_W over
-the batch. Nothing is added atomically. AGAIN: an iteration adds to what those after it found, in place.
+`slopes` begins an iteration: from the gradients of its parents and of their logits to the table of K, A and Q. Then
+each gradient is summed along a walk: s and g_u over parents (a child per lane), g_W over the batch, and last those of
+the prior, mean and variance that the iteration began with, over children (a parent per lane). The same launch ends with
+the `slopes` of the iteration before. Nothing is added atomically. AGAIN: an iteration adds to what those after it
+found, in place.
 
 Bytes: each kernel reads poses and transforms once, and writes its gradient once.
 """
@@ -24,8 +25,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..common.order_triton import arrive, wait_for
 from .forward_kernels import (
-    AHEAD,
     HEAD,
     accumulate,
     child_deviations,
@@ -41,14 +42,15 @@ from .forward_kernels import (
     merged,
     pair_at,
     parent_deviations,
+    parents_at,
     plus,
     repeat,
+    rows_at,
     step_at,
     store,
     walk_lanes,
+    walk_of,
 )
-
-ROWS_READ = tl.constexpr(16)  # rows read before the first of them is written: a read waits for the writes before it
 
 
 @triton.jit
@@ -136,140 +138,102 @@ def add_weight_gradient(total, u, g, C: tl.constexpr, K: tl.constexpr, H: tl.con
 
 
 @triton.jit
-def load_rows(p, mask, other, J: tl.constexpr, N: tl.constexpr):
-    """At most ROWS_READ of N rows of J, all under way at once."""
-    x = ()
-    for n in tl.static_range(ROWS_READ):
-        if n < N:
-            x = x + (tl.load(p + n * J, mask=mask, other=other),)
-    return x
-
-
-@triton.jit
-def logit_slopes(
-    x, j, live, weight, logit, slope, g_logit, g_prior, g_score, g_offset, g_slope, scale, OFFSET: tl.constexpr,
-    SLOPE: tl.constexpr, GIVEN: tl.constexpr, PRIOR: tl.constexpr, AGAIN: tl.constexpr,
-):  # fmt: skip
-    """Of parents j, at x in (B, J): weight n, the gradient g of logits and its part scale g slope of K.
-
-    The gradient of a logit is GIVEN, or that of the PRIOR it makes, or both; g_score takes it.
-    """
-    n = tl.load(weight + x, mask=live, other=0.0)
-    g = tl.full(x.shape, 0.0, tl.float32)
-    k = g
-    if GIVEN:
-        g += tl.load(g_logit + x, mask=live, other=0.0)
-    if PRIOR:
-        g += tl.load(g_prior + x, mask=live, other=0.0) * tl.sigmoid(-tl.load(logit + x, mask=live, other=0.0))
-    tl.store(g_score + x, g, mask=live)
-    if OFFSET:
-        accumulate(g_offset + x, 0, live, (scale * g,), 1, 1, AGAIN)
-    if SLOPE:
-        k += scale * g * tl.load(slope + j, mask=live, other=0.0)
-        accumulate(g_slope + x, 0, live, (scale * g * n,), 1, 1, AGAIN)
-    return n, g, k
-
-
-@triton.jit
 def slopes(
-    logit, weight, mean, variance, below, centre, around, slope, shift, g_logit, g_prior, g_mean, g_variance,
-    g_score, g_offset, g_slope, g_shift, table, scale, eps, tau, count, J: tl.constexpr, D: tl.constexpr,
-    RUN: tl.constexpr, DENSITY: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr,
-    SHIFT: tl.constexpr, GIVEN: tl.constexpr, PRIOR: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr,
-    AGAIN: tl.constexpr, BLOCK: tl.constexpr,
+    program, programs, parts, chunks, logit, weight, mean, variance, below, centre, around, slope, shift, g_logit,
+    g_mean, g_variance, g_score, g_offset, g_slope, g_shift, table, scale, eps, tau, tau_above, count, J: tl.constexpr,
+    D: tl.constexpr, RUN: tl.constexpr, PRIOR: tl.constexpr, BELOW: tl.constexpr, OFFSET: tl.constexpr,
+    SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr,
+    VARIANCE: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """K, A and Q of parents fitted about others (below: their logit; centre; around: their variance).
+    """K, A and Q of parents; BELOW: fitted about others (below: their logit; centre; around: their variance).
 
-    g_shift (B, D, J): the sum of w (A + 2 Q e) over children; e sums to eps mean, weighted.
+    Gradients of their logit, MEAN and VARIANCE are GIVEN. PRIOR: the iteration after began with them, and its parts,
+    chunks' sums of dL/da, times f and times f^2, add what its E-step of sharpness tau_above makes of them.
+    g_score takes the gradient g of logits, g_shift (B, D, J) the sum of w (A + 2 Q e) over children, where e sums to
+    eps mean, weighted. A bias that all children share moves votes away from the centre: it loses the centre's gradient.
     """
-    x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = x < count
-    b, j = (x // J).to(tl.int64), x % J
-    n, g, k = logit_slopes(
-        x, j, live, weight, logit, slope, g_logit, g_prior, g_score, g_offset, g_slope, scale, OFFSET, SLOPE, GIVEN,
-        PRIOR, AGAIN,
-    )  # fmt: skip
-    divisor = tl.where(live, n + eps, 1.0)
-    out = table + b * ((HEAD + 4 * D) * J) + j * RUN
-    if DENSITY:
-        constant = log_sigmoid(tl.load(below + x, mask=live, other=0.0))
-    for lo in tl.static_range(0, D, ROWS_READ):
-        at = (b * D + lo) * J + j
-        means, variances = load_rows(mean + at, live, 0.0, J, D - lo), load_rows(variance + at, live, 1.0, J, D - lo)
-        g_means = load_rows(g_mean + at, live, 0.0, J, D - lo if MEAN else 0)
-        g_variances = load_rows(g_variance + at, live, 0.0, J, D - lo if VARIANCE else 0)
-        centres = load_rows(centre + at, live, 0.0, J, D - lo if DENSITY else 0)
-        spreads = load_rows(around + at, live, 1.0, J, D - lo if DENSITY else 0)
-        shifts = load_rows(shift + lo * J + j, live, 0.0, J, D - lo if SHIFT else 0)
-        g_shifts = load_rows(g_shift + at, live, 0.0, J, D - lo if SHIFT and AGAIN else 0)
-        for d in tl.static_range(ROWS_READ if D - lo > ROWS_READ else D - lo):
-            p = out + (HEAD + (lo + d) // RUN * RUN) * J + (lo + d) % RUN
-            m, own = means[d], variances[d]
-            q = tl.full((BLOCK,), 0.0, tl.float32)
-            a = q
-            if VARIANCE:
-                q += g_variances[d]
-            if SPREAD:
-                k -= 0.5 * scale * g * tl.log(own)
-                q -= 0.5 * scale * g * n / own
-            q = q / divisor
-            if MEAN:
-                a = g_means[d] / divisor
-            a -= 2 * eps * m * q / divisor
-            k -= q * (own - eps)
-            if SHIFT:
-                more = n * a + 2 * q * eps * m
-                if AGAIN:
-                    more += g_shifts[d]
-                tl.store(g_shift + at + d * J, more, mask=live)
-            if DENSITY:
-                mu, var = centres[d], spreads[d]
-                constant -= 0.5 * tau * tl.log(var)
-                off = mu - m
-                k += off * (a + q * off)
-                a += 2 * q * off
-                m = mu
-                tl.store(p + D * J, tau / var, mask=live)
-            if SHIFT:
-                m -= shifts[d]
-            tl.store(p, m, mask=live)
-            tl.store(p + 2 * D * J, a, mask=live)
-            tl.store(p + 3 * D * J, q, mask=live)
-    if DENSITY:
-        tl.store(out, constant, mask=live)
-    tl.store(out + (1 if RUN > 1 else J), k, mask=live)
+    for t in range(program, tl.cdiv(count, TILE), programs):
+        x, b, j, d, there, live = parents_at(t, count, J, D, WIDTH, TILE)
+        at = (b * D + d) * J + j
+        n = tl.load(weight + x, mask=there, other=0.0)
+        m, own = tl.load(mean + at, mask=live, other=0.0), tl.load(variance + at, mask=live, other=1.0)
+        g = tl.full((1, TILE), 0.0, tl.float32)
+        a = tl.full((WIDTH, TILE), 0.0, tl.float32)
+        k, q, of_shift = g, a, a
+        if GIVEN:
+            g += tl.load(g_logit + x, mask=there, other=0.0)
+        if MEAN:
+            a += tl.load(g_mean + at, mask=live, other=0.0)
+        if VARIANCE:
+            q += tl.load(g_variance + at, mask=live, other=0.0)
+        if PRIOR:
+            p, stride = parts + b * ((2 * D + 1) * J) + j, count * (2 * D + 1)
+            prior = tl.full((1, TILE), 0.0, tl.float32)
+            once = tl.full((WIDTH, TILE), 0.0, tl.float32)
+            twice = once
+            for c in range(0, chunks, AHEAD):
+                ga = load_chunks(p, stride, c, chunks, there, AHEAD)
+                f = load_chunks(p + (1 + d) * J, stride, c, chunks, live, AHEAD)
+                f2 = load_chunks(p + (1 + D + d) * J, stride, c, chunks, live, AHEAD)
+                for i in tl.static_range(AHEAD):
+                    prior += ga[i]
+                    once += f[i]
+                    twice += f2[i]
+            g += prior * tl.sigmoid(-tl.load(logit + x, mask=there, other=0.0))
+            a += tau_above * once / own
+            q += 0.5 * tau_above * (twice / own - prior) / own
+            of_shift -= tau_above * once / own
+        tl.store(g_score + x, g, mask=there)
+        if OFFSET:
+            accumulate(g_offset + x, 0, there, (scale * g,), 1, 1, PRIOR)
+        if SLOPE:
+            k += scale * g * tl.load(slope + j, mask=there, other=0.0)
+            accumulate(g_slope + x, 0, there, (scale * g * n,), 1, 1, PRIOR)
+        divisor = tl.where(there, n + eps, 1.0)
+        if SPREAD:
+            k -= 0.5 * scale * g * tl.sum(tl.log(own), 0, keep_dims=True)
+            q -= 0.5 * scale * g * n / own
+        q = tl.where(live, q, 0.0) / divisor
+        a = (a - 2 * eps * m * q) / divisor
+        k -= tl.sum(q * (own - eps), 0, keep_dims=True)
+        if SHIFT:
+            accumulate(g_shift + at, 0, live, (of_shift + n * a + 2 * q * eps * m,), 1, 1, PRIOR)
+        out = table + b * ((HEAD + 4 * D) * J)
+        if BELOW:
+            mu, var = tl.load(centre + at, mask=live, other=0.0), tl.load(around + at, mask=live, other=1.0)
+            constant = log_sigmoid(tl.load(below + x, mask=there, other=0.0))
+            constant -= 0.5 * tau * tl.sum(tl.log(var), 0, keep_dims=True)
+            tl.store(out + j * RUN, constant, mask=there)
+            tl.store(out + rows_at(HEAD + D, j, d, J, RUN), tau / var, mask=live)
+            off = mu - m
+            k += tl.sum(off * (a + q * off), 0, keep_dims=True)
+            a += 2 * q * off
+            m = mu
+        if SHIFT:
+            m -= tl.load(shift + d * J + j, mask=live, other=0.0)
+        tl.store(out + j * RUN + (1 if RUN > 1 else J), k, mask=there)
+        tl.store(out + rows_at(HEAD, j, d, J, RUN), m, mask=live)
+        tl.store(out + rows_at(HEAD + 2 * D, j, d, J, RUN), a, mask=live)
+        tl.store(out + rows_at(HEAD + 3 * D, j, d, J, RUN), q, mask=live)
 
 
 @triton.jit
-def finish_parents(
-    parts, around, g_prior, g_mean, g_variance, g_shift, tau, count, chunks, J: tl.constexpr, D: tl.constexpr,
-    SHIFT: tl.constexpr, BLOCK: tl.constexpr,
+def last_slopes(
+    counters, logit, weight, mean, variance, below, centre, around, slope, shift, g_logit, g_mean, g_variance, g_score,
+    g_offset, g_slope, g_shift, table, scale, eps, tau, tau_above, count, COUNTERS: tl.constexpr, J: tl.constexpr,
+    D: tl.constexpr, RUN: tl.constexpr, BELOW: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr,
+    SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the parents below from the sums n, f and f^2 of dL/da over chunks.
-
-    A bias that all children share moves votes away from the centre, so its gradient loses that of the centre.
-    """
-    x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (b, d, j)
-    live = x < count
-    b, d, j = x // (D * J), x // J % D, x % J
-    stride = (count // D) * (2 * D + 1)
-    p = parts + b * ((2 * D + 1) * J) + j
-    n = tl.full((BLOCK,), 0.0, tl.float32)
-    first, second = n, n
-    for k in range(0, chunks, AHEAD):
-        own = load_chunks(p, stride, k, chunks, live, AHEAD)
-        f = load_chunks(p + (1 + d) * J, stride, k, chunks, live, AHEAD)
-        f2 = load_chunks(p + (1 + D + d) * J, stride, k, chunks, live, AHEAD)
-        for c in tl.static_range(AHEAD):
-            n += own[c]
-            first += f[c]
-            second += f2[c]
-    precision = 1 / tl.load(around + x, mask=live, other=1.0)
-    tl.store(g_prior + b * J + j, n, mask=live & (d == 0))
-    tl.store(g_mean + x, tau * first * precision, mask=live)
-    if SHIFT:
-        tl.store(g_shift + x, tl.load(g_shift + x, mask=live, other=0.0) - tau * first * precision, mask=live)
-    tl.store(g_variance + x, 0.5 * tau * precision * (second * precision - n), mask=live)
+    """`slopes` of the last iteration, after which so many counters are 0."""
+    if tl.program_id(0) == 0:
+        for n in tl.static_range(COUNTERS):
+            tl.store(counters + n, 0)
+    slopes(
+        tl.program_id(0), tl.num_programs(0), table, 0, logit, weight, mean, variance, below, centre, around, slope,
+        shift, g_logit, g_mean, g_variance, g_score, g_offset, g_slope, g_shift, table, scale, eps, tau, tau_above,
+        count, J, D, RUN, False, BELOW, OFFSET, SLOPE, SPREAD, SHIFT, GIVEN, MEAN, VARIANCE, WIDTH, TILE, AHEAD,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -324,9 +288,9 @@ def child_gradients(
 
 
 @triton.jit
-def parent_gradients(
-    u, w, own, table, first, normaliser, gate, beta, g_score, s, g_z, parts, g_weight, B, I, R, steps, J: tl.constexpr,
-    C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr,
+def chunk_gradients(
+    program, u, w, own, table, first, normaliser, gate, beta, g_score, s, g_z, parts, g_weight, B, I, R, steps,
+    J: tl.constexpr, C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr,
     ROWS: tl.constexpr, SPLIT: tl.constexpr, PARENTS: tl.constexpr,
     DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr, ONE: tl.constexpr,
     AGAIN: tl.constexpr, AT: tl.constexpr,
@@ -336,7 +300,8 @@ def parent_gradients(
     ONE: all children share one transform, whose gradient is summed along the way.
     """
     D: tl.constexpr = C * H
-    x, b, j, zero = walk_lanes(ROWS, SPLIT, PARENTS)
+    of_row, of_parent, part = walk_of(program, B, J, ROWS, PARENTS)
+    x, b, j, zero = walk_lanes(of_row, of_parent, ROWS, SPLIT, PARENTS)
     b = b.to(tl.int64)
     there = j < J
     live = (b < B) & there
@@ -349,7 +314,7 @@ def parent_gradients(
     g_w, transform = repeat(zero, K * H if ONE else 0), ()
     if ONE:
         transform = load(w + j * H, J * H, there, K * H, H)
-    lo = tl.program_id(2) * steps * SPLIT
+    lo = part * steps * SPLIT
     for t in tl.range(tl.minimum(steps, tl.cdiv(I - lo, SPLIT)), loop_unroll_factor=4 if D <= 4 else 1):
         i, here, known, live, f, uu = parent_deviations(
             u, w, own, transform, centre, b, j, there, lo, t, x, B, I, R, J, C, K, H, OWN, ONE, ROWS, SPLIT, AT
@@ -376,9 +341,9 @@ def parent_gradients(
         if ONE:
             gv = vote_gradient(g * p + zero, ga, f, precision, a, q, D, DENSITY)
             g_w = add_weight_gradient(g_w, uu, gv, C, K, H)
-    b = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None].to(tl.int64)
+    b = (of_row * ROWS + tl.arange(0, ROWS))[:, None].to(tl.int64)
     live = (b < B) & there
-    chunk = tl.program_id(2) * B + b
+    chunk = part * B + b
     if DENSITY:
         out = parts + chunk * ((2 * D + 1) * J) + j
         tl.store(out, merged((n,), 1, ROWS, SPLIT)[0], mask=live)
@@ -387,6 +352,39 @@ def parent_gradients(
     if ONE:
         g_w = merged(g_w, K * H, ROWS, SPLIT)
         accumulate(g_weight + chunk * (J * K * H) + j * (K * H), 0, live, g_w, K * H, K * H, AGAIN)
+
+
+@triton.jit
+def parent_gradients(
+    u, w, own, table, first, normaliser, gate, beta, g_score, s, g_z, parts, g_weight, counter, B, I, R, steps, logit,
+    weight, mean, variance, below, centre, around, slope, shift, g_logit, g_mean, g_variance, next_score, g_offset,
+    g_slope, g_shift, next_table, scale, eps, tau, tau_above, J: tl.constexpr, C: tl.constexpr, K: tl.constexpr,
+    H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr,
+    PARENTS: tl.constexpr, DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr,
+    ONE: tl.constexpr, AGAIN: tl.constexpr, BELOW: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr,
+    SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr, AT: tl.constexpr,
+):  # fmt: skip
+    """Programs that walk over chunks of children; then, of an iteration that began with parents, those that finish the
+    gradients of these by their `slopes`. Its own table may lie in the same place: nobody reads it any more."""
+    chunks = tl.cdiv(I, steps * SPLIT)
+    walks = tl.cdiv(B, ROWS) * tl.cdiv(J, PARENTS) * chunks
+    p = tl.program_id(0)
+    if p < walks:
+        chunk_gradients(
+            p, u, w, own, table, first, normaliser, gate, beta, g_score, s, g_z, parts, g_weight, B, I, R, steps, J, C,
+            K, H, RUN, OWN, ROWS, SPLIT, PARENTS, DENSITY, FIRST, SCORE, SHARED, ONE, AGAIN, AT,
+        )  # fmt: skip
+        if DENSITY:
+            arrive(counter)
+    elif DENSITY:
+        wait_for(counter, walks)
+        slopes(
+            p - walks, tl.num_programs(0) - walks, parts, chunks, logit, weight, mean, variance, below, centre, around,
+            slope, shift, g_logit, g_mean, g_variance, next_score, g_offset, g_slope, g_shift, next_table, scale, eps,
+            tau, tau_above, B * J, J, C * H, RUN, True, BELOW, OFFSET, SLOPE, SPREAD, SHIFT, GIVEN, MEAN, VARIANCE,
+            WIDTH, TILE, AHEAD,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -402,7 +400,7 @@ def weight_gradients(
     PAIR: groups are children, so what belongs to a child and a parent, beta and the first coupling, is summed too.
     """
     D: tl.constexpr = C * H
-    x, group, j, zero = walk_lanes(ROWS, SPLIT, PARENTS)
+    x, group, j, zero = walk_lanes(tl.program_id(0), tl.program_id(1), ROWS, SPLIT, PARENTS)
     G = I // R
     here, there = group < G, j < J
     live = here & there

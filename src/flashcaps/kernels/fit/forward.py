@@ -10,6 +10,7 @@ heinsen's its Eq. 8.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,8 @@ from . import forward_kernels as kernels
 from . import plan, wide
 from .plan import Inputs, Options, Source
 from .positions import share_gate
+
+COUNTER = 4  # numbers for each: 16 bytes, so that those of all iterations are aligned and kernels compile once
 
 
 class Parents(NamedTuple):
@@ -44,53 +47,41 @@ class Outputs(NamedTuple):
 
 def route(source: Source, x: Inputs, o: Options, out: Outputs) -> None:
     """All iterations; each writes its parents, and each but the last the next E-step's Z, to `out`."""
-    gate, table, z = o.gate_of(x.gate), None, x.first_z
-    for t, parents in enumerate(out.parents):
-        benefit = moments(source, x, o, table, z, share_gate(gate, z, o.grid), parents)
-        del table
-        table = describe(source, x, o, parents, benefit, t)
-        if table is not None:
+    (b, _, j, _), d, run, last = source.sizes, source.dim, source.run, len(o.scales) - 1
+    gate, z = o.gate_of(x.gate), x.first_z
+    table = torch.empty(b, (kernels.HEAD.value + 2 * d) // run, j, run, device=gate.device) if last else gate
+    counters = torch.zeros(last + 1, COUNTER, dtype=torch.int32, device=gate.device)
+    for t, (parents, counter) in enumerate(zip(out.parents, counters, strict=True)):
+        moments(source, x, o, t, table, z, share_gate(gate, z, o.grid), counter, parents)
+        if t < last:
             z = normaliser(source, table, out.normalisers[t])
 
 
 def moments(
-    source: Source, x: Inputs, o: Options, table: Tensor | None, z: Tensor | None, gate: Tensor, out: Parents
-) -> Tensor | None:
-    """Weight, mean and variance; sum_i beta w (B, J). table: of the parents before; None in the first iteration."""
-    b, i, j, r = source.sizes
-    d = source.dim
-    first = x.first if table is None else None
+    source: Source, x: Inputs, o: Options, t: int, table: Tensor, z: Tensor | None, gate: Tensor, counter: Tensor,
+    out: Parents,
+) -> None:  # fmt: skip
+    """Parents of iteration t, from the table (B, (4 + 2 D) / RUN, J, RUN) of those before, which theirs replaces."""
+    (b, i, j, r), first = source.sizes, None if t else x.first
     walk = plan.moments_walk(source)
     grid = walk.grid(b, j, i)
-    parts = torch.empty(grid[2], b, 2 * d + 2, j, device=gate.device)
-    given = (*(pointer(y, gate) for y in (table, first, z, gate, x.beta)), parts, b, i, r, walk.steps)
-    known = {"DENSITY": table is not None, "FIRST": first is not None, "SCORE": x.beta is not None}
+    parts = torch.empty(grid[2], b, 2 * source.dim + 2, j, device=gate.device)
+    programs, ends = plan.finish(source, grid[2], walk.warps)
+    given = (
+        *(pointer(y, gate) for y in (table, first, z, gate, x.beta)), parts, counter, b, i, r, walk.steps,
+        *(pointer(y, gate) for y in (x.offset, x.slope, source.shift)), out.weight, out.logit, out.mean, out.variance,
+        o.scales[t], o.tau(t), o.eps,
+    )  # fmt: skip
+    known = {
+        "DENSITY": t > 0, "FIRST": first is not None, "SCORE": x.beta is not None, **logit_options(x, o),
+        "SHIFT": source.shift is not None, "TABLE": t < len(o.scales) - 1, **ends, **source.options,
+    }  # fmt: skip
     if source.tiled:
-        launch(wide.wide_moments, grid)(source.by_parent, *given, **source.options, **known)
+        launch(wide.wide_moments, (math.prod(grid) + programs,))(source.by_parent, *given, **known)
     else:
-        launch(kernels.chunk_moments, grid)(
-            *source.by_parents, *given, **walk.options, **source.options, AT=source.at, **known, ONE=source.one
+        launch(kernels.moments, (math.prod(grid) + programs,))(
+            *source.by_parents, *given, **known, **walk.options, ONE=source.one, AT=source.at
         )
-    score = torch.empty(b, j, device=gate.device)
-    launch(kernels.finish_moments, (triton.cdiv(b * d * j, 64),))(
-        parts, pointer(source.shift, parts), out.weight, score, out.mean, out.variance, o.eps, b * d * j, grid[2], J=j,
-        D=d, SHIFT=source.shift is not None, BLOCK=64, num_warps=2,
-    )  # fmt: skip
-    return None if x.beta is None else score
-
-
-def describe(source: Source, x: Inputs, o: Options, out: Parents, benefit: Tensor | None, t: int) -> Tensor | None:
-    """Logits of iteration t; and unless it is the last, the forward table (B, (4 + 2 D) / RUN, J, RUN)."""
-    b, d, j = out.mean.shape
-    run, none, last = source.run, out.logit, t == len(o.scales) - 1
-    table = None if last else torch.empty(b, (kernels.HEAD.value + 2 * d) // run, j, run, device=none.device)
-    launch(kernels.describe, (triton.cdiv(b * j, 64),))(
-        out.weight, pointer(benefit, none), out.mean, out.variance, pointer(x.offset, none), pointer(x.slope, none),
-        pointer(source.shift, none), out.logit, pointer(table, none), o.scales[t], o.tau(t), b * j, J=j, D=d, RUN=run,
-        **logit_options(x, o), BENEFIT=benefit is not None, SHIFT=source.shift is not None, TABLE=not last, BLOCK=64,
-        num_warps=2,
-    )  # fmt: skip
-    return table
 
 
 def logit_options(x: Inputs, o: Options) -> dict[str, bool]:

@@ -5,7 +5,9 @@ pose of C x K numbers is C * K of them. So the small products of poses and trans
 registers, and nothing is summed across lanes. `normaliser` has a child per lane and walks over parents, `chunk_moments`
 a parent per lane and walks over children: each reduces along its walk, and reads poses and transforms once. Walks are
 shared out and cut as `plan` says. The mean and the spread follow Welford's update, and parts merge by Chan's rule, so
-that no square of a large number is subtracted. Equations are in `forward`.
+that no square of a large number is subtracted. Programs that walk leave parts, one for each chunk of what they walk
+over; the last programs of a launch wait for them (`common.order_triton`) and finish: elements down a tile, parents
+across it. Equations are in `forward`.
 
 A parent is described by a table, (B, rows / RUN, J, RUN), RUN = 4 where that divides D, else 1:
     head       log prior - 1/2 sum_d log sigma^2, and backward K
@@ -21,9 +23,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..common.order_triton import arrive, wait_for
 from ..common.patches_triton import child_at, place_at
 
-AHEAD = tl.constexpr(8)  # chunks read ahead of their sum
 HEAD = tl.constexpr(4)  # rows before a table's first
 LOWEST = tl.constexpr(-3.0e38)  # not -inf: a difference of two would be NaN
 
@@ -81,6 +83,12 @@ def load_table(p, row, mask, N: tl.constexpr, J: tl.constexpr, RUN: tl.constexpr
 
 
 @triton.jit
+def rows_at(row, j, d, J: tl.constexpr, RUN: tl.constexpr):
+    """Where elements d of parents j are in a table, in the rows from `row` on."""
+    return row * J + d // RUN * (RUN * J) + j * RUN + d % RUN
+
+
+@triton.jit
 def load_chunks(p, step, k, chunks, mask, N: tl.constexpr):
     """Components of chunks k, k + 1, ..., all under way at once; 0 past the last."""
     x = ()
@@ -112,11 +120,18 @@ def child_lanes(u, I, WIDTH: tl.constexpr, BLOCK: tl.constexpr, AT: tl.constexpr
 
 
 @triton.jit
-def walk_lanes(ROWS: tl.constexpr, SPLIT: tl.constexpr, PARENTS: tl.constexpr):
+def walk_of(program, rows, J: tl.constexpr, ROWS: tl.constexpr, PARENTS: tl.constexpr):
+    """Which rows, parents and chunk of a walk a program has, each counted by ROWS, PARENTS or 1."""
+    high, groups = tl.cdiv(rows, ROWS), tl.cdiv(J, PARENTS)
+    return program % high, program // high % groups, program // high // groups
+
+
+@triton.jit
+def walk_lanes(row, group, ROWS: tl.constexpr, SPLIT: tl.constexpr, PARENTS: tl.constexpr):
     """Lanes (ROWS * SPLIT, PARENTS) of a program that walks: their number, row and parent, and a zero for each."""
     x = tl.arange(0, ROWS * SPLIT)[:, None]
-    j = (tl.program_id(1) * PARENTS + tl.arange(0, PARENTS))[None, :]
-    return x, tl.program_id(0) * ROWS + x // SPLIT, j, tl.full((ROWS * SPLIT, PARENTS), 0.0, tl.float32)
+    j = (group * PARENTS + tl.arange(0, PARENTS))[None, :]
+    return x, row * ROWS + x // SPLIT, j, tl.full((ROWS * SPLIT, PARENTS), 0.0, tl.float32)
 
 
 @triton.jit
@@ -261,42 +276,67 @@ def mahalanobis(f, precision, D: tl.constexpr):
 
 
 @triton.jit
-def describe(
-    weight, benefit, mean, variance, offset, slope, shift, logit, table, scale, tau, count, J: tl.constexpr,
-    D: tl.constexpr, RUN: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr,
-    BENEFIT: tl.constexpr, SHIFT: tl.constexpr, TABLE: tl.constexpr, BLOCK: tl.constexpr,
+def parents_at(t, count, J: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """Tile t of (B, J) parents: their place x, row b, number j (1, TILE); elements d (WIDTH, 1); which parents, and
+    which elements of them, there are."""
+    x, d = (t * TILE + tl.arange(0, TILE))[None, :], tl.arange(0, WIDTH)[:, None]
+    return x, (x // J).to(tl.int64), x % J, d, x < count, (x < count) & (d < D)
+
+
+@triton.jit
+def finish_moments(
+    program, programs, parts, chunks, offset, slope, shift, weight, logit, mean, variance, table, scale, tau, eps,
+    count, J: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr, SCORE: tl.constexpr, OFFSET: tl.constexpr,
+    SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, TABLE: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Logits of the parents; TABLE: and what the next E-step reads of them."""
-    x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = x < count
-    b, j = (x // J).to(tl.int64), x % J
-    out = table + b * ((HEAD + 2 * D) * J) + j * RUN
-    spread = tl.full((BLOCK,), 0.0, tl.float32)
-    for d in tl.static_range(D):
-        at = (b * D + d) * J + j
-        var = tl.load(variance + at, mask=live, other=1.0)
-        spread += 0.5 * tl.log(var)
+    """Moments of all children from those of chunks, by Chan's rule, with eps as in `routing.math.weighted_moments`; the
+    logits of these parents; TABLE: and what the next E-step reads of them."""
+    for t in range(program, tl.cdiv(count, TILE), programs):
+        x, b, j, d, there, live = parents_at(t, count, J, D, WIDTH, TILE)
+        p, stride = parts + b * ((2 * D + 2) * J) + j, count * (2 * D + 2)
+        n = tl.full((1, TILE), 0.0, tl.float32)
+        total = tl.full((WIDTH, TILE), 0.0, tl.float32)
+        benefit, each, spread, moved = n, n, total, total  # each: what a unit of weight adds to a logit
+        if SHIFT:
+            moved += tl.load(shift + d * J + j, mask=live, other=0.0)
+        for k in range(0, chunks, AHEAD):
+            own = load_chunks(p, stride, k, chunks, there, AHEAD)
+            more = load_chunks(p + J, stride, k, chunks, there, AHEAD if SCORE else 0)
+            m = load_chunks(p + (2 + d) * J, stride, k, chunks, live, AHEAD)
+            for c in tl.static_range(AHEAD):
+                n += own[c]
+                total += own[c] * m[c]
+                if SCORE:
+                    benefit += more[c]
+        divisor = tl.where(there, n + eps, 1.0)
+        centre = (total + n * moved) / divisor
+        within = centre - moved  # of votes without their bias, as chunks have them
+        for k in range(0, chunks, AHEAD):
+            own = load_chunks(p, stride, k, chunks, there, AHEAD)
+            m = load_chunks(p + (2 + d) * J, stride, k, chunks, live, AHEAD)
+            m2 = load_chunks(p + (2 + D + d) * J, stride, k, chunks, live, AHEAD)
+            for c in tl.static_range(AHEAD):
+                spread += m2[c] + own[c] * (m[c] - within) * (m[c] - within)
+        var, at = spread / divisor + eps, (b * D + d) * J + j
+        logs = tl.sum(tl.where(live, 0.5 * tl.log(var), 0.0), 0, keep_dims=True)
+        tl.store(weight + x, n, mask=there)
+        tl.store(mean + at, centre, mask=live)
+        tl.store(variance + at, var, mask=live)
+        if SLOPE:
+            each += tl.load(slope + j, mask=there, other=0.0)
+        if SPREAD:
+            each -= logs
+        a = n * each
+        if OFFSET:
+            a += tl.load(offset + x, mask=there, other=0.0)
+        a = scale * a + benefit
+        tl.store(logit + x, a, mask=there)
         if TABLE:
-            p = out + (HEAD + d // RUN * RUN) * J + d % RUN
-            centre = tl.load(mean + at, mask=live, other=0.0)
-            if SHIFT:
-                centre -= tl.load(shift + d * J + j, mask=live, other=0.0)
-            tl.store(p, centre, mask=live)
-            tl.store(p + D * J, tau / var, mask=live)
-    each = tl.full((BLOCK,), 0.0, tl.float32)  # what a unit of weight adds
-    if SLOPE:
-        each += tl.load(slope + j, mask=live, other=0.0)
-    if SPREAD:
-        each -= spread
-    a = tl.load(weight + x, mask=live, other=0.0) * each
-    if OFFSET:
-        a += tl.load(offset + x, mask=live, other=0.0)
-    a = scale * a
-    if BENEFIT:
-        a += tl.load(benefit + x, mask=live, other=0.0)
-    tl.store(logit + x, a, mask=live)
-    if TABLE:
-        tl.store(out, log_sigmoid(a) - tau * spread, mask=live)
+            out = table + b * ((HEAD + 2 * D) * J)
+            tl.store(out + j * RUN, log_sigmoid(a) - tau * logs, mask=there)
+            tl.store(out + rows_at(HEAD, j, d, J, RUN), within, mask=live)
+            tl.store(out + rows_at(HEAD + D, j, d, J, RUN), tau / var, mask=live)
 
 
 @triton.jit
@@ -345,14 +385,15 @@ def distance(v, root, centre, D: tl.constexpr):
 
 @triton.jit
 def chunk_moments(
-    u, w, own, table, first, normaliser, gate, beta, out, B, I, R, steps, J: tl.constexpr,
+    program, u, w, own, table, first, normaliser, gate, beta, out, B, I, R, steps, J: tl.constexpr,
     C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr,
     ROWS: tl.constexpr, SPLIT: tl.constexpr, PARENTS: tl.constexpr,
     DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, ONE: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
     """Weight, score, mean and spread of a chunk of children: the M-step of one parent per lane."""
     D: tl.constexpr = C * H
-    x, b, j, zero = walk_lanes(ROWS, SPLIT, PARENTS)
+    of_row, of_parent, chunk = walk_of(program, B, J, ROWS, PARENTS)
+    x, b, j, zero = walk_lanes(of_row, of_parent, ROWS, SPLIT, PARENTS)
     b = b.to(tl.int64)
     there = j < J
     row = table + b * ((HEAD + 2 * D) * J) + j * RUN
@@ -364,7 +405,7 @@ def chunk_moments(
     none, transform = repeat(0.0, D), ()
     if ONE:
         transform = load(w + j * H, J * H, there, K * H, H)
-    lo = tl.program_id(2) * steps * SPLIT
+    lo = chunk * steps * SPLIT
     for t in tl.range(tl.minimum(steps, tl.cdiv(I - lo, SPLIT)), loop_unroll_factor=4 if D <= 4 else 1):
         i, here, known, live, v, _ = parent_deviations(
             u, w, own, transform, none, b, j, there, lo, t, x, B, I, R, J, C, K, H, OWN, ONE, ROWS, SPLIT, AT
@@ -401,9 +442,9 @@ def chunk_moments(
             s = s + (tl.sum(tl.reshape(spread[d], (ROWS, SPLIT, PARENTS)) + total * share * off * off, 1),)
         n, score = merged((n, score), 2, ROWS, SPLIT)
         mean, spread = m, s
-    b = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None].to(tl.int64)
+    b = (of_row * ROWS + tl.arange(0, ROWS))[:, None].to(tl.int64)
     live = (b < B) & there
-    p = out + ((tl.program_id(2) * B + b) * (2 * D + 2)) * J + j
+    p = out + ((chunk * B + b) * (2 * D + 2)) * J + j
     tl.store(p, n, mask=live)
     tl.store(p + J, score, mask=live)
     store(p + 2 * J, J, live, mean, D)
@@ -411,38 +452,28 @@ def chunk_moments(
 
 
 @triton.jit
-def finish_moments(
-    parts, shift, weight, score, mean, variance, eps, count, chunks,
-    J: tl.constexpr, D: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr,
+def moments(
+    u, w, own, table, first, normaliser, gate, beta, parts, counter, B, I, R, steps, offset, slope, shift, weight,
+    logit, mean, variance, scale, tau, eps, J: tl.constexpr, C: tl.constexpr, K: tl.constexpr, H: tl.constexpr,
+    RUN: tl.constexpr, OWN: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, PARENTS: tl.constexpr,
+    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr,
+    SPREAD: tl.constexpr, SHIFT: tl.constexpr, TABLE: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
+    AHEAD: tl.constexpr, ONE: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
-    """Moments of all children from those of chunks, by Chan's rule; eps as in `routing.math.weighted_moments`."""
-    x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (b, d, j)
-    live = x < count
-    b, d, j = x // (D * J), x // J % D, x % J
-    stride = (count // D) * (2 * D + 2)
-    p = parts + b * ((2 * D + 2) * J) + j
-    n = tl.full((BLOCK,), 0.0, tl.float32)
-    benefit, total, spread, moved = n, n, n, n
-    if SHIFT:
-        moved = tl.load(shift + d * J + j, mask=live, other=0.0)
-    for k in range(0, chunks, AHEAD):
-        own = load_chunks(p, stride, k, chunks, live, AHEAD)
-        more = load_chunks(p + J, stride, k, chunks, live, AHEAD)
-        m = load_chunks(p + (2 + d) * J, stride, k, chunks, live, AHEAD)
-        for c in tl.static_range(AHEAD):
-            n += own[c]
-            benefit += more[c]
-            total += own[c] * m[c]
-    divisor = tl.where(live, n + eps, 1.0)
-    centre = (total + n * moved) / divisor
-    within = centre - moved  # of votes without their bias, as chunks have them
-    for k in range(0, chunks, AHEAD):
-        own = load_chunks(p, stride, k, chunks, live, AHEAD)
-        m = load_chunks(p + (2 + d) * J, stride, k, chunks, live, AHEAD)
-        m2 = load_chunks(p + (2 + D + d) * J, stride, k, chunks, live, AHEAD)
-        for c in tl.static_range(AHEAD):
-            spread += m2[c] + own[c] * (m[c] - within) * (m[c] - within)
-    tl.store(weight + b * J + j, n, mask=live & (d == 0))
-    tl.store(score + b * J + j, benefit, mask=live & (d == 0))
-    tl.store(mean + x, centre, mask=live)
-    tl.store(variance + x, spread / divisor + eps, mask=live)
+    """An M-step: programs that walk over chunks of children, then those that finish, in the place of the table read."""
+    chunks = tl.cdiv(I, steps * SPLIT)
+    walks = tl.cdiv(B, ROWS) * tl.cdiv(J, PARENTS) * chunks
+    p = tl.program_id(0)
+    if p < walks:
+        chunk_moments(
+            p, u, w, own, table, first, normaliser, gate, beta, parts, B, I, R, steps, J, C, K, H, RUN, OWN, ROWS,
+            SPLIT, PARENTS, DENSITY, FIRST, SCORE, ONE, AT,
+        )  # fmt: skip
+        arrive(counter)
+    else:
+        wait_for(counter, walks)
+        finish_moments(
+            p - walks, tl.num_programs(0) - walks, parts, chunks, offset, slope, shift, weight, logit, mean, variance,
+            table, scale, tau, eps, B * J, J, C * H, RUN, SCORE, OFFSET, SLOPE, SPREAD, SHIFT, TABLE, WIDTH, TILE,
+            AHEAD,
+        )  # fmt: skip

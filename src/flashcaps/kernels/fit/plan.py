@@ -31,6 +31,8 @@ SHORTEST = 8  # steps that take as long as the beginning and the end of a walk
 MOST = 64  # chunks
 HIDDEN = 12  # warps of a multiprocessor whose work hides the latency of what they read
 READ = 3  # cost of reading a program's parents from the second-level cache, in steps of a warp
+FINISHERS = 264  # programs at most that end a launch
+AHEAD, WHOLE = 8, 8  # chunks that these read at once, at most, and parents that lie in 32 bytes
 FULL = 2048  # warps: two for every one that is resident on a large GPU
 TILE, EACH = 2048, 8  # elements of a tile of wide votes, at most, and of those a lane has
 UNROLLED = 128  # multiply-adds of one vote that kernels unroll; at 256 their compiler takes minutes
@@ -270,7 +272,7 @@ def examples_at_once(x: Inputs, steps: int, places: int) -> int:
     """
     (j, k, i, h), (b, _, _, _, width) = x.weight.shape, x.u.shape
     d = width // k * h
-    row = i * (width + 6) + (8 * d + 8) * j  # elements that a row of parents needs on its way back
+    row = i * (width + 5 + steps) + (6 * d + 8) * j  # elements that a row of parents needs on its way back
     kept = b * places * ((2 * steps + 1) * d * j + (steps - 1) * i)
     room = IMAGE * x.u.numel() + 0.9 * x.weight.numel() + 0.5 * b * places * d * j - kept
     if room < x.u.numel() / 4:
@@ -283,7 +285,7 @@ def rows_at_once(x: Inputs, o: Options) -> int:
 
     As many as have room in what poses, transforms and their gradients leave, within twice their bytes, beside the
     parents and Z that are kept of all; at least one example. A softmax over positions has all places of an example in
-    one part. A part takes 13 launches forward and about 20 backward at three iterations, whatever is in it: more rows
+    one part. A part takes 8 launches forward and about 14 backward at three iterations, whatever is in it: more rows
     would take fewer launches, but memory, and their votes would no longer fit a second-level cache.
     """
     (b, g, r, c, k), (j, _, _, h) = x.u.shape, x.weight.shape
@@ -337,6 +339,16 @@ class Walk(NamedTuple):
     @property
     def options(self) -> dict[str, int]:
         return {"ROWS": self.rows, "SPLIT": self.split, "PARENTS": self.parents, "num_warps": self.warps}
+
+
+def finish(source: Source, chunks: int, warps: int) -> tuple[int, dict[str, int]]:
+    """Programs that end a launch whose walks leave so many chunks, and their constants: elements and parents of a tile,
+    and chunks read at once. A lane has a few numbers under way, of several parents where there are few chunks."""
+    count = source.sizes[0] * source.sizes[2]
+    width, ahead = triton.next_power_of_2(source.dim), min(triton.next_power_of_2(chunks), AHEAD)
+    fill = max(AHEAD // 2 // ahead, 1) * LANES * warps // width
+    tile = max(min(fill, triton.next_power_of_2(triton.cdiv(count, FINISHERS))), WHOLE)
+    return min(triton.cdiv(count, tile), FINISHERS), {"WIDTH": width, "TILE": tile, "AHEAD": ahead}
 
 
 def moments_walk(source: Source) -> Walk:

@@ -35,28 +35,22 @@ def _entry(b, y, x, t, OH, OW, T, k: tl.constexpr, KERNEL: tl.constexpr, STRIDE:
 
 
 @triton.jit
-def _logit(z, at, there, FLAT: tl.constexpr):
-    """Z, or 0 if FLAT; LOWEST where there is no such output."""
-    if FLAT:
-        a = tl.where(there, 0.0, LOWEST)
-    else:
-        a = tl.load(z + at, mask=there, other=LOWEST)
-    return a
+def _logit(z, at, there, known):
+    """Z, or 0 where it is not known; LOWEST where there is no such output."""
+    return tl.where(there, tl.load(z + at, mask=there & known, other=0.0), LOWEST)
 
 
 @triton.jit
-def _normal(
-    z, b, y, x, t, T, OH, OW, KERNEL: tl.constexpr, STRIDE: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr
-):
+def _normal(z, known, b, y, x, t, T, OH, OW, KERNEL: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr):
     """The largest Z of a child, and 1 / sum of exp(Z - that)."""
     top = tl.full((BLOCK,), LOWEST, tl.float32)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for k in tl.static_range(KERNEL * KERNEL):
         at, there = _entry(b, y, x, t, OH, OW, T, k, KERNEL, STRIDE)
-        top = tl.maximum(top, _logit(z, at, there, FLAT))
+        top = tl.maximum(top, _logit(z, at, there, known))
     for k in tl.static_range(KERNEL * KERNEL):
         at, there = _entry(b, y, x, t, OH, OW, T, k, KERNEL, STRIDE)
-        total += tl.where(there, tl.exp(_logit(z, at, there, FLAT) - top), 0.0)
+        total += tl.where(there, tl.exp(_logit(z, at, there, known) - top), 0.0)
     return top, 1 / tl.where(total > 0, total, 1.0)
 
 
@@ -68,15 +62,24 @@ def _child(place, block, H, W, BLOCK: tl.constexpr):
 
 @triton.jit
 def _share(
-    z, factor, out, T, H, W, OH, OW, KERNEL: tl.constexpr, STRIDE: tl.constexpr, FLAT: tl.constexpr,
+    first, factor, out, later, stride, T, H, W, OH, OW, KERNEL: tl.constexpr, STRIDE: tl.constexpr, FLAT: tl.constexpr,
     AGAIN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """q times a factor; AGAIN: added to what is there."""
+    """q times a factor, of an iteration n on the grid's last axis; AGAIN: added to what is there.
+
+    Its Z is `first` or, FLAT, not known, and of those after it later[n - 1], `stride` elements apart.
+    """
     b, y, x, t = _child(tl.program_id(0), tl.program_id(1), H, W, BLOCK)
-    top, scale = _normal(z, b, y, x, t, T, OH, OW, KERNEL, STRIDE, FLAT, BLOCK)
+    n = tl.program_id(2).to(tl.int64)
+    z = first
+    if n > 0:
+        z = later + (n - 1) * stride
+    out += n * (tl.num_programs(0) // (H * W) * OH * OW) * (T * KERNEL * KERNEL)
+    known = n >= (1 if FLAT else 0)
+    top, scale = _normal(z, known, b, y, x, t, T, OH, OW, KERNEL, STRIDE, BLOCK)
     for k in tl.static_range(KERNEL * KERNEL):
         at, there = _entry(b, y, x, t, OH, OW, T, k, KERNEL, STRIDE)
-        own = tl.exp(_logit(z, at, there, FLAT) - top) * scale
+        own = tl.exp(_logit(z, at, there, known) - top) * scale
         own *= tl.load(factor + at, mask=there, other=0.0)
         if AGAIN:
             own += tl.load(out + at, mask=there, other=0.0)
@@ -90,16 +93,16 @@ def _normaliser_gradient(
 ):  # fmt: skip
     """dL/dZ from Z, the gate and s = dL/d(gate q); GATE: dL/dgate = q s too; AGAIN: added to what is there."""
     b, y, x, t = _child(tl.program_id(0), tl.program_id(1), H, W, BLOCK)
-    top, scale = _normal(z, b, y, x, t, T, OH, OW, KERNEL, STRIDE, False, BLOCK)
+    top, scale = _normal(z, True, b, y, x, t, T, OH, OW, KERNEL, STRIDE, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for k in tl.static_range(KERNEL * KERNEL):
         at, there = _entry(b, y, x, t, OH, OW, T, k, KERNEL, STRIDE)
-        q = tl.exp(_logit(z, at, there, False) - top) * scale
+        q = tl.exp(_logit(z, at, there, True) - top) * scale
         g = tl.load(gate + at, mask=there, other=0.0) * tl.load(s + at, mask=there, other=0.0)
         total += tl.where(there, q * g, 0.0)
     for k in tl.static_range(KERNEL * KERNEL):
         at, there = _entry(b, y, x, t, OH, OW, T, k, KERNEL, STRIDE)
-        q = tl.exp(_logit(z, at, there, False) - top) * scale
+        q = tl.exp(_logit(z, at, there, True) - top) * scale
         own = tl.load(s + at, mask=there, other=0.0)
         tl.store(out + at, q * (tl.load(gate + at, mask=there, other=0.0) * own - total), mask=there)
         if GATE:
@@ -109,14 +112,14 @@ def _normaliser_gradient(
             tl.store(g_gate + at, own, mask=there)
 
 
-def _launch(kernel: Any, tensors: tuple[Tensor, ...], grid: list[int], **options: bool) -> None:
-    """Runs a kernel over the places of the input; tensors (B H' W', T k k)."""
+def _launch(kernel: Any, tensors: tuple[Any, ...], grid: list[int], iterations: int = 1, **options: bool) -> None:
+    """Runs a kernel over the places of the input; tensors, of which the second is (B H' W', T k k), and numbers."""
     h, w, k, stride = grid
     oh, ow = (h - k) // stride + 1, (w - k) // stride + 1
-    n, i = tensors[0].shape
+    n, i = tensors[1].shape
     t = i // (k * k)
     block = min(triton.next_power_of_2(t), 32)
-    launch(kernel, (n // (oh * ow) * h * w, triton.cdiv(t, block)))(
+    launch(kernel, (n // (oh * ow) * h * w, triton.cdiv(t, block), iterations))(
         *tensors, t, h, w, oh, ow, KERNEL=k, STRIDE=stride, BLOCK=block, **options, num_warps=1
     )
 
@@ -129,7 +132,21 @@ def share_gate(gate: Tensor, z: Tensor | None, grid: list[int], total: Tensor | 
     if not grid:
         return gate
     out = torch.empty_like(gate) if total is None else total
-    _launch(_share, (gate if z is None else z, gate, out), grid, FLAT=z is None, AGAIN=total is not None)
+    given = (gate if z is None else z, gate, out, gate, 0)
+    _launch(_share, given, grid, FLAT=z is None, AGAIN=total is not None)
+    return out
+
+
+def share_gates(gate: Tensor, first_z: Tensor | None, normalisers: Tensor, grid: list[int]) -> Tensor:
+    """gate q of all T iterations, (T, B, I), from the Z that each began with: first_z, then normalisers (T - 1, B, I).
+
+    Without a grid it is the gate, T times."""
+    n = len(normalisers) + 1
+    if not grid:
+        return gate.expand(n, -1, -1)
+    out = torch.empty(n, *gate.shape, device=gate.device)
+    given = (gate if first_z is None else first_z, gate, out, normalisers, normalisers.stride(0))
+    _launch(_share, given, grid, iterations=n, FLAT=first_z is None, AGAIN=False)
     return out
 
 

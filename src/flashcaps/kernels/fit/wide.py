@@ -16,8 +16,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .backward_kernels import logit_slopes
-from .forward_kernels import HEAD, LOWEST, accumulate, log_sigmoid
+from ..common.order_triton import arrive, wait_for
+from .backward_kernels import slopes
+from .forward_kernels import HEAD, LOWEST, accumulate, finish_moments, rows_at, walk_of
 
 
 @triton.jit
@@ -38,12 +39,6 @@ def child_of(program, I):
 def votes_at(b, i, j, d, B, R, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr):
     """Where the votes of child i of example b for parents j are."""
     return ((i // R * B + b) * R + i % R) * (C * J * H) + d // H * (J * H) + j * H + d % H
-
-
-@triton.jit
-def rows_at(row, j, d, J: tl.constexpr, RUN: tl.constexpr):
-    """Where the rows of parents j from `row` on are in a table."""
-    return row * J + d // RUN * (RUN * J) + j * RUN + d % RUN
 
 
 @triton.jit
@@ -128,15 +123,16 @@ def wide_normaliser(
 
 
 @triton.jit
-def wide_moments(
-    v, table, first, normaliser, gate, beta, out, B, I, R, steps, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
-    RUN: tl.constexpr, DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, PARENTS: tl.constexpr,
-    WIDTH: tl.constexpr,
+def chunk_moments(
+    program, v, table, first, normaliser, gate, beta, out, B, I, R, steps, J: tl.constexpr, C: tl.constexpr,
+    H: tl.constexpr, RUN: tl.constexpr, DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr,
+    PARENTS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Weight, score, mean and spread over a chunk of children, by Welford's update."""
     D: tl.constexpr = C * H
-    b = tl.program_id(0).to(tl.int64)
-    parent, j, d, there, live = tile_at(tl.program_id(1) * PARENTS, J, D, PARENTS, WIDTH)
+    b, of_parent, chunk = walk_of(program, B, J, 1, PARENTS)
+    b = b.to(tl.int64)
+    parent, j, d, there, live = tile_at(of_parent * PARENTS, J, D, PARENTS, WIDTH)
     row = table + b * ((HEAD + 2 * D) * J)
     if DENSITY:
         constant = constants_of(row, parent, J, RUN)
@@ -146,7 +142,7 @@ def wide_moments(
     score = n
     mean = tl.full((PARENTS, WIDTH), 0.0, tl.float32)
     spread = mean
-    begin = tl.program_id(2) * steps
+    begin = chunk * steps
     for i in range(begin, tl.minimum(begin + steps, I)):
         vote = tl.load(v + votes_at(b, i, j, d, B, R, J, C, H), mask=live, other=0.0)
         use = tl.load(gate + b * I + i)
@@ -163,7 +159,7 @@ def wide_moments(
         mean += step[:, None] * delta
         spread += (n * step)[:, None] * delta * delta
         n = total
-    p = out + (tl.program_id(2) * B + b) * ((2 * D + 2) * J)
+    p = out + (chunk * B + b) * ((2 * D + 2) * J)
     tl.store(p + parent, n, mask=there)
     tl.store(p + J + parent, score, mask=there)
     tl.store(p + (2 + d) * J + j, mean, mask=live)
@@ -171,53 +167,30 @@ def wide_moments(
 
 
 @triton.jit
-def wide_slopes(
-    logit, weight, mean, variance, below, centre, around, slope, shift, g_logit, g_prior, g_mean, g_variance,
-    g_score, g_offset, g_slope, g_shift, table, scale, eps, tau, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
-    RUN: tl.constexpr, DENSITY: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr,
-    SHIFT: tl.constexpr, GIVEN: tl.constexpr, PRIOR: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr,
-    AGAIN: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr,
+def wide_moments(
+    v, table, first, normaliser, gate, beta, parts, counter, B, I, R, steps, offset, slope, shift, weight, logit, mean,
+    variance, scale, tau, eps, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr,
+    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr,
+    SPREAD: tl.constexpr, SHIFT: tl.constexpr, TABLE: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """The backward table of parents fitted about others, as `backward_kernels.slopes` makes it."""
-    D: tl.constexpr = C * H
-    b = tl.program_id(0).to(tl.int64)
-    parent, j, d, there, live = tile_at(tl.program_id(1) * PARENTS, J, D, PARENTS, WIDTH)
-    x, at = b * J + parent, (b * D + d) * J + j
-    n, g, k = logit_slopes(
-        x, parent, there, weight, logit, slope, g_logit, g_prior, g_score, g_offset, g_slope, scale, OFFSET, SLOPE,
-        GIVEN, PRIOR, AGAIN,
-    )  # fmt: skip
-    m, own = tl.load(mean + at, mask=live, other=0.0), tl.load(variance + at, mask=live, other=1.0)
-    a = tl.full((PARENTS, WIDTH), 0.0, tl.float32)
-    q, divisor = a, tl.where(there, n + eps, 1.0)[:, None]
-    if VARIANCE:
-        q += tl.load(g_variance + at, mask=live, other=0.0)
-    if SPREAD:
-        k -= 0.5 * scale * g * tl.sum(tl.log(own), 1)
-        q -= tl.where(live, (0.5 * scale * g * n)[:, None] / own, 0.0)
-    q = q / divisor
-    if MEAN:
-        a = tl.load(g_mean + at, mask=live, other=0.0) / divisor
-    a -= 2 * eps * m * q / divisor
-    k -= tl.sum(q * (own - eps), 1)
-    if SHIFT:
-        accumulate(g_shift + at, 0, live, (n[:, None] * a + 2 * q * eps * m,), 1, 1, AGAIN)
-    row = table + b * ((HEAD + 4 * D) * J)
-    if DENSITY:
-        mu, var = tl.load(centre + at, mask=live, other=0.0), tl.load(around + at, mask=live, other=1.0)
-        constant = log_sigmoid(tl.load(below + x, mask=there, other=0.0)) - 0.5 * tau * tl.sum(tl.log(var), 1)
-        tl.store(row + parent * RUN, constant, mask=there)
-        tl.store(row + rows_at(HEAD + D, j, d, J, RUN), tau / var, mask=live)
-        off = mu - m
-        k += tl.sum(off * (a + q * off), 1)
-        a += 2 * q * off
-        m = mu
-    if SHIFT:
-        m -= tl.load(shift + d * J + j, mask=live, other=0.0)
-    tl.store(row + rows_at(HEAD, j, d, J, RUN), m, mask=live)
-    tl.store(row + rows_at(HEAD + 2 * D, j, d, J, RUN), a, mask=live)
-    tl.store(row + rows_at(HEAD + 3 * D, j, d, J, RUN), q, mask=live)
-    tl.store(row + parent * RUN + (1 if RUN > 1 else J), k, mask=there)
+    """An M-step: programs that walk over chunks of children, then those that finish, in the place of the table read."""
+    chunks = tl.cdiv(I, steps)
+    walks = B * tl.cdiv(J, PARENTS) * chunks
+    p = tl.program_id(0)
+    if p < walks:
+        chunk_moments(
+            p, v, table, first, normaliser, gate, beta, parts, B, I, R, steps, J, C, H, RUN, DENSITY, FIRST, SCORE,
+            PARENTS, WIDTH,
+        )  # fmt: skip
+        arrive(counter)
+    else:
+        wait_for(counter, walks)
+        finish_moments(
+            p - walks, tl.num_programs(0) - walks, parts, chunks, offset, slope, shift, weight, logit, mean, variance,
+            table, scale, tau, eps, B * J, J, C * H, RUN, SCORE, OFFSET, SLOPE, SPREAD, SHIFT, TABLE, WIDTH, TILE,
+            AHEAD,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -251,15 +224,16 @@ def wide_child_sums(
 
 
 @triton.jit
-def wide_parent_gradients(
-    v, table, first, normaliser, gate, beta, g_score, s, g_z, parts, B, I, R, steps, J: tl.constexpr, C: tl.constexpr,
-    H: tl.constexpr, RUN: tl.constexpr, DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr,
-    SHARED: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr,
+def chunk_gradients(
+    program, v, table, normaliser, gate, beta, g_score, s, g_z, parts, B, I, R, steps, J: tl.constexpr,
+    C: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr,
+    PARENTS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Sums of dL/da, times f and times f^2, over a chunk of children: only of iterations that begin with parents."""
     D: tl.constexpr = C * H
-    b = tl.program_id(0).to(tl.int64)
-    parent, j, d, there, live = tile_at(tl.program_id(1) * PARENTS, J, D, PARENTS, WIDTH)
+    b, of_parent, chunk = walk_of(program, B, J, 1, PARENTS)
+    b = b.to(tl.int64)
+    parent, j, d, there, live = tile_at(of_parent * PARENTS, J, D, PARENTS, WIDTH)
     row = table + b * ((HEAD + 4 * D) * J)
     constant, k = constants_of(row, parent, J, RUN), slopes_of(row, parent, J, RUN)
     centre, precision = rows_of(row, HEAD, j, d, J, D, RUN), rows_of(row, HEAD + D, j, d, J, D, RUN)
@@ -268,7 +242,7 @@ def wide_parent_gradients(
     n = tl.full((PARENTS,), 0.0, tl.float32)
     once = tl.full((PARENTS, WIDTH), 0.0, tl.float32)
     twice = once
-    begin = tl.program_id(2) * steps
+    begin = chunk * steps
     for i in range(begin, tl.minimum(begin + steps, I)):
         f = tl.load(v + votes_at(b, i, j, d, B, R, J, C, H), mask=live, other=0.0) - centre
         gw = benefits(f, a, q, k, score, beta, i, parent, J, SCORE)
@@ -280,10 +254,40 @@ def wide_parent_gradients(
         y = ga[:, None] * f
         once += y
         twice += y * f
-    p = parts + (tl.program_id(2) * B + b) * ((2 * D + 1) * J)
+    p = parts + (chunk * B + b) * ((2 * D + 1) * J)
     tl.store(p + parent, n, mask=there)
     tl.store(p + (1 + d) * J + j, once, mask=live)
     tl.store(p + (1 + D + d) * J + j, twice, mask=live)
+
+
+@triton.jit
+def wide_parent_gradients(
+    v, table, first, normaliser, gate, beta, g_score, s, g_z, parts, counter, B, I, R, steps, logit, weight, mean,
+    variance, below, centre, around, slope, shift, g_logit, g_mean, g_variance, next_score, g_offset, g_slope, g_shift,
+    next_table, scale, eps, tau, tau_above, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr,
+    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr, BELOW: tl.constexpr,
+    OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr,
+    MEAN: tl.constexpr, VARIANCE: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
+    AHEAD: tl.constexpr,
+):  # fmt: skip
+    """Programs that walk over chunks of children, then those that finish by the `slopes` of the parents below."""
+    chunks = tl.cdiv(I, steps)
+    walks = B * tl.cdiv(J, PARENTS) * chunks
+    p = tl.program_id(0)
+    if p < walks:
+        chunk_gradients(
+            p, v, table, normaliser, gate, beta, g_score, s, g_z, parts, B, I, R, steps, J, C, H, RUN, SCORE, SHARED,
+            PARENTS, WIDTH,
+        )  # fmt: skip
+        arrive(counter)
+    else:
+        wait_for(counter, walks)
+        slopes(
+            p - walks, tl.num_programs(0) - walks, parts, chunks, logit, weight, mean, variance, below, centre, around,
+            slope, shift, g_logit, g_mean, g_variance, next_score, g_offset, g_slope, g_shift, next_table, scale, eps,
+            tau, tau_above, B * J, J, C * H, RUN, True, BELOW, OFFSET, SLOPE, SPREAD, SHIFT, GIVEN, MEAN, VARIANCE,
+            WIDTH, TILE, AHEAD,
+        )  # fmt: skip
 
 
 @triton.jit
