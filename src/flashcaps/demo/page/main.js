@@ -31,9 +31,23 @@ const TABS = {
   compare: { title: "Compare", path: "M5 20V10m5 10V4m5 16v-8m5 8V7", make: createCompare },
 };
 
-/** One line at the foot of the page; null takes it away. */
-function say(message) {
-  byId("says").textContent = message === null ? "" : message instanceof Error ? message.message : message;
+/** The line at the foot of the page: a note, for a while, over an error, which the next good answer takes away. */
+const line = { note: "", error: "", timer: 0 };
+const showLine = () => (byId("says").textContent = line.note || line.error);
+
+function say(error) {
+  line.error = error?.message ?? "";
+  showLine();
+}
+
+function tell(note) {
+  clearTimeout(line.timer);
+  line.note = note;
+  showLine();
+  line.timer = setTimeout(() => {
+    line.note = "";
+    showLine();
+  }, 4000);
 }
 
 /** What an address says, less models that are not here. */
@@ -124,11 +138,10 @@ function mountShare(write) {
     write();
     try {
       await navigator.clipboard.writeText(location.href);
-      say("The link is copied: it holds your drawing and this view.");
+      tell("The link is copied: it holds your drawing and this view.");
     } catch {
-      say("The address bar holds the link to your drawing and this view.");
+      tell("The address bar holds the link to your drawing and this view.");
     }
-    setTimeout(() => say(null), 4000);
   });
 }
 
