@@ -314,8 +314,8 @@ def slopes_of(
 def last_slopes(source: Source, slopes: Slopes, counters: Tensor) -> None:
     """Writes the table of the last iteration, and counters: 0."""
     b, _, j, _ = source.sizes
-    programs, ends = plan.finish(source, 1, 4)
-    launch(kernels.last_slopes, (programs,))(
+    _, ends = plan.finish(source, 1, 4)
+    launch(kernels.last_slopes, (triton.cdiv(b * j, ends["TILE"]),))(
         counters, *slopes.tensors, b * j, COUNTERS=counters.numel(), J=j, D=source.dim,
         RUN=source.run, **slopes.options, **ends, num_warps=4,
     )  # fmt: skip
