@@ -305,7 +305,7 @@ def slopes_of(
         *(pointer(y, table) for y in optional), table, o.scales[t], o.eps, o.tau(t - 1) if t else 1.0, o.tau(t),
     )  # fmt: skip
     known = {
-        "BELOW": t > 0, **logit_options(x, o), "SHIFT": source.shift is not None, "GIVEN": logit is not None,
+        **logit_options(x, o), "SHIFT": source.shift is not None, "GIVEN": logit is not None,
         "MEAN": mean is not None, "VARIANCE": variance is not None,
     }  # fmt: skip
     return Slopes(tensors, known)
@@ -316,8 +316,8 @@ def last_slopes(source: Source, slopes: Slopes, counters: Tensor) -> None:
     b, _, j, _ = source.sizes
     _, ends = plan.finish(source, 1, 4)
     launch(kernels.last_slopes, (triton.cdiv(b * j, ends["TILE"]),))(
-        counters, *slopes.tensors, b * j, COUNTERS=counters.numel(), J=j, D=source.dim,
-        RUN=source.run, **slopes.options, **ends, num_warps=4,
+        counters, *slopes.tensors, b * j, COUNTERS=counters.numel(), J=j, D=source.dim, RUN=source.run,
+        **slopes.options, **ends, num_warps=4,
     )  # fmt: skip
 
 

@@ -141,11 +141,12 @@ def add_weight_gradient(total, u, g, C: tl.constexpr, K: tl.constexpr, H: tl.con
 def slopes(
     program, programs, parts, chunks, logit, weight, mean, variance, below, centre, around, slope, shift, g_logit,
     g_mean, g_variance, g_score, g_offset, g_slope, g_shift, table, scale, eps, tau, tau_above, count, J: tl.constexpr,
-    D: tl.constexpr, RUN: tl.constexpr, PRIOR: tl.constexpr, BELOW: tl.constexpr, OFFSET: tl.constexpr,
-    SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr,
-    VARIANCE: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr,
+    D: tl.constexpr, RUN: tl.constexpr, PRIOR: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr,
+    SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """K, A and Q of parents; BELOW: fitted about others (below: their logit; centre; around: their variance).
+    """K, A and Q of parents fitted about others (below: their logit; centre; around: their variance); in the first
+    iteration, which has no density, about themselves: of what belongs to one, nothing else is read.
 
     Gradients of their logit, MEAN and VARIANCE are GIVEN. PRIOR: the iteration after began with them, and its parts,
     chunks' sums of dL/da, times f and times f^2, add what its E-step of sharpness tau_above makes of them.
@@ -198,21 +199,19 @@ def slopes(
         k -= tl.sum(q * (own - eps), 0, keep_dims=True)
         if SHIFT:
             accumulate(g_shift + at, 0, live, (of_shift + n * a + 2 * q * eps * m,), 1, 1, PRIOR)
-        out = table + b * ((HEAD + 4 * D) * J)
-        if BELOW:
-            mu, var = tl.load(centre + at, mask=live, other=0.0), tl.load(around + at, mask=live, other=1.0)
-            constant = log_sigmoid(tl.load(below + x, mask=there, other=0.0))
-            constant -= 0.5 * tau * tl.sum(tl.log(var), 0, keep_dims=True)
-            tl.store(out + j * RUN, constant, mask=there)
-            tl.store(out + rows_at(HEAD + D, j, d, J, RUN), tau / var, mask=live)
-            off = mu - m
-            k += tl.sum(off * (a + q * off), 0, keep_dims=True)
-            a += 2 * q * off
-            m = mu
+        mu, var = tl.load(centre + at, mask=live, other=0.0), tl.load(around + at, mask=live, other=1.0)
+        constant = log_sigmoid(tl.load(below + x, mask=there, other=0.0))
+        constant -= 0.5 * tau * tl.sum(tl.log(var), 0, keep_dims=True)
+        off = mu - m
+        k += tl.sum(off * (a + q * off), 0, keep_dims=True)
+        a += 2 * q * off
         if SHIFT:
-            m -= tl.load(shift + d * J + j, mask=live, other=0.0)
+            mu -= tl.load(shift + d * J + j, mask=live, other=0.0)
+        out = table + b * ((HEAD + 4 * D) * J)
+        tl.store(out + j * RUN, constant, mask=there)
         tl.store(out + j * RUN + (1 if RUN > 1 else J), k, mask=there)
-        tl.store(out + rows_at(HEAD, j, d, J, RUN), m, mask=live)
+        tl.store(out + rows_at(HEAD, j, d, J, RUN), mu, mask=live)
+        tl.store(out + rows_at(HEAD + D, j, d, J, RUN), tau / var, mask=live)
         tl.store(out + rows_at(HEAD + 2 * D, j, d, J, RUN), a, mask=live)
         tl.store(out + rows_at(HEAD + 3 * D, j, d, J, RUN), q, mask=live)
 
@@ -221,9 +220,9 @@ def slopes(
 def last_slopes(
     counters, logit, weight, mean, variance, below, centre, around, slope, shift, g_logit, g_mean, g_variance, g_score,
     g_offset, g_slope, g_shift, table, scale, eps, tau, tau_above, count, COUNTERS: tl.constexpr, J: tl.constexpr,
-    D: tl.constexpr, RUN: tl.constexpr, BELOW: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr,
-    SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr,
+    D: tl.constexpr, RUN: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr,
+    SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """`slopes` of the last iteration, after which so many counters are 0."""
     if tl.program_id(0) == 0:
@@ -232,7 +231,7 @@ def last_slopes(
     slopes(
         tl.program_id(0), tl.num_programs(0), table, 0, logit, weight, mean, variance, below, centre, around, slope,
         shift, g_logit, g_mean, g_variance, g_score, g_offset, g_slope, g_shift, table, scale, eps, tau, tau_above,
-        count, J, D, RUN, False, BELOW, OFFSET, SLOPE, SPREAD, SHIFT, GIVEN, MEAN, VARIANCE, WIDTH, TILE, AHEAD,
+        count, J, D, RUN, False, OFFSET, SLOPE, SPREAD, SHIFT, GIVEN, MEAN, VARIANCE, WIDTH, TILE, AHEAD,
     )  # fmt: skip
 
 
@@ -361,9 +360,9 @@ def parent_gradients(
     g_slope, g_shift, next_table, scale, eps, tau, tau_above, J: tl.constexpr, C: tl.constexpr, K: tl.constexpr,
     H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr,
     PARENTS: tl.constexpr, DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr,
-    ONE: tl.constexpr, AGAIN: tl.constexpr, BELOW: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr,
-    SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr, AT: tl.constexpr,
+    ONE: tl.constexpr, AGAIN: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr,
+    SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr, AHEAD: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
     """Programs that walk over chunks of children; then, of an iteration that began with parents, those that finish the
     gradients of these by their `slopes`. Its own table may lie in the same place: nobody reads it any more."""
@@ -382,7 +381,7 @@ def parent_gradients(
         slopes(
             p - walks, tl.num_programs(0) - walks, parts, chunks, logit, weight, mean, variance, below, centre, around,
             slope, shift, g_logit, g_mean, g_variance, next_score, g_offset, g_slope, g_shift, next_table, scale, eps,
-            tau, tau_above, B * J, J, C * H, RUN, True, BELOW, OFFSET, SLOPE, SPREAD, SHIFT, GIVEN, MEAN, VARIANCE,
+            tau, tau_above, B * J, J, C * H, RUN, True, OFFSET, SLOPE, SPREAD, SHIFT, GIVEN, MEAN, VARIANCE,
             WIDTH, TILE, AHEAD,
         )  # fmt: skip
 

@@ -70,11 +70,11 @@ def moments(
     given = (
         *(pointer(y, gate) for y in (table, first, z, gate, x.beta)), parts, counter, b, i, r, walk.steps,
         *(pointer(y, gate) for y in (x.offset, x.slope, source.shift)), out.weight, out.logit, out.mean, out.variance,
-        o.scales[t], o.tau(t), o.eps,
+        o.scales[t], o.tau(t), o.eps, int(t < len(o.scales) - 1),
     )  # fmt: skip
     known = {
         "DENSITY": t > 0, "FIRST": first is not None, "SCORE": x.beta is not None, **logit_options(x, o),
-        "SHIFT": source.shift is not None, "TABLE": t < len(o.scales) - 1, **ends, **source.options,
+        "SHIFT": source.shift is not None, **ends, **source.options,
     }  # fmt: skip
     if source.tiled:
         launch(wide.wide_moments, (math.prod(grid) + programs,))(source.by_parent, *given, **known)

@@ -286,12 +286,12 @@ def parents_at(t, count, J: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, 
 @triton.jit
 def finish_moments(
     program, programs, parts, chunks, offset, slope, shift, weight, logit, mean, variance, table, scale, tau, eps,
-    count, J: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr, SCORE: tl.constexpr, OFFSET: tl.constexpr,
-    SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, TABLE: tl.constexpr, WIDTH: tl.constexpr,
-    TILE: tl.constexpr, AHEAD: tl.constexpr,
+    more, count, J: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr, SCORE: tl.constexpr, OFFSET: tl.constexpr,
+    SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Moments of all children from those of chunks, by Chan's rule, with eps as in `routing.math.weighted_moments`; the
-    logits of these parents; TABLE: and what the next E-step reads of them."""
+    logits of these parents; and if there is `more`, what the next E-step reads of them."""
     for t in range(program, tl.cdiv(count, TILE), programs):
         x, b, j, d, there, live = parents_at(t, count, J, D, WIDTH, TILE)
         p, stride = parts + b * ((2 * D + 2) * J) + j, count * (2 * D + 2)
@@ -302,13 +302,13 @@ def finish_moments(
             moved += tl.load(shift + d * J + j, mask=live, other=0.0)
         for k in range(0, chunks, AHEAD):
             own = load_chunks(p, stride, k, chunks, there, AHEAD)
-            more = load_chunks(p + J, stride, k, chunks, there, AHEAD if SCORE else 0)
+            gain = load_chunks(p + J, stride, k, chunks, there, AHEAD if SCORE else 0)
             m = load_chunks(p + (2 + d) * J, stride, k, chunks, live, AHEAD)
             for c in tl.static_range(AHEAD):
                 n += own[c]
                 total += own[c] * m[c]
                 if SCORE:
-                    benefit += more[c]
+                    benefit += gain[c]
         divisor = tl.where(there, n + eps, 1.0)
         centre = (total + n * moved) / divisor
         within = centre - moved  # of votes without their bias, as chunks have them
@@ -332,11 +332,10 @@ def finish_moments(
             a += tl.load(offset + x, mask=there, other=0.0)
         a = scale * a + benefit
         tl.store(logit + x, a, mask=there)
-        if TABLE:
-            out = table + b * ((HEAD + 2 * D) * J)
-            tl.store(out + j * RUN, log_sigmoid(a) - tau * logs, mask=there)
-            tl.store(out + rows_at(HEAD, j, d, J, RUN), within, mask=live)
-            tl.store(out + rows_at(HEAD + D, j, d, J, RUN), tau / var, mask=live)
+        out = table + b * ((HEAD + 2 * D) * J)
+        tl.store(out + j * RUN, log_sigmoid(a) - tau * logs, mask=there & (more > 0))
+        tl.store(out + rows_at(HEAD, j, d, J, RUN), within, mask=live & (more > 0))
+        tl.store(out + rows_at(HEAD + D, j, d, J, RUN), tau / var, mask=live & (more > 0))
 
 
 @triton.jit
@@ -451,14 +450,14 @@ def chunk_moments(
     store(p + (2 + D) * J, J, live, spread, D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["more"])
 def moments(
     u, w, own, table, first, normaliser, gate, beta, parts, counter, B, I, R, steps, offset, slope, shift, weight,
-    logit, mean, variance, scale, tau, eps, J: tl.constexpr, C: tl.constexpr, K: tl.constexpr, H: tl.constexpr,
+    logit, mean, variance, scale, tau, eps, more, J: tl.constexpr, C: tl.constexpr, K: tl.constexpr, H: tl.constexpr,
     RUN: tl.constexpr, OWN: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, PARENTS: tl.constexpr,
     DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr,
-    SPREAD: tl.constexpr, SHIFT: tl.constexpr, TABLE: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
-    AHEAD: tl.constexpr, ONE: tl.constexpr, AT: tl.constexpr,
+    SPREAD: tl.constexpr, SHIFT: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr,
+    ONE: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
     """An M-step: programs that walk over chunks of children, then those that finish, in the place of the table read."""
     chunks = tl.cdiv(I, steps * SPLIT)
@@ -474,6 +473,5 @@ def moments(
         wait_for(counter, walks)
         finish_moments(
             p - walks, tl.num_programs(0) - walks, parts, chunks, offset, slope, shift, weight, logit, mean, variance,
-            table, scale, tau, eps, B * J, J, C * H, RUN, SCORE, OFFSET, SLOPE, SPREAD, SHIFT, TABLE, WIDTH, TILE,
-            AHEAD,
+            table, scale, tau, eps, more, B * J, J, C * H, RUN, SCORE, OFFSET, SLOPE, SPREAD, SHIFT, WIDTH, TILE, AHEAD,
         )  # fmt: skip

@@ -166,12 +166,12 @@ def chunk_moments(
     tl.store(p + (2 + D + d) * J + j, spread, mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["more"])
 def wide_moments(
     v, table, first, normaliser, gate, beta, parts, counter, B, I, R, steps, offset, slope, shift, weight, logit, mean,
-    variance, scale, tau, eps, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr,
+    variance, scale, tau, eps, more, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr,
     DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr,
-    SPREAD: tl.constexpr, SHIFT: tl.constexpr, TABLE: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr,
+    SPREAD: tl.constexpr, SHIFT: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr,
     TILE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """An M-step: programs that walk over chunks of children, then those that finish, in the place of the table read."""
@@ -188,8 +188,7 @@ def wide_moments(
         wait_for(counter, walks)
         finish_moments(
             p - walks, tl.num_programs(0) - walks, parts, chunks, offset, slope, shift, weight, logit, mean, variance,
-            table, scale, tau, eps, B * J, J, C * H, RUN, SCORE, OFFSET, SLOPE, SPREAD, SHIFT, TABLE, WIDTH, TILE,
-            AHEAD,
+            table, scale, tau, eps, more, B * J, J, C * H, RUN, SCORE, OFFSET, SLOPE, SPREAD, SHIFT, WIDTH, TILE, AHEAD,
         )  # fmt: skip
 
 
@@ -265,10 +264,9 @@ def wide_parent_gradients(
     v, table, first, normaliser, gate, beta, g_score, s, g_z, parts, counter, B, I, R, steps, logit, weight, mean,
     variance, below, centre, around, slope, shift, g_logit, g_mean, g_variance, next_score, g_offset, g_slope, g_shift,
     next_table, scale, eps, tau, tau_above, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr,
-    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr, BELOW: tl.constexpr,
-    OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr,
-    MEAN: tl.constexpr, VARIANCE: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
-    AHEAD: tl.constexpr,
+    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr, OFFSET: tl.constexpr,
+    SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr,
+    VARIANCE: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Programs that walk over chunks of children, then those that finish by the `slopes` of the parents below."""
     chunks = tl.cdiv(I, steps)
@@ -285,7 +283,7 @@ def wide_parent_gradients(
         slopes(
             p - walks, tl.num_programs(0) - walks, parts, chunks, logit, weight, mean, variance, below, centre, around,
             slope, shift, g_logit, g_mean, g_variance, next_score, g_offset, g_slope, g_shift, next_table, scale, eps,
-            tau, tau_above, B * J, J, C * H, RUN, True, BELOW, OFFSET, SLOPE, SPREAD, SHIFT, GIVEN, MEAN, VARIANCE,
+            tau, tau_above, B * J, J, C * H, RUN, True, OFFSET, SLOPE, SPREAD, SHIFT, GIVEN, MEAN, VARIANCE,
             WIDTH, TILE, AHEAD,
         )  # fmt: skip
 
