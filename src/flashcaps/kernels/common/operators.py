@@ -59,7 +59,7 @@ class Eager:
                 if torch.is_grad_enabled():
                     return once_differentiable(Gradient.backward)(ctx, *gradients)
                 found = backward(ctx, *([list(gradients)] if listed else gradients))
-                return tuple([x if isinstance(x, Tensor) else None for x in found])
+                return tuple([None if type(x) is list else x for x in found])  # those of lists have no meaning here
 
         self.apply = super(torch.autograd.Function, Gradient).apply  # skips its checks for torch.func: calls are plain
 
@@ -143,7 +143,8 @@ def gradient_of(forward: Operator, tensors: int, fake: Callable[..., Any] = empt
             ctx.save_for_backward(*inputs[:tensors], *([] if isinstance(output, Tensor) else output[1:]))
 
         def differentiate(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-            given, kept = list(ctx.saved_tensors[:tensors]), list(ctx.saved_tensors[tensors:])
+            saved = list(ctx.saved_tensors)  # asked once: each time torch looks at all of them
+            given, kept = saved[:tensors], saved[tensors:]
             found = [] if grad is None else backward(grad, given, kept, *ctx.options)
             if 0 < len(found) < tensors and found[-1] is not None:
                 found = [*found[:-1], *found[-1].unbind()]
