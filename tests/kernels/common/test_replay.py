@@ -233,7 +233,7 @@ def test_places_in_a_workspace() -> None:
     draw = random.Random(0)
     for _ in range(50):
         lives = [sorted(draw.choices(range(20), k=2)) for _ in range(12)]
-        buffers = [Buffer("", "", 0, 512 * draw.randint(1, 9), torch.device("cpu"), *x) for x in lives]
+        buffers = [Buffer("", "", 0, 512 * draw.randint(1, 9), torch.device("cpu"), torch.float32, *x) for x in lives]
         offsets = place(buffers)
         for x, y in itertools.combinations(buffers, 2):
             apart = offsets[x] + x.size <= offsets[y] or offsets[y] + y.size <= offsets[x]

@@ -29,10 +29,6 @@ aten = torch.ops.aten
 BINDINGS: dict[Any, Callable[..., Any]] = {
     aten.zeros.default: torch.zeros,
     aten.zeros_like.default: torch.zeros_like,
-    aten.t.default: torch.t,
-    aten.unsqueeze.default: torch.unsqueeze,
-    aten.expand.default: Tensor.expand,
-    aten._unsafe_view.default: Tensor.view,
     aten.bmm.default: torch.bmm,
     aten.mm.default: torch.mm,
     aten.mm.out: torch.mm,
@@ -43,10 +39,6 @@ BINDINGS: dict[Any, Callable[..., Any]] = {
     aten.sum.dim_IntList: torch.sum,
     aten.add_.Tensor: Tensor.add_,
     aten.copy_.default: Tensor.copy_,
-    aten.select.int: torch.select,
-    aten.permute.default: torch.permute,
-    aten.transpose.int: torch.transpose,
-    aten.view.default: Tensor.view,
     aten.clone.default: torch.clone,
 }
 MEMORY = ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided")
@@ -78,6 +70,7 @@ class Buffer:
     address: int
     size: int
     device: torch.device
+    dtype: torch.dtype
     first: int = -1
     last: int = -1
 
@@ -129,7 +122,10 @@ class Recorder(TorchDispatchMode):
                 self._place(x, name, f"p{name}", owner)
         made = [self.names[x] if isinstance(x, Tensor) else "_" for x in results]
         memory = schema.name in MEMORY
-        text = self._empty(result.shape, result.stride(), result.dtype, result.device) if memory else f"{self._value(BINDINGS.get(call, call))}({', '.join(words)})"
+        if memory:
+            text = self._empty(result.shape, result.stride(), result.dtype, result.device)
+        elif not (view and isinstance(result, Tensor) and (text := self._view(result))):
+            text = f"{self._value(BINDINGS.get(call, call))}({', '.join(words)})"
         pure = not schema.is_mutable and torch.Tag.nondeterministic_seeded not in call.tags
         self.lines.append(Line(f"{', '.join(made)}{',' * several} = {text}", made, pure, memory or view))
         return result
@@ -250,10 +246,17 @@ class Recorder(TorchDispatchMode):
         self.names[x] = name
         if owner is None:
             size = max(ceil_div(x.untyped_storage().nbytes(), ALIGNED), 1) * ALIGNED
-            self.places[name] = Buffer(name, pointer, x.data_ptr(), size, x.device), 0
+            self.places[name] = Buffer(name, pointer, x.data_ptr(), size, x.device, x.dtype), 0
         else:
             buffer = self.places[self.names[owner]][0]
             self.places[name] = buffer, x.data_ptr() - buffer.address if x.numel() else 0
+
+    def _view(self, x: Tensor) -> str:
+        """Part of a buffer as a tensor, in one step whatever views lie between them; "" for one of another dtype."""
+        buffer, offset = self.places[self.names[x]]
+        if buffer.dtype != x.dtype:
+            return ""
+        return f"guards._reinterpret_tensor({buffer.name}, {tuple(x.shape)}, {x.stride()}, {offset // x.itemsize})"
 
     def _empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
         """Memory, on the operator's device by what inductor calls: torch.empty takes three times as long."""
