@@ -64,7 +64,7 @@ def mask_capsules(pose: Tensor, chosen: Tensor) -> Tensor:
     b, j, _ = pose.shape
     if tuple(chosen.shape) not in ((b,), (b, j)):
         raise ValueError(f"chosen: expected {(b,)} indices or {(b, j)} multi-hot, got {tuple(chosen.shape)}")
-    return pose * multi_hot(chosen, pose.shape[1], pose.dtype)[..., None]
+    return pose * multi_hot(chosen, j, pose.dtype).unsqueeze(-1)
 
 
 class Decoder(nn.Module):
