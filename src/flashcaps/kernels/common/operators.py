@@ -22,6 +22,8 @@ from torch.autograd.function import once_differentiable
 
 from .replay import recording, replayed
 
+is_compiling, dispatch_modes = torch.compiler.is_compiling, torch._C._len_torch_dispatch_stack
+transform, trace = torch._C._functorch.peek_interpreter_stack, torch._C._get_tracing_state
 # Tensor subclasses are not among them: those, and anything unforeseen, go through torch's dispatcher.
 PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None), bool, int, float, list, tuple, torch.Size, torch.dtype))
 
@@ -111,10 +113,7 @@ def _filled(run: Callable[..., Any]) -> Callable[..., Any]:
 def is_plain(given: Sequence[Any]) -> bool:
     """Whether this is a plain eager program: no compiler, dispatch mode, transform, trace or subclass of Tensor."""
     return not (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._get_tracing_state() is not None
+        is_compiling() or dispatch_modes() or transform() is not None or trace() is not None
     ) and PLAIN.issuperset(map(type, given))
 
 
