@@ -28,7 +28,7 @@ def opcheck(operator: Any, *arguments: Any) -> None:
 
 
 def poison_memory(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """torch.NAME fills what it makes, for each of the constructors `names`, and plans' own do (workspaces are bytes)."""
+    """torch.NAME fills what it makes, for each of the constructors `names`, and so do those of plans (bytes, too)."""
     own = [(guards, f"_empty_strided_{device}") for device in ("cpu", "cuda")]
     for module, name in (*own, *((torch, name) for name in names)):
 

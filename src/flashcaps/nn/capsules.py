@@ -128,7 +128,7 @@ class PrimaryCapsules(FiniteModule, ChannelsLast):
             raise ValueError(f"features: expected (B, channels, H, W), got {tuple(features.shape)}")
         if features.shape[1] != self.in_channels:
             raise ValueError(f"features: expected {self.in_channels} channels, got {tuple(features.shape)}")
-        reach, weight = max(self.reach, 1), next(self.parameters())
+        reach, weight = max(self.reach, 1), next(self.pose.parameters())
         if min(features.shape[2:]) < reach:
             raise ValueError(f"features: expected {reach} places for the kernel, got {tuple(features.shape)}")
         if features.device != weight.device:
