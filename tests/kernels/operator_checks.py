@@ -7,7 +7,6 @@ from unittest import mock
 import pytest
 import torch
 from torch import Tensor
-from torch._C._dynamo import guards
 from torch.utils._python_dispatch import _disable_current_modes
 
 from flashcaps.kernels.common.rows import Parts, memory_for
@@ -29,7 +28,7 @@ def opcheck(operator: Any, *arguments: Any) -> None:
 
 def poison_memory(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """torch.NAME fills what it makes, for each of the constructors `names`, and so do those of plans (bytes, too)."""
-    own = [(guards, f"_empty_strided_{device}") for device in ("cpu", "cuda")]
+    own = [(torch._C._dynamo.guards, f"_empty_strided_{device}") for device in ("cpu", "cuda")]
     for module, name in (*own, *((torch, name) for name in names)):
 
         def poisoned(*args: Any, _make: Any = getattr(module, name), **options: Any) -> Tensor:
