@@ -27,18 +27,18 @@ def opcheck(operator: Any, *arguments: Any) -> None:
 
 
 def poison_memory(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """torch.NAME fills what it makes, for each of the constructors `names`, plans' workspaces (bytes) among them."""
-    for name in names:
-        function = getattr(torch, name)
+    """torch.NAME fills what it makes, for each of the constructors `names`, and so do those of plans (bytes, too)."""
+    own = [(torch._C._dynamo.guards, f"_empty_strided_{device}") for device in ("cpu", "cuda")]
+    for module, name in (*own, *((torch, name) for name in names)):
 
-        def poisoned(*args: Any, _make: Any = function, **options: Any) -> Tensor:
+        def poisoned(*args: Any, _make: Any = getattr(module, name), **options: Any) -> Tensor:
             x = _make(*args, **options)
             with _disable_current_modes():  # a plan that is recorded has no such line, and is poisoned as it runs
                 if not x.is_meta and (x.is_floating_point() or x.dtype == torch.uint8):
                     x.fill_(float("nan") if x.is_floating_point() else 255)  # of which NaN is made, too
             return x
 
-        monkeypatch.setattr(torch, name, poisoned)
+        monkeypatch.setattr(module, name, poisoned)
 
 
 def assert_right_when_replayed(step: Callable[[], Sequence[Tensor]], u: Tensor) -> None:

@@ -11,6 +11,7 @@ from ..routing.em import activation_logit
 from ..routing.math import Softmax, over_parents
 from .attend.matrix import Attend
 from .attend.plan import wide
+from .attend.triton import TritonAttend, attention_poses
 from .common.norm import layer_norm_poses
 from .fit.matrix import spread_of_attended
 from .votes import Votes, Windows
@@ -38,16 +39,11 @@ def attention_routing(
     if isinstance(votes, Votes) and activation is not None:
         u = votes.u
         votes = Votes(u * activation.to(u.dtype).view(*u.shape[:3], 1, 1), votes.weight)
-    kind: Any = Attend
-    if triton:
-        from .attend.triton import TritonAttend as kind
-        from .attend.triton import attention_poses
-
-        if not (record or coupling or active or wide(votes)):  # all iterations in one operator
-            return Routed(attention_poses(votes, pose, iterations, scale, norm, weight, bias))
+    if triton and not (record or coupling or active or wide(votes)):  # all iterations in one operator
+        return Routed(attention_poses(votes, pose, iterations, scale, norm, weight, bias))
     if isinstance(votes, Windows):
         raise ValueError("votes: patches left in their image are for the Triton kernel's poses alone; gather them")
-    attend = kind(votes, softmax=softmax)
+    attend: Any = TritonAttend(votes, softmax=softmax) if triton else Attend(votes, softmax=softmax)
     history: list[Step] = []
     for _ in range(iterations):
         query = None if pose is None else scale * pose.to(votes.u.dtype)

@@ -9,6 +9,7 @@ from ..routing.contract import Routed, Step
 from ..routing.discriminative import label_signs
 from ..routing.math import Softmax, length, over_parents
 from .attend.matrix import combine
+from .attend.triton import TritonAttend
 from .common.norm import squash_poses
 from .votes import Votes, add_up, children_per_block, recompute, split_children
 
@@ -19,8 +20,6 @@ def weighted_sum(votes: Votes, coefficients: Tensor, triton: bool = False) -> Te
     triton: the kernels of equal couplings, 1 / J each, on weights b_ij W_ij.
     """
     if triton:
-        from .attend.triton import TritonAttend
-
         j = votes.weight.shape[0]
         return TritonAttend(Votes(votes.u, votes.weight * (j * coefficients.t()[:, None, :, None])))(None)
     blocks = _blocks(votes)

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from ..routing.checks import install_command, is_transformed
 from ..routing.contract import Memory, Routed, Routing, Step, Tensors
-from ..routing.math import OverPositions, Softmax, compute_dtype, no_autocast, over_parents
+from ..routing.math import OverPositions, Softmax, as_dtype, compute_dtype, no_autocast, over_parents
+from .attend.triton import supported
 from .attention import attention_routing
 from .common.patches import patches
 from .common.rows import HAS_TRITON
@@ -105,8 +106,6 @@ def why_not_triton(twin: Twin, votes: Votes | Windows, softmax: Softmax) -> str 
     if twin.family is None or not HAS_TRITON:
         return "no kernels" if HAS_TRITON else "triton is not installed"
     if twin.family == "attend":
-        from .attend.triton import supported
-
         return supported(votes, softmax)
     from .fit.triton import supported as fit_supported
 
@@ -195,8 +194,8 @@ def _votes(
 ) -> tuple[Votes | Windows, Tensor | None, Softmax]:
     """Votes, activations (B, I) of the children behind them, and what normalises over their parents."""
     dtype = compute_dtype(u, transform.weight)
-    u, weight = u.to(dtype), transform.weight.to(dtype)  # before patches overlap: their gradients are summed in it
-    activation = None if activation is None else activation.to(dtype)
+    u, weight = as_dtype(u, dtype), as_dtype(transform.weight, dtype)  # before patches overlap, and gradients are added
+    activation = None if activation is None else as_dtype(activation, dtype)
     softmax: Softmax = over_parents
     yx = centres(u.shape[2], u.shape[3], u.device) if transform.coordinates else None
     if transform.window is not None:
@@ -273,5 +272,5 @@ def _finished(routed: Routed, dtype: torch.dtype, coupling: bool, kind: str | No
     pose, a, c, variance, history, _ = routed
     if history is not None:
         history = tuple(Step(c, p.to(dtype), None if x is None else x.to(dtype)) for c, p, x in history)
-    a = None if a is None else a.to(dtype)
-    return Routed(pose.to(dtype), a, c if coupling else None, variance, history, None if a is None else kind)
+    a = None if a is None else as_dtype(a, dtype)
+    return Routed(as_dtype(pose, dtype), a, c if coupling else None, variance, history, None if a is None else kind)

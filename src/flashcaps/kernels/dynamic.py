@@ -15,6 +15,7 @@ from ..routing.contract import Routed, Step
 from ..routing.math import Softmax, length, over_parents, squash
 from .attend.matrix import Attend
 from .attend.plan import wide
+from .attend.triton import TritonAttend, dynamic_poses
 from .votes import Votes
 
 
@@ -33,14 +34,10 @@ def dynamic_routing(
 ) -> Routed:
     """The routing file's `dynamic_routing` on votes that stay u and W."""
     check_iterations(iterations)
-    kind: Any = Attend
-    if triton:
-        from .attend.triton import TritonAttend as kind
-        from .attend.triton import dynamic_poses
-
-        if not (record or coupling or wide(votes)):
-            v = dynamic_poses(votes, iterations, logits, bias, leaky, detach)  # all iterations in one operator
-            return Routed(v, length(v))
+    if triton and not (record or coupling or wide(votes)):
+        v = dynamic_poses(votes, iterations, logits, bias, leaky, detach)  # all iterations in one operator
+        return Routed(v, length(v))
+    kind: Any = TritonAttend if triton else Attend
     last = kind(votes, logits, leaky, softmax, detach)
     early = kind(Votes(votes.u.detach(), votes.weight.detach()), logits, leaky, softmax) if detach else last
     query: Tensor | None = None

@@ -118,9 +118,8 @@ def add_coordinates(votes: Votes, yx: Tensor) -> Votes:
 
 def centres(height: int, width: int, device: torch.device | None = None) -> Tensor:
     """Centre of each place of a grid, (row, column) scaled to [0, 1], as (H * W, 2)."""
-    y = (torch.arange(height, device=device) + 0.5) / height
-    x = (torch.arange(width, device=device) + 0.5) / width
-    return torch.stack(torch.meshgrid(y, x, indexing="ij"), -1).view(-1, 2)
+    y, x = ((torch.arange(size, device=device) + 0.5) / size for size in (height, width))
+    return torch.cartesian_prod(y, x)
 
 
 def patches(u: Tensor, kernel: int, stride: int) -> Tensor:

@@ -36,15 +36,15 @@ class Model(ChannelsLast):
         """Checks shape and dtype, and on the CPU the range of pixels, for which another device would have to wait."""
         check_tensor("images", images)
         assert self.image is not None
-        shape, came = "(B, {}, {}, {})".format(*self.image), tuple(images.shape)
+        (c, h, w), came = self.image, tuple(images.shape)
         if not images.is_floating_point():
             raise ValueError(f"images: expected floating-point pixels from 0 to 1, got {images.dtype}; "
                              "give images.float() / 255")  # fmt: skip
-        if images.ndim != 4 or images.shape[1] != self.image[0]:
-            raise ValueError(f"images: expected {shape}, got {came}; see image=")
+        if len(came) != 4 or came[1] != c:
+            raise ValueError(f"images: expected (B, {c}, {h}, {w}), got {came}; see image=")
         if not self.any_size and came[1:] != self.image:
-            raise ValueError(f"images: expected {shape}, got {came}; resize them, or build the model for them, by "
-                             f"create_model(..., image={came[1:]})")  # fmt: skip
+            raise ValueError(f"images: expected (B, {c}, {h}, {w}), got {came}; resize them, or build the model for "
+                             f"them, by create_model(..., image={came[1:]})")  # fmt: skip
         if images.numel() and can_look(images) and BYTES < (most := float(images.detach().max())) < math.inf:
             raise ValueError(f"images: expected pixels from 0 to 1, or standardised, got up to {most:g}; "
                              "give images / 255")  # fmt: skip

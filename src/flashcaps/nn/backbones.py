@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from ..kernels.common.batch_norm import normalise, takes
+from ..kernels.common.batch_norm import normalise, normalise_taken, takes
 from ..kernels.common.stem import ImageConv2d, few_numbers
 from ..routing.checks import check_choice, check_sizes
 
@@ -37,7 +37,7 @@ def through(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
         layer = rest.pop(0)
         if isinstance(layer, nn.BatchNorm2d) and takes(layer, x):
             relu = bool(rest) and isinstance(rest[0], nn.ReLU)
-            x = normalise(layer, x, relu=relu)
+            x = normalise_taken(layer, x, None, relu)
             rest = rest[relu:]
         else:
             x = layer(x)

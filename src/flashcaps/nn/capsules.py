@@ -26,7 +26,7 @@ from ..routing.checks import (
     nearest,
 )
 from ..routing.contract import Memory, Tensors
-from ..routing.math import compute_dtype, length
+from ..routing.math import as_dtype, compute_dtype, length
 from .backbones import ChannelsLast
 
 PRIMARY_FORMS = ("squash", "sigmoid", "norm", "score")
@@ -128,7 +128,7 @@ class PrimaryCapsules(FiniteModule, ChannelsLast):
             raise ValueError(f"features: expected (B, channels, H, W), got {tuple(features.shape)}")
         if features.shape[1] != self.in_channels:
             raise ValueError(f"features: expected {self.in_channels} channels, got {tuple(features.shape)}")
-        reach, weight = max(self.reach, 1), next(self.parameters())
+        reach, weight = max(self.reach, 1), next(self.pose.parameters())
         if min(features.shape[2:]) < reach:
             raise ValueError(f"features: expected {reach} places for the kernel, got {tuple(features.shape)}")
         if features.device != weight.device:
@@ -298,13 +298,14 @@ class CapsuleLayer(FiniteModule):
 
     def _tensors(self, dtype: torch.dtype, repeats: int, parents: int, memory: Memory | None) -> Tensors:
         """The algorithm's learned tensors; what children or parents share is repeated."""
+        learned = self.learned  # keeps each under its own name as an attribute, the quickest way to it
         tensors: Tensors = {
-            name: self.get_buffer(name) if spec.state else self.learned[name] for name, spec in self._specs.items()
+            name: self.get_buffer(name) if spec.state else getattr(learned, name) for name, spec in self._specs.items()
         }
         if memory is not None:
             tensors = memory.keep(tensors, self.weight, self.hidden)
         for name, spec in self._specs.items():
-            x = tensors[name].to(dtype)
+            x = as_dtype(tensors[name], dtype)
             if self.parents is None and spec.parents is not None:
                 x = x.expand(*(parents if k == spec.parents % x.ndim else -1 for k in range(x.ndim)))
             tensors[name] = x.repeat_interleave(repeats, 0) if spec.per_child and repeats > 1 else x
@@ -334,7 +335,7 @@ class CapsuleLayer(FiniteModule):
         repeats = 1 if transform.window is not None else math.prod(u.shape[1:-1]) // transform.weight.shape[2]
         recorded = self.training and torch.is_grad_enabled() and not is_transformed()
         memory = self.memory if recorded else None  # whether the algorithm's own training step may follow
-        learned = self._tensors(compute_dtype(u, self.weight), repeats, transform.weight.shape[0], memory)
+        learned = self._tensors(compute_dtype(u, transform.weight), repeats, transform.weight.shape[0], memory)
         routed = route(
             self.name,
             routing,
@@ -368,8 +369,7 @@ class CapsuleLayer(FiniteModule):
         return normed
 
     def _check(self, u: Tensor, activation: Tensor | None, types: int | None) -> None:
-        """types: of children (B, types, H, W, D); None for children (B, I, D)."""
-        check_floating("u", u)
+        """u, a tensor of floating-point numbers. types: of children (B, types, H, W, D); None: children (B, I, D)."""
         shape, ndim = ("(B, I, D)", 3) if types is None else ("(B, types, H, W, D)", 5)
         if u.ndim != ndim or u.shape[-1] != self.in_dim:
             raise ValueError(f"u: expected {shape} with D = {self.in_dim}, got {tuple(u.shape)}")
@@ -503,6 +503,7 @@ class ConvCapsules(CapsuleLayer):
 
     def _children(self, u: Tensor | Routed, activation: Tensor | None) -> Children:
         u, activation = self.take(u, activation)
+        check_floating("u", u)
         self._check(u, activation, self.in_types)
         p, k = self.padding, self.kernel
         if min(u.shape[2], u.shape[3]) + 2 * p < k:
@@ -532,7 +533,7 @@ def place(routed: Routed, grid: tuple[int, int, int] | None) -> Routed:
 
     def parents(x: Any) -> Any:
         """(B H' W', J, ...) -> (B, J, H', W', ...)"""
-        return None if x is None else x.unflatten(0, grid).movedim(3, 1)
+        return None if x is None else x.view(*grid, *x.shape[1:]).movedim(3, 1)
 
     def couplings(x: Any) -> Any:
         """(B H' W', I, J) -> (B, I, J, H', W')"""

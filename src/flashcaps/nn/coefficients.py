@@ -30,8 +30,16 @@ from .losses import ABSENT, PRESENT
 
 
 def discriminative_layers(model: nn.Module) -> list[CapsuleLayer]:
-    """Layers with coefficients of their own, lowest first."""
-    return [m for m in model.modules() if isinstance(m, CapsuleLayer) and isinstance(m.memory, ForwardPass)]
+    """Layers with coefficients of their own, lowest first. Asked in every step, and `modules` makes all their names."""
+    found: list[CapsuleLayer] = []
+    rest: list[nn.Module | None] = [model]
+    while rest:
+        m = rest.pop()
+        if isinstance(m, CapsuleLayer) and isinstance(m.memory, ForwardPass) and m not in found:
+            found.append(m)
+        if m is not None:
+            rest.extend(reversed(m._modules.values()))
+    return found
 
 
 @full_precision

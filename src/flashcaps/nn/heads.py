@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..routing import Routed
 from ..routing.checks import check_devices, check_dtype, check_floating, check_overflow, check_sizes, check_tensor
-from ..routing.math import length
+from ..routing.math import compute_dtype, length
 from .losses import multi_hot
 
 
@@ -19,10 +19,12 @@ class Lengths(nn.Module):
     """The length of each class capsule (dynamic, discriminative). Routed -> (B, J)"""
 
     def forward(self, routed: Routed) -> Tensor:
-        check_floating("pose", routed.pose)
-        lengths = length(routed.pose)
+        pose, kept = routed.pose, routed.activation if routed.kind == "length" else None
+        check_floating("pose", pose)
+        exact = pose.dtype == compute_dtype(pose)  # a layer's lengths are those of its poses before any rounding
+        lengths = length(pose) if kept is None or not exact else kept
         if not self.training:
-            check_overflow((lengths,), False, pose=routed.pose)
+            check_overflow((lengths,), False, pose=pose)
         return lengths
 
 
@@ -64,7 +66,7 @@ def mask_capsules(pose: Tensor, chosen: Tensor) -> Tensor:
     b, j, _ = pose.shape
     if tuple(chosen.shape) not in ((b,), (b, j)):
         raise ValueError(f"chosen: expected {(b,)} indices or {(b, j)} multi-hot, got {tuple(chosen.shape)}")
-    return pose * multi_hot(chosen, pose.shape[1], pose.dtype)[..., None]
+    return pose * multi_hot(chosen, j, pose.dtype).unsqueeze(-1)
 
 
 class Decoder(nn.Module):
@@ -91,7 +93,7 @@ class Decoder(nn.Module):
         check_floating("pose", pose)
         if tuple(pose.shape[1:]) != (self.capsules, self.dim):
             raise ValueError(f"pose: expected (B, {self.capsules}, {self.dim}), got {tuple(pose.shape)}")
-        weight = next(self.parameters())
+        weight = next(self.layers.parameters())
         check_devices(weight, pose=pose)
         check_dtype("pose", pose, weight)
         if chosen is None:

@@ -20,7 +20,7 @@ def multi_hot(targets: Tensor, classes: int, dtype: torch.dtype = torch.float32)
     """Class indices (B,) -> (B, K); a multi-hot (B, K) as it is."""
     if targets.ndim == 2:
         return targets.to(dtype)
-    return (targets[:, None] == torch.arange(classes, device=targets.device)).to(dtype)
+    return (targets.unsqueeze(1) == torch.arange(classes, device=targets.device)).to(dtype)
 
 
 def _check(name: str, x: Tensor, targets: Tensor, targets_name: str = "targets") -> Tensor:

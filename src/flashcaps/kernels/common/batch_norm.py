@@ -34,12 +34,17 @@ TOGETHER = 8  # channels whose sums one program adds up
 def normalise(norm: nn.Module, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
     """relu(norm(x) + residual), or less of it; norm's running statistics move as if it were called."""
     if takes(norm, x) and (residual is None or (residual.shape == x.shape and residual.dtype == x.dtype)):
-        running = norm.running_mean, norm.running_var, norm.num_batches_tracked
-        given: tuple[Any, ...] = x, *running, norm.weight, norm.bias, residual, norm.momentum, norm.eps, relu
-        return train_step(*given)[0] if is_plain(given) else _train_step(*given)[0]
+        return normalise_taken(norm, x, residual, relu)
     y: Tensor = norm(x)
     y = y if residual is None else y + residual
     return y.relu_() if relu else y
+
+
+def normalise_taken(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
+    """`normalise` of what `takes` allows."""
+    running = norm.running_mean, norm.running_var, norm.num_batches_tracked
+    given: tuple[Any, ...] = x, *running, norm.weight, norm.bias, residual, norm.momentum, norm.eps, relu
+    return train_step(*given)[0] if is_plain(given) else _train_step(*given)[0]
 
 
 def takes(norm: nn.Module, x: Tensor) -> TypeGuard[nn.BatchNorm2d]:

@@ -22,6 +22,8 @@ from torch.autograd.function import once_differentiable
 
 from .replay import recording, replayed
 
+is_compiling, dispatch_modes = torch.compiler.is_compiling, torch._C._len_torch_dispatch_stack
+transform, trace = torch._C._functorch.peek_interpreter_stack, torch._C._get_tracing_state
 # Tensor subclasses are not among them: those, and anything unforeseen, go through torch's dispatcher.
 PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None), bool, int, float, list, tuple, torch.Size, torch.dtype))
 
@@ -59,7 +61,7 @@ class Eager:
                 if torch.is_grad_enabled():
                     return once_differentiable(Gradient.backward)(ctx, *gradients)
                 found = backward(ctx, *([list(gradients)] if listed else gradients))
-                return tuple([x if isinstance(x, Tensor) else None for x in found])
+                return tuple([None if type(x) is list else x for x in found])  # those of lists have no meaning here
 
         self.apply = super(torch.autograd.Function, Gradient).apply  # skips its checks for torch.func: calls are plain
 
@@ -111,10 +113,7 @@ def _filled(run: Callable[..., Any]) -> Callable[..., Any]:
 def is_plain(given: Sequence[Any]) -> bool:
     """Whether this is a plain eager program: no compiler, dispatch mode, transform, trace or subclass of Tensor."""
     return not (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._get_tracing_state() is not None
+        is_compiling() or dispatch_modes() or transform() is not None or trace() is not None
     ) and PLAIN.issuperset(map(type, given))
 
 
@@ -143,7 +142,8 @@ def gradient_of(forward: Operator, tensors: int, fake: Callable[..., Any] = empt
             ctx.save_for_backward(*inputs[:tensors], *([] if isinstance(output, Tensor) else output[1:]))
 
         def differentiate(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-            given, kept = list(ctx.saved_tensors[:tensors]), list(ctx.saved_tensors[tensors:])
+            saved = list(ctx.saved_tensors)  # asked once: each time torch looks at all of them
+            given, kept = saved[:tensors], saved[tensors:]
             found = [] if grad is None else backward(grad, given, kept, *ctx.options)
             if 0 < len(found) < tensors and found[-1] is not None:
                 found = [*found[:-1], *found[-1].unbind()]

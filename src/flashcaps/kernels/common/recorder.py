@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._dynamo import guards
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -28,10 +29,6 @@ aten = torch.ops.aten
 BINDINGS: dict[Any, Callable[..., Any]] = {
     aten.zeros.default: torch.zeros,
     aten.zeros_like.default: torch.zeros_like,
-    aten.t.default: torch.t,
-    aten.unsqueeze.default: torch.unsqueeze,
-    aten.expand.default: Tensor.expand,
-    aten._unsafe_view.default: Tensor.view,
     aten.bmm.default: torch.bmm,
     aten.mm.default: torch.mm,
     aten.mm.out: torch.mm,
@@ -42,10 +39,6 @@ BINDINGS: dict[Any, Callable[..., Any]] = {
     aten.sum.dim_IntList: torch.sum,
     aten.add_.Tensor: Tensor.add_,
     aten.copy_.default: Tensor.copy_,
-    aten.select.int: torch.select,
-    aten.permute.default: torch.permute,
-    aten.transpose.int: torch.transpose,
-    aten.view.default: Tensor.view,
     aten.clone.default: torch.clone,
 }
 MEMORY = ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided")
@@ -77,6 +70,7 @@ class Buffer:
     address: int
     size: int
     device: torch.device
+    dtype: torch.dtype
     first: int = -1
     last: int = -1
 
@@ -92,9 +86,9 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.names: Any = WeakIdKeyDictionary()  # of the tensors that are alive
         self.places: dict[str, tuple[Buffer, int]] = {}  # of each name: its buffer, and bytes from where that begins
-        self.values: dict[str, Any] = {"torch": torch, "tensor_at": tensor_at, "hooked": hooked}
+        self.values: dict[str, Any] = {"torch": torch, "guards": guards, "tensor_at": tensor_at, "hooked": hooked}
         self.lines: list[Line] = []
-        self.fresh = count()
+        self.fresh, self.device = count(), _tensors(given)[0].device  # the device at hand, as `replayed` has it
         self.listens = True  # false inside a call of torch: launches of an operator called there are its own
         self.arguments = ", ".join(f"a{k}" for k in range(len(given)))
         for i, x in enumerate(given):
@@ -128,7 +122,10 @@ class Recorder(TorchDispatchMode):
                 self._place(x, name, f"p{name}", owner)
         made = [self.names[x] if isinstance(x, Tensor) else "_" for x in results]
         memory = schema.name in MEMORY
-        text = self._memory(result) if memory else f"{self._value(BINDINGS.get(call, call))}({', '.join(words)})"
+        if memory:
+            text = self._empty(result.shape, result.stride(), result.dtype, result.device)
+        elif not (view and isinstance(result, Tensor) and (text := self._view(result))):
+            text = f"{self._value(BINDINGS.get(call, call))}({', '.join(words)})"
         pure = not schema.is_mutable and torch.Tag.nondeterministic_seeded not in call.tags
         self.lines.append(Line(f"{', '.join(made)}{',' * several} = {text}", made, pure, memory or view))
         return result
@@ -213,9 +210,8 @@ class Recorder(TorchDispatchMode):
             if used & shared:
                 used = used - shared | {"workspace"}
                 if all("workspace" not in x for _, x in body):
-                    device = self._value(next(iter(offsets)).device)
-                    made = f"workspace = torch.empty({size_of(offsets)}, dtype=torch.uint8, device={device})"
-                    body += [(made, {"workspace"}), ("w = workspace.data_ptr()", {"workspace"})]
+                    made = self._empty((size_of(offsets),), (1,), torch.uint8, next(iter(offsets)).device)
+                    body += [(f"workspace = {made}", {"workspace"}), ("w = workspace.data_ptr()", {"workspace"})]
             body.append((NAME.sub(number, line.text), used))
             body += [(f"p{x} = {x}.data_ptr()", {x}) for x in line.made if x in addressed]
         last = {x: k for k, (_, used) in enumerate(body) for x in used if x[0] != "a"}
@@ -250,14 +246,24 @@ class Recorder(TorchDispatchMode):
         self.names[x] = name
         if owner is None:
             size = max(ceil_div(x.untyped_storage().nbytes(), ALIGNED), 1) * ALIGNED
-            self.places[name] = Buffer(name, pointer, x.data_ptr(), size, x.device), 0
+            self.places[name] = Buffer(name, pointer, x.data_ptr(), size, x.device, x.dtype), 0
         else:
             buffer = self.places[self.names[owner]][0]
             self.places[name] = buffer, x.data_ptr() - buffer.address if x.numel() else 0
 
-    def _memory(self, x: Tensor) -> str:
-        how = f"empty({tuple(x.shape)}" if x.is_contiguous() else f"empty_strided({tuple(x.shape)}, {x.stride()}"
-        return f"torch.{how}, dtype={self._value(x.dtype)}, device={self._value(x.device)})"
+    def _view(self, x: Tensor) -> str:
+        """Part of a buffer as a tensor, in one step whatever views lie between them; "" for one of another dtype."""
+        buffer, offset = self.places[self.names[x]]
+        if buffer.dtype != x.dtype:
+            return ""
+        return f"guards._reinterpret_tensor({buffer.name}, {tuple(x.shape)}, {x.stride()}, {offset // x.itemsize})"
+
+    def _empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
+        """Memory, on the operator's device by what inductor calls: torch.empty takes three times as long."""
+        quick, size = f"_empty_strided_{device.type}", f"{tuple(shape)}, {strides}"
+        if device == self.device and hasattr(guards, quick):
+            return f"guards.{quick}({size}, {self._value(dtype)})"
+        return f"torch.empty_strided({size}, dtype={self._value(dtype)}, device={self._value(device)})"
 
     def _word(self, x: Any) -> str:
         if isinstance(x, Tensor):
