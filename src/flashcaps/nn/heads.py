@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..routing import Routed
 from ..routing.checks import check_devices, check_dtype, check_floating, check_overflow, check_sizes, check_tensor
-from ..routing.math import compute_dtype, length
+from ..routing.math import length
 from .losses import multi_hot
 
 
@@ -19,12 +19,10 @@ class Lengths(nn.Module):
     """The length of each class capsule (dynamic, discriminative). Routed -> (B, J)"""
 
     def forward(self, routed: Routed) -> Tensor:
-        pose, kept = routed.pose, routed.activation if routed.kind == "length" else None
-        check_floating("pose", pose)
-        exact = pose.dtype == compute_dtype(pose)  # a layer's lengths are those of its poses before any rounding
-        lengths = length(pose) if kept is None or not exact else kept
+        check_floating("pose", routed.pose)
+        lengths = length(routed.pose)
         if not self.training:
-            check_overflow((lengths,), False, pose=pose)
+            check_overflow((lengths,), False, pose=routed.pose)
         return lengths
 
 

@@ -159,9 +159,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 
 def _differentiate(ctx: Any, gradients: list[Tensor | None]) -> tuple[Any, ...]:
-    inputs, outputs = ctx.saved_tensors[:TENSORS], ctx.saved_tensors[TENSORS:]
-    gated = ctx.needs_input_grad[3]
-    found = iter(fit_routing_backward(list(inputs), list(outputs), list(gradients[:-1]), *ctx.options, gated))
+    saved, gated = list(ctx.saved_tensors), ctx.needs_input_grad[3]  # asked once: each time torch looks at all of them
+    given = saved[:TENSORS], saved[TENSORS:], list(gradients[:-1])
+    found = iter(fit_routing_backward(*given, *ctx.options, gated))
     of_inputs = [next(found) if there else None for there in ctx.given]
     if not gated:
         of_inputs[3] = None
