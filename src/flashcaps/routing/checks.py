@@ -112,7 +112,7 @@ def check_iterations(iterations: int) -> None:
 
 def check_number(name: str, value: float, least: float = -math.inf) -> None:
     """Raises unless `value` is a finite number of at least `least`."""
-    if type(value) is not float and (isinstance(value, bool) or not isinstance(value, int | float)):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name}: expected a number, got {value!r}")
     if not (math.isfinite(value) and value >= least):
         raise ValueError(f"{name}: expected a finite number{f' of at least {least:g}' * (least > -math.inf)}, "

@@ -285,7 +285,7 @@ def rows_at_once(x: Inputs, o: Options) -> int:
 
     As many as have room in what poses, transforms and their gradients leave, within twice their bytes, beside the
     parents and Z that are kept of all; at least one example. A softmax over positions has all places of an example in
-    one part. A part takes 8 launches forward and about 14 backward at three iterations, whatever is in it: more rows
+    one part. A part takes about 8 launches forward and 14 backward at three iterations, whatever is in it: more rows
     would take fewer launches, but memory, and their votes would no longer fit a second-level cache.
     """
     (b, g, r, c, k), (j, _, _, h) = x.u.shape, x.weight.shape

@@ -171,8 +171,8 @@ def wide_moments(
     v, table, first, normaliser, gate, beta, parts, counter, B, I, R, steps, offset, slope, shift, weight, logit, mean,
     variance, scale, tau, eps, more, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr,
     DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr,
-    SPREAD: tl.constexpr, SHIFT: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr,
-    TILE: tl.constexpr, AHEAD: tl.constexpr,
+    SPREAD: tl.constexpr, SHIFT: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """An M-step: programs that walk over chunks of children, then those that finish, in the place of the table read."""
     chunks = tl.cdiv(I, steps)
