@@ -31,6 +31,8 @@ def test_kernels(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     grads = zip(torch.autograd.grad(ours, leaves, g), torch.autograd.grad(theirs, exact, g.double()), strict=True)
     for actual, expected in grads:
         assert_near(actual, expected, TOLERANCE[torch.float32].gradient)
+    with pytest.raises(ValueError, match="cannot run, 2 children share each transform"):
+        weighted_sum(Votes(u.expand(5, 7, 2, rows, 3), weight), torch.randn(14, 4), triton=True)
 
 
 @pytest.mark.parametrize("labels", [[2, 0, 1, 1], [[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]]], ids=["one", "several"])

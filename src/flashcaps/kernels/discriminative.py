@@ -9,7 +9,7 @@ from ..routing.contract import Routed, Step
 from ..routing.discriminative import label_signs
 from ..routing.math import Softmax, length, over_parents
 from .attend.matrix import combine
-from .attend.triton import TritonAttend
+from .attend.triton import TritonAttend, check_supported
 from .common.norm import squash_poses
 from .votes import Votes, add_up, children_per_block, recompute, split_children
 
@@ -20,6 +20,7 @@ def weighted_sum(votes: Votes, coefficients: Tensor, triton: bool = False) -> Te
     triton: the kernels of equal couplings, 1 / J each, on weights b_ij W_ij.
     """
     if triton:
+        check_supported(votes)  # before the product, which children that share a transform would break
         j = votes.weight.shape[0]
         return TritonAttend(Votes(votes.u, votes.weight * (j * coefficients.t()[:, None, :, None])))(None)
     blocks = _blocks(votes)

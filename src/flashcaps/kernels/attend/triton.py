@@ -51,7 +51,7 @@ def supported(votes: Votes | Windows, softmax: Softmax = over_parents) -> str | 
     return None if isinstance(votes, Votes) and n.wide and takes(votes) else plan.too_large(n)
 
 
-def _check(votes: Votes | Windows, softmax: Softmax = over_parents) -> None:
+def check_supported(votes: Votes | Windows, softmax: Softmax = over_parents) -> None:
     if (reason := supported(votes, softmax)) is not None:
         raise ValueError(f"votes: the Triton kernel cannot run, {reason}; use the matrix form")
 
@@ -72,7 +72,7 @@ class TritonAttend:
         softmax: Softmax = over_parents,
         detach: bool = False,
     ) -> None:
-        _check(votes, softmax)
+        check_supported(votes, softmax)
         self.votes, self.leaky, self.detach = votes, leaky, detach
         self.logits = _per_child(logits, votes)
 
@@ -98,7 +98,7 @@ def dynamic_poses(
     detach: bool = False,
 ) -> Tensor:
     """v (B, J, D) after all iterations of dynamic routing in one operator; arguments as `dynamic_routing`'s."""
-    _check(votes)
+    check_supported(votes)
     bias = None if bias is None else bias.float().expand(votes.shape[2], votes.shape[3])
     return route_dynamic(*votes, bias, _per_child(logits, votes), leaky, iterations, detach)[0]
 
@@ -113,7 +113,7 @@ def attention_poses(
     bias: Tensor | None = None,
 ) -> Tensor:
     """p (B, J, D) after all iterations of attention in one operator; arguments as `attention_routing`'s."""
-    _check(votes)
+    check_supported(votes)
     u, w, *window = votes
     gamma = beta = None
     if norm:
