@@ -370,7 +370,7 @@ def _find(key: str, tree: dict[str, Any]) -> tuple[str, str]:
         if section not in SECTIONS:
             raise ValueError(f"{key}: no section {section!r}{_hint(section, SECTIONS)}")
         return section, leaf
-    homes = [s for s in SECTIONS if key in _fields(s) or key in tree.get(s, {}).get(_OPEN.get(s, ""), {})]
+    homes = [s for s in SECTIONS if key in _fields(s) or (s in _OPEN and key in tree[s][_OPEN[s]])]
     model = tree["model"].get("name", "")
     if not homes and model in MODELS and key in MODELS[model].changes:
         homes = ["model"]
