@@ -120,13 +120,13 @@ def check_number(name: str, value: float, least: float = -math.inf) -> None:
 
 
 def check_per_iteration(name: str, value: float | Sequence[float], iterations: int) -> tuple[float, ...]:
-    """`value` as one number for each iteration."""
+    """`value` as one number of at least 0 for each iteration."""
     if not isinstance(value, list | tuple):
         value = (cast(float, value),) * iterations
     if len(value) != iterations:
         raise ValueError(f"{name}: expected one number, or one for each of {iterations} iterations, got {len(value)}")
     for x in value:
-        check_number(name, x)
+        check_number(name, x, 0)
     return tuple(float(x) for x in value)
 
 
