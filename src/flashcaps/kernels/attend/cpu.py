@@ -66,6 +66,7 @@ class AttendStep(torch.autograd.Function):
         if torch.is_grad_enabled():  # the gradient will be differentiated
             s = all_at_once(u, weight, query, logits, options)
             return *differentiable_gradients([s], [gs], ctx.saved_tensors, ctx.needs_input_grad[:4]), None
+        gs = gs.contiguous()  # callers turn what they get, and every block reads it
         source = Source(u, weight)
         gradients = Gradients(source, ctx.needs_input_grad[:2])
         blocks = children_blocks(source, options.softmax)

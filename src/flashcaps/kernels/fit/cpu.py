@@ -131,7 +131,7 @@ class FitStep(torch.autograd.Function):
         if torch.is_grad_enabled():  # the gradient will be differentiated again
             outputs = plain(ctx.softmax, ctx.eps, inputs)
             return None, None, *differentiable_gradients(outputs, gradients, inputs, ctx.needs_input_grad[2:])
-        gn, gm, gs, g_score = gradients
+        gn, gm, gs, g_score = (g.contiguous() for g in gradients)  # callers turn what they get: every block reads these
         gt = (gm - 2 * ctx.eps * gs * mean) / (n + ctx.eps)[:, None]
         wanted = ctx.needs_input_grad[2:]
         return None, None, *Backward(inputs, ctx.softmax, centre, (gn, gt, gs, g_score), wanted).run()
