@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flashcaps.kernels import votes
-from flashcaps.kernels.common.patches import gather_patches, scatter_patches
+from flashcaps.kernels.common.patches import SlicedPatches, gather_patches, scatter_patches
 
 from ...conftest import TOLERANCE, assert_near
 from ..operator_checks import opcheck, poison_memory
@@ -35,19 +35,20 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize(("layout", "shape", "kernel", "stride"), CASES, ids=names)
-def test_same_as_views(layout: Any, shape: tuple[int, ...], kernel: int, stride: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("gather", [gather_patches, SlicedPatches.apply], ids=["kernel", "slices"])
+def test_same_as_views(layout: Any, shape: tuple[int, ...], kernel: int, stride: int, dtype: Any, gather: Any) -> None:
     u = layout(*shape)
     u = torch.empty_strided(u.shape, u.stride(), dtype=dtype).copy_(u).requires_grad_()
-    x = gather_patches(u, kernel, stride)
-    expected = votes.patches(u, kernel, stride)
-    assert x.is_contiguous()
+    x, expected = gather(u, kernel, stride), votes.patches(u, kernel, stride)
+    assert x.is_contiguous() or gather is not gather_patches
     assert torch.equal(x, expected)
     g = torch.randn(x.shape).to(dtype)
-    (gu,) = torch.autograd.grad(x, u, g)
-    (ge,) = torch.autograd.grad(expected, u, g)
+    (gu,), (ge,) = (torch.autograd.grad(y, u, g) for y in (x, expected))
     assert gu.dtype == dtype
-    assert layout is gaps or gu.stride() == u.stride()
+    assert layout is gaps or gather is not gather_patches or gu.stride() == u.stride()
     assert_near(gu, ge, TOLERANCE[dtype].gradient)
+    inputs = (u.detach().double().requires_grad_(), kernel, stride)
+    assert gather is gather_patches or torch.autograd.gradgradcheck(gather, inputs, fast_mode=True)
 
 
 @pytest.mark.parametrize(("layout", "shape", "kernel", "stride"), CASES[2:4], ids=names)

@@ -61,7 +61,7 @@ def uniform_on_cpu(source: Source) -> Tensor:
     """The same from a CPU's source: (B C, G d) x (G d, h J). (B, D, J)"""
     u, weight = source
     j = weight.shape[3]
-    poses = u.sum(1).permute(1, 2, 0, 3).flatten(2).flatten(0, 1)
+    poses = (u.sum(1) if u.shape[1] > 1 else u[:, 0]).permute(1, 2, 0, 3).flatten(2).flatten(0, 1)
     return (poses @ weight.flatten(0, 1).flatten(1)).view(source.block) / j
 
 

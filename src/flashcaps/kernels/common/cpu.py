@@ -51,20 +51,22 @@ class Block(NamedTuple):
 
 def fits(votes: Votes) -> bool:
     """Whether these votes lie on a CPU, have elements, and are not traced."""
-    u, weight = votes
-    if u.device.type != "cpu" or weight.device.type != "cpu" or u.numel() == 0 or weight.numel() == 0:
-        return False
+    return eager(*votes) and all(x.numel() > 0 for x in votes)
+
+
+def eager(*tensors: Tensor) -> bool:
+    """Whether these lie on a CPU and are not traced."""
     if torch.compiler.is_compiling() or torch.compiler.is_exporting() or torch.jit.is_tracing():
         return False
-    ordinary = all(type(x) in (Tensor, torch.nn.Parameter) for x in votes)  # no fake tensors
+    ordinary = all(type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu" for x in tensors)  # none is fake
     return ordinary and torch._C._functorch.peek_interpreter_stack() is None
 
 
 def sources_of(votes: Votes, softmax: Softmax) -> list[Source]:
-    """The one copy of poses and weights that all iterations share, a chunk of the batch each.
+    """Poses and weights that all iterations share, a chunk of the batch each.
 
-    Chunks are such that a block of the budget has some children of each example. Rows that share a softmax over
-    positions stay together.
+    One copy, or none where `SlicedPatches` laid them out as they are read here. Chunks are such that a block
+    of the budget has some children of each example. Rows that share a softmax over positions stay together.
     """
     u, weight = votes
     _, _, j, d = votes.shape
@@ -72,7 +74,9 @@ def sources_of(votes: Votes, softmax: Softmax) -> list[Source]:
     fit = max(_votes.BUDGET["cpu"] // (FEWEST * d * j), math.isqrt(u.shape[0]))
     rows = max(fit // whole, 1) * whole
     transforms = weight.permute(2, 1, 3, 0).contiguous()
-    return [Source(x.permute(1, 2, 0, 3, 4).contiguous(), transforms) for x in u.split(rows)]
+    chunks = [x.permute(1, 2, 0, 3, 4) for x in u.split(rows)]
+    ready = u.shape[2] == 1 and u[0, 0].is_contiguous() and u.stride(0) == u[0, 0].numel()
+    return [Source(x if ready else x.contiguous(), transforms) for x in chunks]
 
 
 def children_blocks(source: Source, softmax: Softmax) -> list[Block]:

@@ -1,4 +1,5 @@
-"""Patches of a convolutional layer, what each of its outputs sees: one kernel on a GPU, forward and backward.
+"""Patches of a convolutional layer, what each of its outputs sees: one kernel on a GPU, forward and backward; slices
+on a CPU.
 
 Backward, each place of the input sums the patches that hold it, in the order of the kernel: one read, one write, the
 same bits every time, in the layout of the input.
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import votes
+from .cpu import eager
 from .operators import operator
 from .replay import launch
 from .rows import fused, tile
@@ -23,7 +25,52 @@ from .rows import fused, tile
 
 def patches(u: Tensor, kernel: int, stride: int) -> Tensor:
     """(B, T, H, W, D) -> (B, H', W', T * k * k, D): `votes.patches`, in one kernel where there is one."""
-    return gather_patches(u, kernel, stride) if fused(u) else votes.patches(u, kernel, stride)
+    if fused(u):
+        return gather_patches(u, kernel, stride)
+    return SlicedPatches.apply(u, kernel, stride) if eager(u) else votes.patches(u, kernel, stride)
+
+
+def slices(image: Tensor, patches: Tensor, kernel: int, stride: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each offset in the kernel the same poses (T, B, H', W', D) as views of the image and of its patches."""
+    _, h, w, n, _ = patches.shape
+    apart = patches.unflatten(3, (n // kernel**2, kernel, kernel)).permute(4, 5, 3, 0, 1, 2, 6)
+    tall, wide = (stride * (side - 1) + 1 for side in (h, w))
+    for y in range(kernel):
+        for x in range(kernel):
+            yield image[:, :, y : y + tall : stride, x : x + wide : stride].transpose(0, 1), apart[y, x]
+
+
+class SlicedPatches(torch.autograd.Function):
+    """`votes.patches` on a CPU, laid out as (T, k, k, B, H', W', D), in which the steps of `common.cpu` read them."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, kernel: int, stride: int) -> Tensor:
+        ctx.arguments = u.shape, kernel, stride
+        b, t, _, _, d = u.shape
+        out = u.new_empty(t * kernel**2, b, *places(u, kernel, stride), d).permute(1, 2, 3, 0, 4)
+        for there, here in slices(u, out, kernel, stride):
+            here.copy_(there)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        return SummedPatches.apply(g, *ctx.arguments), None, None
+
+
+class SummedPatches(torch.autograd.Function):
+    """The gradient of `SlicedPatches`, whose own gradient is that again: both are linear."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, size: torch.Size, kernel: int, stride: int) -> Tensor:
+        ctx.arguments = kernel, stride
+        out = g.new_zeros(size)
+        for there, here in slices(out, g, kernel, stride):
+            there += here
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gg: Tensor) -> tuple[Tensor | None, ...]:
+        return SlicedPatches.apply(gg, *ctx.arguments), None, None, None
 
 
 def places(image: Tensor, kernel: int, stride: int, padding: int = 0) -> tuple[int, int]:
