@@ -74,9 +74,8 @@ def sources_of(votes: Votes, softmax: Softmax) -> list[Source]:
     fit = max(_votes.BUDGET["cpu"] // (FEWEST * d * j), math.isqrt(u.shape[0]))
     rows = max(fit // whole, 1) * whole
     transforms = weight.permute(2, 1, 3, 0).contiguous()
-    chunks = [x.permute(1, 2, 0, 3, 4) for x in u.split(rows)]
     ready = u.shape[2] == 1 and u[0, 0].is_contiguous() and u.stride(0) == u[0, 0].numel()
-    return [Source(x if ready else x.contiguous(), transforms) for x in chunks]
+    return [Source(x if ready else x.contiguous(), transforms) for x in u.permute(1, 2, 0, 3, 4).split(rows, 2)]
 
 
 def children_blocks(source: Source, softmax: Softmax) -> list[Block]:

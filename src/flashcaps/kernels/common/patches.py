@@ -1,5 +1,4 @@
-"""Patches of a convolutional layer, what each of its outputs sees: one kernel on a GPU, forward and backward; slices
-on a CPU.
+"""Patches of a convolutional layer, what each of its outputs sees: one kernel on a GPU, slices on a CPU.
 
 Backward, each place of the input sums the patches that hold it, in the order of the kernel: one read, one write, the
 same bits every time, in the layout of the input.
@@ -11,6 +10,7 @@ The gradients of patches are then folded back into the image a few examples at a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -35,42 +35,31 @@ def slices(image: Tensor, patches: Tensor, kernel: int, stride: int) -> Iterator
     _, h, w, n, _ = patches.shape
     apart = patches.unflatten(3, (n // kernel**2, kernel, kernel)).permute(4, 5, 3, 0, 1, 2, 6)
     tall, wide = (stride * (side - 1) + 1 for side in (h, w))
-    for y in range(kernel):
-        for x in range(kernel):
-            yield image[:, :, y : y + tall : stride, x : x + wide : stride].transpose(0, 1), apart[y, x]
+    for y, x in product(range(kernel), repeat=2):
+        yield image[:, :, y : y + tall : stride, x : x + wide : stride].transpose(0, 1), apart[y, x]
 
 
 class SlicedPatches(torch.autograd.Function):
-    """`votes.patches` on a CPU, laid out as (T, k, k, B, H', W', D), in which the steps of `common.cpu` read them."""
+    """`votes.patches` on a CPU, laid out as (T, k, k, B, H', W', D), in which the steps of `common.cpu` read them.
+    Given the size of an image, its transpose: patches are summed where they overlap. Each is the other's gradient.
+    """
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, kernel: int, stride: int) -> Tensor:
-        ctx.arguments = u.shape, kernel, stride
-        b, t, _, _, d = u.shape
-        out = u.new_empty(t * kernel**2, b, *places(u, kernel, stride), d).permute(1, 2, 3, 0, 4)
-        for there, here in slices(u, out, kernel, stride):
+    def forward(ctx: Any, x: Tensor, kernel: int, stride: int, size: torch.Size | None = None) -> Tensor:
+        ctx.arguments = kernel, stride, x.shape if size is None else None
+        if size is not None:
+            out = x.new_zeros(size)
+            for there, here in slices(out, x, kernel, stride):
+                there += here
+            return out
+        out = x.new_empty(x.shape[1] * kernel**2, x.shape[0], *places(x, kernel, stride), x.shape[4]).permute(1, 2, 3, 0, 4)
+        for there, here in slices(x, out, kernel, stride):
             here.copy_(there)
         return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        return SummedPatches.apply(g, *ctx.arguments), None, None
-
-
-class SummedPatches(torch.autograd.Function):
-    """The gradient of `SlicedPatches`, whose own gradient is that again: both are linear."""
-
-    @staticmethod
-    def forward(ctx: Any, g: Tensor, size: torch.Size, kernel: int, stride: int) -> Tensor:
-        ctx.arguments = kernel, stride
-        out = g.new_zeros(size)
-        for there, here in slices(out, g, kernel, stride):
-            there += here
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, gg: Tensor) -> tuple[Tensor | None, ...]:
-        return SlicedPatches.apply(gg, *ctx.arguments), None, None, None
+        return SlicedPatches.apply(g, *ctx.arguments), None, None, None
 
 
 def places(image: Tensor, kernel: int, stride: int, padding: int = 0) -> tuple[int, int]:
