@@ -52,7 +52,7 @@ class SlicedPatches(torch.autograd.Function):
             for there, here in slices(out, x, kernel, stride):
                 there += here
             return out
-        out = x.new_empty(x.shape[1] * kernel**2, x.shape[0], *places(x, kernel, stride), x.shape[4]).permute(1, 2, 3, 0, 4)
+        out = x.new_empty(x.shape[1] * kernel**2, x.shape[0], *places(x, kernel, stride), x.shape[4]).movedim(0, 3)
         for there, here in slices(x, out, kernel, stride):
             here.copy_(there)
         return out
