@@ -1,9 +1,24 @@
-"""Runs `Twins` over the cases of the algorithm a test class names."""
+"""Runs `Twins` over the cases of the algorithm a test class names, and looks for data races in every kernel run."""
+
+import os
+from collections.abc import Iterator
 
 import pytest
 
 from ..layer_cases import cases, ids
 from .twins import BIG
+
+
+@pytest.fixture(autouse=True)
+def no_races() -> Iterator[list[str]]:
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        yield []
+        return
+    from .races import watch
+
+    with watch() as faults:
+        yield faults
+    assert not faults
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
