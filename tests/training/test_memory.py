@@ -1,5 +1,8 @@
 """Memory by rule before a run, and the batch that fits after it ran out."""
 
+import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +84,22 @@ def test_other_errors_pass_through() -> None:
     assert is_out_of_memory(MemoryError())
     assert not is_out_of_memory(RuntimeError("shapes differ"))
     assert not is_out_of_memory(ValueError("out of memory"))
+
+
+PAGES = """
+import resource, torch
+from flashcaps.training.memory import keep_freed_memory
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(3 << 22)  # 48 MB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults(), print(faults()), keep_freed_memory(), faults(), print(faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told to keep memory")
+def test_freed_memory_is_kept() -> None:
+    """A process of its own: it is never told otherwise again."""
+    said = subprocess.run([sys.executable, "-c", PAGES], capture_output=True, text=True, check=True)
+    returned, kept = map(int, said.stdout.split())
+    assert kept < 100 < 5000 < returned  # of 12,288 pages

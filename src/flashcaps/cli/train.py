@@ -30,7 +30,7 @@ from ..training.evaluate import (
     score_threshold,
 )
 from ..training.loader import open_sources
-from ..training.memory import memory_warning
+from ..training.memory import keep_freed_memory, memory_warning
 from ..training.recipe import Recipe, make_recipe, read_recipe
 from ..training.results import duration, ensemble_result, hardware, make_result
 from ..training.results import keep as keep_result
@@ -116,6 +116,7 @@ def train(
     torchrun --nproc_per_node=2 -m flashcaps train tiny batch=25
     """
     check_out(out)
+    keep_freed_memory()
     words = [word for word in (recipe, *(overrides or [])) if word is not None]
     own = _given(images=images, table=table, hub=dataset, text=text)
     choices = _given(routing=routing, size=size, transformer=transformer, backbone=backbone, start=start)
@@ -246,6 +247,7 @@ def evaluate(
         raise ValueError("--routing: expected one run, got --ensemble, whose members each route in their own way")
     if keep is not None and (changes or split != "test"):
         raise ValueError("--keep: expected the recipe's own test data, got overrides or --split; leave them out")
+    keep_freed_memory()
     model: Any
     chosen = find_device(device)
     if ensemble:
