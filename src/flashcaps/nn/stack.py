@@ -15,8 +15,8 @@ from .capsules import CapsuleLayer
 class CapsuleStack(nn.Module):
     """Capsule layers one above the other.
 
-    concurrent: after one sequential sweep with uniform coefficients, every layer updates at once from the previous poses
-    of itself and of the layer below, `iterations` in all (Procedure 2; attention only). Otherwise
+    concurrent: after one sequential sweep with uniform coefficients, every layer updates at once from the previous
+    poses of itself and of the layer below, `iterations` in all (Procedure 2; attention only). Otherwise
     each layer finishes its routing before the next begins. None: concurrent where every layer can be. `iterations`
     None: the layers' own (the most of them).
 
