@@ -18,11 +18,16 @@ HEADER = """# Benchmarks
 Made by `flashcaps bench` from the JSON files in this folder; nothing here is typed by hand.
 """
 NOTE = """\
-ms of forward + backward, no optimiser: the median of many, inputs in turn, replayed from a captured graph unless it
-says eager; fp32 with TF32 products, or bf16 under autocast. Public style: a layer that stores its votes, written afresh
-and measured in the same run; published: the fastest public code, repaired, on one H200. Floor: bytes and operations
-counted, over the rates measured here; of a whole step, the same step without capsule layers. MiB: the peak above
-weights and inputs, gradients included. Faster: than public code at its fastest, published, compiled or measured here.
+Times are milliseconds of forward and backward pass without optimiser, the median of many passes over several inputs.
+Passes are replayed from a captured CUDA graph, except in columns marked eager. The precision is fp32 with TF32
+products, or bf16 under autocast.
+
+- *published public*: the fastest public code, repaired to run on one H200; *public style*: a layer that stores its
+  votes, rewritten here and measured in the same run.
+- *floor*: bytes and operations counted, divided by the rates measured on this GPU; for a whole step, the time of the
+  same step without capsule layers. *goal*: what this project aims at.
+- *faster*: compared with the fastest form of public code, published, compiled or measured here.
+- *MiB*: peak memory above weights and inputs, gradients included.
 """
 
 

@@ -61,7 +61,7 @@ def which() -> str:
         cost = [f"{1e6 * row['time_ms'] / votes:.2f}", f"{2**20 * row['peak_mib'] / votes:.1f}"]
         rows.append([f"`{name}`", *cells, *cost])
     return lines(["algorithm", "digits, % wrong", "parameters", "pairs of digits, % wrong", "parameters",
-                  "layer, ns a vote", "bytes a vote"], rows)  # fmt: skip
+                  "layer, ns per vote", "bytes per vote"], rows)  # fmt: skip
 
 
 def iterations() -> str:
@@ -76,8 +76,8 @@ def iterations() -> str:
             times = [f"{_layer(name, f'iterations/{n}')['time_ms']:.2f} ms" for n in (1, 3)]
             errors = [f"{mean(one):.2f}", f"{mean(three):.2f}", "{:.2f} ({:.2f} to {:.2f})".format(*less)]
             rows.append([f"`{name}`", *errors, *times])
-    head = ["algorithm", "one, % wrong", "three", "less, 95 % interval", "a layer with one", "with three"]
-    return lines(head, rows) + f"\n\nBy more than the interval, three beat one with {', '.join(won) or 'none'}."
+    head = ["algorithm", "one, % wrong", "three, % wrong", "less by (95 % interval)", "layer with one", "with three"]
+    return lines(head, rows) + f"\n\nThree iterations beat one by more than the interval: {', '.join(won) or 'none'}."
 
 
 def summary() -> str:
@@ -101,7 +101,7 @@ def rivals_met() -> str:
             where = ", ".join(filter(None, (table.title, table.columns[cell.column], table.unit)))
             numbers = f"{found.own:.2f}", f"{found.its:.2f}", f"{found.ahead:+.2f}"
             rows.append([where, names[0], numbers[0], names[1], *numbers[1:], found.verdict])
-    return lines(["table", "capsules (parameters)", "", "beside", "", "points", "capsules are"], rows)
+    return lines(["table", "capsules (parameters)", "%", "beside (parameters)", "%", "points", "capsules are"], rows)
 
 
 def attacks() -> str:
@@ -167,9 +167,9 @@ def headline() -> str:
         f"**Speed**: {min(faster):.0f} to {max(faster):.0f} times as fast as the fastest public code, on one "
         f"{record['hardware']} ([Performance](docs/performance.md)).",
         f"**Memory**: {largest.ours_mib:.0f} MiB where public code takes {largest.public_gb:g} GB, for "
-        f"{largest.title.split()[0]} routing ([Scaling](docs/scaling.md)).",
+        f"{largest.title.split()[0]} routing ([Performance](docs/performance.md#on-a-gpu)).",
         f"**Accuracy**: {mean(best.runs):.2f} % on CIFAR-10 by attention routing in {best.runs[0]['epochs']:g} epochs, "
-        f"{table.views} views of an image; the paper has {best.claim.value:g} % in {table.paper_epochs:g} "
+        f"{table.views} views of each test image; the paper has {best.claim.value:g} % in {table.paper_epochs:g} "
         f"([Results](results/README.md)).",
     ]
     return "\n".join(f"- {line}" for line in said)
@@ -209,7 +209,7 @@ def routing() -> str:
                     f"| {'' if found['fixed'] else format(found['attracted'][-1], '.2f')} | {' | '.join(cells)} |")
         if top["largest"][-1] < EVEN and not found["fixed"]:
             even.append(f"`{path.stem}`")
-    said = f"Couplings hardly leave uniform, the largest below {EVEN} / J on average, in {', '.join(even) or 'none'}."
+    said = f"Couplings are nearly even, the largest below {EVEN} / J on average, in {', '.join(even) or 'none'}."
     return "\n".join(rows) + f"\n\n{said}"
 
 
@@ -241,7 +241,7 @@ def pairs(recipe: str) -> str:
             errors.setdefault(iterations, {})[run["seed"]] = run
     if len(errors) < 2 or 1 not in errors:
         return f"Not measured yet: `flashcaps train {recipe} model.iterations=1`, and with more, writes the runs."
-    rows = ["| iterations | seeds | both digits right, error | less than with one, 95 % interval "
+    rows = ["| iterations | seeds | images with a wrong digit, % | less than with one, 95 % interval "
             "| first wrong, last right | first right, last wrong |", "|" + " --- |" * 6]  # fmt: skip
     verdicts = []
     for n, by_seed in sorted(errors.items()):

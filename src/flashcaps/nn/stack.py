@@ -16,7 +16,7 @@ class CapsuleStack(nn.Module):
     """Capsule layers one above the other.
 
     concurrent: after one sequential sweep with uniform coefficients, every layer updates at once from the previous
-    values of its neighbours, `iterations` in all, primary capsules fixed (Procedure 2; attention only). Otherwise
+    poses of itself and of the layer below, `iterations` in all (Procedure 2; attention only). Otherwise
     each layer finishes its routing before the next begins. None: concurrent where every layer can be. `iterations`
     None: the layers' own (the most of them).
 
