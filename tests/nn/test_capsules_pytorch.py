@@ -68,6 +68,21 @@ def test_gradients_are_finite_for_poses_of_zero(case: LayerCase, backend: str) -
         assert x.isfinite().all(), name
 
 
+@pytest.mark.parametrize("case", BOTH, ids=ids)
+def test_gradients_of_gradients(case: LayerCase) -> None:
+    """A gradient that can be differentiated is the same one, and its own gradients are the reference's."""
+    u, a = case.draw()
+    found = []
+    for backend in ("reference", "matrix"):
+        made, x = case.build(backend), u.clone().requires_grad_()
+        wanted = [x, *made.parameters()]
+        once = torch.autograd.grad(combination(made(x, a)), wanted, create_graph=True, materialize_grads=True)
+        twice = torch.autograd.grad(sum(g.sin().sum() for g in once), wanted, materialize_grads=True)
+        found.append([*once, *twice])
+    for expected, actual in zip(*found, strict=True):
+        assert_near(actual.detach(), expected.detach())
+
+
 # ---- compile, export, autocast
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ...routing.math import Softmax
-from ..attend.cpu import EVERY, differentiable_gradients
+from ..attend.cpu import EVERY, apart, differentiable_gradients
 from ..common.cpu import Block, Gradients, Source, Workspace, children_blocks, couple, couple_backward
 
 
@@ -129,6 +129,7 @@ class FitStep(torch.autograd.Function):
         *tensors, n, mean, centre = ctx.saved_tensors
         inputs = Inputs(*tensors)
         if torch.is_grad_enabled():  # the gradient will be differentiated again
+            inputs = Inputs(*apart(tensors))
             outputs = plain(ctx.softmax, ctx.eps, inputs)
             return None, None, *differentiable_gradients(outputs, gradients, inputs, ctx.needs_input_grad[2:])
         gn, gm, gs, g_score = (g.contiguous() for g in gradients)  # callers turn what they get: every block reads these
