@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import gradcheck
+from torch.autograd import forward_ad, gradcheck
 from torch.func import functional_call, grad, vmap
 
 from flashcaps import ROUTING, ConvCapsules, DenseCapsules, PrimaryCapsules
@@ -204,6 +204,17 @@ def test_per_example_gradients(case: LayerCase) -> None:
         loss(learned, u[b], None if a is None else a[b]).backward()
         for name, p in learned.items():
             assert_near(found[name][b], torch.zeros_like(p) if p.grad is None else p.grad)
+
+
+@pytest.mark.parametrize("case", BOTH, ids=ids)
+def test_forward_mode(case: LayerCase) -> None:
+    """Tangents are the transposed reverse mode's: w . (J t) = (J^T w) . t."""
+    made = case.build("auto")
+    u, a = case.draw()
+    tangent = torch.randn_like(u)
+    with forward_ad.dual_level():
+        pose, moved = forward_ad.unpack_dual(made(forward_ad.make_dual(u, tangent), a).pose)
+    assert_near((moved * pose).sum().detach(), (grad(lambda u: made(u, a).pose.square().sum() / 2)(u) * tangent).sum())
 
 
 # ---- the backend is visible, and never silently another
