@@ -174,6 +174,20 @@ def test_loading_refuses_weights_that_are_not_finite(routing: str | None, bad: f
         assert all(x.isfinite().all() for x in model.state_dict().values())
 
 
+def test_loading_takes_extra_state_and_weights_without_numbers() -> None:
+    class Counted(DenseCapsules):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"seen": 3}
+
+        def set_extra_state(self, state: dict[str, int]) -> None:
+            self.seen = state["seen"]
+
+    made = Counted(**SMALL["dense"][2])
+    made.load_state_dict(made.state_dict())
+    made.load_state_dict(copy.deepcopy(made).to("meta").state_dict(), assign=True)
+    assert made.seen == 3 and made.weight.is_meta
+
+
 @pytest.mark.parametrize("case", cases("em", "heinsen", forms=("dense",), options=False), ids=ids)
 def test_nan_activation_is_not_taken_for_large_poses(case: LayerCase) -> None:
     u, a = case.draw()
