@@ -83,6 +83,19 @@ def test_gradients_of_gradients(case: LayerCase) -> None:
         assert_near(actual.detach(), expected.detach())
 
 
+@pytest.mark.parametrize("case", BOTH, ids=ids)
+def test_many_gradients_at_once(case: LayerCase) -> None:
+    """`is_grads_batched`, as vectorised Jacobians and Hessians use it, gives what a call for each gives."""
+    u, a = case.draw()
+    x = u.requires_grad_()
+    routed = case.build("auto")(x, a)
+    (slope,) = torch.autograd.grad(combination(routed), x, create_graph=True)
+    for y in (routed.pose, slope):
+        v = torch.randn(3, *y.shape, dtype=y.dtype)
+        each = [torch.autograd.grad(y, x, g, retain_graph=True)[0] for g in v]
+        assert_near(torch.autograd.grad(y, x, v, retain_graph=True, is_grads_batched=True)[0], torch.stack(each))
+
+
 # ---- compile, export, autocast
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...routing.math import Softmax, over_parents
-from ..common.cpu import Block, Gradients, Source, Workspace, children_blocks, couple, couple_backward
+from ..common.cpu import Block, Gradients, Source, Workspace, children_blocks, couple, couple_backward, is_batched
 
 EVERY = Block(slice(None), slice(None), slice(None))  # all children
 
@@ -63,9 +63,10 @@ class AttendStep(torch.autograd.Function):
     def backward(ctx: Any, gs: Tensor) -> tuple[Tensor | None, ...]:
         u, weight, query, logits = ctx.saved_tensors
         options: Options = ctx.options
-        if torch.is_grad_enabled():  # the gradient will be differentiated
-            given = apart(ctx.saved_tensors)
-            s = all_at_once(*given, options)
+        if torch.is_grad_enabled() or is_batched(gs):  # the gradient will be differentiated
+            with torch.enable_grad():
+                given = apart(ctx.saved_tensors)
+                s = all_at_once(*given, options)
             return *differentiable_gradients([s], [gs], given, ctx.needs_input_grad[:4]), None
         gs = gs.contiguous()  # callers turn what they get, and every block reads it
         source = Source(u, weight)

@@ -63,6 +63,12 @@ def eager(*tensors: Tensor) -> bool:
     return ordinary and not is_transformed()
 
 
+def is_batched(*tensors: Tensor) -> bool:
+    """Whether some are many gradients at once, by vmap or `is_grads_batched`, which take plain operators alone."""
+    batched, legacy = torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_batchedtensor
+    return any(batched(x) or legacy(x) for x in tensors)
+
+
 def sources_of(votes: Votes, softmax: Softmax) -> list[Source]:
     """Poses and weights that all iterations share, a chunk of the batch each.
 
