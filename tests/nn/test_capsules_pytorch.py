@@ -198,7 +198,8 @@ def test_loading_takes_extra_state_and_weights_without_numbers() -> None:
     made = Counted(**SMALL["dense"][2])
     made.load_state_dict(made.state_dict())
     made.load_state_dict(copy.deepcopy(made).to("meta").state_dict(), assign=True)
-    assert made.seen == 3 and made.weight.is_meta
+    assert made.seen == 3
+    assert made.weight.is_meta
 
 
 @pytest.mark.parametrize("case", cases("em", "heinsen", forms=("dense",), options=False), ids=ids)
