@@ -65,8 +65,8 @@ class AttendStep(torch.autograd.Function):
         options: Options = ctx.options
         if torch.is_grad_enabled() or is_batched(gs):  # the gradient will be differentiated
             with torch.enable_grad():
-                given = apart(ctx.saved_tensors)
-                s = all_at_once(*given, options)
+                u, weight, query, logits = given = apart(ctx.saved_tensors)
+                s = all_at_once(u, weight, query, logits, options)
             return *differentiable_gradients([s], [gs], given, ctx.needs_input_grad[:4]), None
         gs = gs.contiguous()  # callers turn what they get, and every block reads it
         source = Source(u, weight)
