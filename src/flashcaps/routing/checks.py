@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 OLDEST_TORCH = (2, 11)  # as in pyproject.toml
 DEVICES = ("cpu", "cuda", "meta")  # no others, such as mps, have been tested
@@ -218,8 +219,10 @@ def check_probability(name: str, x: Tensor) -> None:
 
 
 def is_transformed() -> bool:
-    """Whether this runs inside vmap, grad or another transform of torch.func."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether this runs inside vmap, grad or another transform of torch.func, or in forward mode."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def can_look(x: Tensor) -> bool:

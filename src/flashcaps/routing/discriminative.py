@@ -123,12 +123,22 @@ class ForwardPass:
         self.moves = moves
 
     def keep(self, learned: Tensors, weight: Tensor, hidden: bool) -> Tensors:
-        """Puts a copy of the coefficients into the graph, so that the layer's own may change at any time."""
-        self._expect_ascent(weight, learned["coefficients"])
-        self.coefficients = learned["coefficients"].clone()
-        if hidden:  # the objective of the class layer gives its gradient
-            self.coefficients.requires_grad_()
+        """Puts a copy of the coefficients into the graph, so that the layer's own may change at any time.
+
+        A checkpointed layer runs again in the backward pass, by when its own may have risen: it gets the copy again.
+        """
+        if not self._runs_again(weight):
+            self._expect_ascent(weight, learned["coefficients"])
+            self.coefficients = learned["coefficients"].clone()
+            if hidden:  # the objective of the class layer gives its gradient
+                self.coefficients.requires_grad_()
+        assert self.coefficients is not None
         return learned | {"coefficients": self.coefficients}
+
+    def _runs_again(self, weight: Tensor) -> bool:
+        if torch.compiler.is_compiling() or torch._C._current_graph_task_id() < 0:
+            return False
+        return self.coefficients is not None and self.version == weight._version
 
     def _expect_ascent(self, weight: Tensor, state: Tensor) -> None:
         """Warns, once, if an optimiser has moved the weights since the last pass while the coefficients stayed."""
@@ -144,7 +154,7 @@ class ForwardPass:
         self.version, self.state_version = weight._version, state._version
 
     def clear(self) -> None:
-        self.votes = self.coefficients = None
+        self.votes = None
 
     def __reduce__(self) -> tuple[type[ForwardPass], tuple[bool]]:
         return ForwardPass, (self.moves,)  # for pickle and for deepcopy
