@@ -233,6 +233,19 @@ def can_look(x: Tensor) -> bool:
     return plain and not is_transformed()  # and tensors under vmap have none, either
 
 
+def check_labels(name: str, labels: Tensor, batch: int, classes: int) -> None:
+    """Class indices (B,) or a multi-hot (B, classes)."""
+    check_tensor(name, labels)
+    if tuple(labels.shape) not in ((batch,), (batch, classes)):
+        wanted = f"{(batch,)} class indices or {(batch, classes)} multi-hot"
+        raise ValueError(f"{name}: expected {wanted}, got {tuple(labels.shape)}")
+    if labels.is_complex() or (labels.ndim == 1 and labels.dtype.is_floating_point):
+        raise ValueError(f"{name}: expected whole numbers as class indices, got {labels.dtype}")
+    if labels.ndim == 1 and can_look(labels) and batch and not 0 <= labels.min() <= labels.max() < classes:
+        raise ValueError(f"{name}: expected classes from 0 to {classes - 1}, "
+                         f"got {labels.min().item()} to {labels.max().item()}")
+
+
 class TooLarge(ValueError):
     """Finite arguments that are too large for a finite result."""
 

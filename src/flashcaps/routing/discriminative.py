@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checks import can_look, check_arguments, check_choice, check_devices, check_number, check_overflow, check_tensor
+from .checks import check_arguments, check_choice, check_devices, check_labels, check_number, check_overflow
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
 from .math import Softmax, compute_dtype, full_precision, length, over_parents, squash
 
@@ -44,18 +44,6 @@ def discriminative_routing(
     history = (Step(coupling, s.to(dtype)),) if record else None
     check_overflow((s,), votes=votes, coefficients=coefficients)
     return Routed(s.to(dtype), length(s).to(dtype), coupling, history=history)
-
-
-def check_labels(labels: Tensor, batch: int, parents: int) -> None:
-    check_tensor("labels", labels)
-    if tuple(labels.shape) not in ((batch,), (batch, parents)):
-        wanted = f"{(batch,)} class indices or {(batch, parents)} multi-hot"
-        raise ValueError(f"labels: expected {wanted}, got {tuple(labels.shape)}")
-    if labels.is_complex():
-        raise ValueError(f"labels: expected whole numbers as class indices, got {labels.dtype}")
-    if labels.ndim == 1 and batch and can_look(labels) and not 0 <= labels.min() <= labels.max() < parents:
-        raise ValueError(f"labels: expected classes from 0 to {parents - 1}, "
-                         f"got {labels.min().item()} to {labels.max().item()}")
 
 
 def label_signs(labels: Tensor, v: Tensor, margins: tuple[float, float] | None = None) -> Tensor:
@@ -97,7 +85,7 @@ def discriminative_update(
     votes (B, I, J, D) are those of the step's own forward pass. rate (gamma) multiplies the sum over the batch.
     """
     b, _, j, _ = check_arguments(votes, coefficients=(coefficients, "IJ"))
-    check_labels(labels, b, j)
+    check_labels("labels", labels, b, j)
     check_devices(votes, labels=labels)
     check_number("rate", rate)
     check_number("strength", strength)
