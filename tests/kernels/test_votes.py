@@ -80,15 +80,6 @@ def test_vote_bias_of_a_layer_starts_at_zero_and_is_per_child_and_parent(routing
     assert_near(layer.votes(u), plain.votes(u) + transforms(layer.bias).flatten(2).transpose(0, 1))
 
 
-def test_coordinates_go_to_the_top_of_the_right_hand_column() -> None:
-    votes = make_votes(torch.zeros(1, 2, 6, 4, 4, **DOUBLE), torch.zeros(3, 2, 4, 4, **DOUBLE))
-    added = add_coordinates(votes, centres(2, 3)).explicit().view(2, 2, 3, 3, 4, 4)  # types, H, W, J, rows, columns
-    for t, y, x, j in every(2, 2, 3, 3):
-        expected = torch.zeros(4, 4, **DOUBLE)
-        expected[0, 3], expected[1, 3] = (y + 0.5) / 2, (x + 0.5) / 3
-        assert_near(added[t, y, x, j], expected, 1e-7)
-
-
 @pytest.mark.parametrize("h", [2, 5])
 def test_coordinates_go_to_the_first_two_elements_of_a_vector(h: int) -> None:
     votes = make_votes(torch.zeros(1, 1, 6, 1, 3, **DOUBLE), torch.zeros(2, 1, 3, h, **DOUBLE))
@@ -98,17 +89,16 @@ def test_coordinates_go_to_the_first_two_elements_of_a_vector(h: int) -> None:
     assert not added[..., 2:].any()
 
 
-def test_a_layer_adds_coordinates_to_its_votes() -> None:
-    case = LayerCase("em", "shared, matrix")
-    plain = DenseCapsules("em", in_capsules=3, in_dim=4, out_capsules=2, out_dim=4, pose="matrix", shared=True).double()
-    layer = case.build()
+def test_a_layer_adds_coordinates_at_the_top_of_the_right_hand_column_of_its_votes() -> None:
+    sizes = dict(in_capsules=2, in_dim=16, out_capsules=3, out_dim=16, pose="matrix", shared=True)
+    plain, layer = (DenseCapsules("em", **sizes, coordinates=added).double() for added in (False, True))
     plain.load_state_dict(layer.state_dict())
-    u, _ = case.draw()
-    extra = (layer.votes(u) - plain.votes(u)).view(2, 3, 1, 2, 2, 2, 2)  # B, types, H, W, J, rows, columns
-    expected = torch.zeros(2, 2, 2, **DOUBLE)  # W, rows, columns
-    expected[:, 0, 1] = 0.5
-    expected[:, 1, 1] = torch.tensor([0.25, 0.75])
-    assert_near(extra, expected[None, None, None, :, None].expand(extra.shape), 1e-7)
+    u = torch.randn(1, 2, 2, 3, 16, **DOUBLE)
+    extra = (layer.votes(u) - plain.votes(u)).view(2, 2, 3, 3, 4, 4)  # types, H, W, J, rows, columns
+    for t, y, x, j in every(2, 2, 3, 3):
+        expected = torch.zeros(4, 4, **DOUBLE)
+        expected[0, 3], expected[1, 3] = (y + 0.5) / 2, (x + 0.5) / 3
+        assert_near(extra[t, y, x, j], expected, 1e-7)
 
 
 def test_compiled_patches_are_the_same_without_unfold() -> None:

@@ -311,7 +311,7 @@ def test_wrong_settings_say_what_to_do_and_leave_nothing(tmp_path: Path) -> None
         train(small_recipe("batch=65"), options(tmp_path / "run"))
     with pytest.raises(ValueError, match=r"loss\.reconstruction: capsnet_tiny has no decoder"):
         train(small_recipe("model.decoder=false"), options(tmp_path / "run"))
-    for asks in ("select=validation", "stop_error=5"):
+    for asks in ("select=validation", "stop_error=5", "patience=2"):
         with pytest.raises(ValueError, match=rf"train\.{asks.split('=')[0]}: expected validation data .*validation=N"):
             train(small_recipe(asks, "validation=0"), options(tmp_path / "run"))
     with pytest.raises(ValueError, match="augment: expected none for composed images"):
