@@ -96,8 +96,8 @@ def test_radam_with_a_moving_momentum_by_hand() -> None:
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
 def test_optimisers_of_torch_have_the_numbers_of_the_recipe(kind: str) -> None:
-    """Adam and SGD add the decay to the gradient, AdamW takes it from the weight; SGD with Nesterov's momentum. The rate
-    of the first step is the recipe's, then those of a schedule come."""
+    """Adam and SGD add the decay to the gradient, AdamW takes it from the weight; SGD with Nesterov's momentum. The
+    rate of the first step is the recipe's, then those of a schedule come."""
     spec = Optimiser(kind, lr=0.1, betas=(0.7, 0.8), eps=0.3, weight_decay=0.2, momentum=0.9, nesterov=True)
     x, m, v = 1.0, 0.0, 0.0
     p = torch.nn.Parameter(torch.tensor([x]))
