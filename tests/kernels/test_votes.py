@@ -23,14 +23,19 @@ def every(*sizes: int) -> Iterator[tuple[int, ...]]:
     return itertools.product(*map(range, sizes))
 
 
-@pytest.mark.parametrize(("rows", "d", "h"), [(1, 3, 4), (2, 2, 2), (2, 3, 5), (3, 1, 2)])
-def test_a_vote_is_the_pose_with_the_transform_on_the_right(rows: int, d: int, h: int) -> None:
-    """A vector pose is one row, so that its vote is W transposed times u."""
-    layer = DenseCapsules("attention", in_capsules=3, in_dim=(rows, d), out_capsules=2, out_dim=(rows, h)).double()
-    u = torch.randn(2, 3, rows * d, **DOUBLE)
-    votes = layer.votes(u)
-    for b, i, j in every(2, 3, 2):
-        assert_near(votes[b, i, j].view(rows, h), u[b, i].view(rows, d) @ transforms(layer.weight)[j, i])
+@pytest.mark.parametrize("form", ["dense", "dense, matrix", "dense, rectangular", "any", "any, rectangular", "any, one",
+                                  "shared, no place"])  # fmt: skip
+def test_a_vote_is_the_pose_with_the_transform_on_the_right(form: str) -> None:
+    """A vector pose is one row, so that its vote is W transposed times u. Children have a transform each, share one for
+    any number of them, or one per type."""
+    case = LayerCase("dynamic", form.removesuffix(", one"))
+    layer, (u, _) = case.build(), case.draw()
+    u = u[:, :1] if form == "any, one" else u
+    votes, weight, poses = layer.votes(u), transforms(layer.weight), u.flatten(1, -2)
+    share = poses.shape[1] // weight.shape[1]
+    for b, i, j in every(*votes.shape[:3]):
+        expected = poses[b, i].view(layer.rows, -1) @ weight[j, i // share]
+        assert_near(votes[b, i, j].view(layer.rows, -1), expected)
     assert torch.equal(layer.votes(Routed(u)), votes)
 
 
@@ -40,21 +45,6 @@ def test_pose_is_a_square_matrix_flattened_row_by_row() -> None:
         transforms(layer.weight)[0, 0].copy_(torch.tensor([[0.0, 1.0], [10.0, 100.0]]))
     votes = layer.votes(torch.tensor([[[1.0, 2.0, 3.0, 4.0]]], **DOUBLE))
     assert votes.flatten().tolist() == [20.0, 201.0, 40.0, 403.0]
-
-
-def test_one_transform_for_any_number_of_children() -> None:
-    layer = LayerCase("dynamic", "any").build()
-    for children in (1, 2, 11):
-        u = torch.randn(2, children, 3, **DOUBLE)
-        assert_near(layer.votes(u), torch.einsum("bid,jdh->bijh", u, transforms(layer.weight)[:, 0]))
-
-
-def test_one_transform_per_type_when_shared() -> None:
-    layer = LayerCase("dynamic", "shared, no place").build()
-    u = torch.randn(1, 2, 2, 2, 6, **DOUBLE)
-    votes = layer.votes(u).view(2, 2, 2, 2, 2, 5)  # types, H, W, J, rows, columns
-    for t, y, x, j in every(2, 2, 2, 2):
-        assert_near(votes[t, y, x, j], u[0, t, y, x].view(2, 3) @ transforms(layer.weight)[j, t])
 
 
 @pytest.mark.parametrize("rows", [1, 2])

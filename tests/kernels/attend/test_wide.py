@@ -21,7 +21,7 @@ from flashcaps.routing.math import weighted_moments
 from ..operator_checks import assert_right_when_replayed, poison_memory
 from ..twins import assert_same_as_reference
 from . import steps
-from .steps import GIVEN, SHAPES, assert_close, assert_closed, assert_detached, draw, opcheck_step, relative
+from .steps import GIVEN, SHAPES, assert_close, assert_closed, assert_detached, draw, errors_of, opcheck_step
 
 # b, g, j, c, d, h: too many columns in, in rows of two, columns out, rows
 WIDE = [(3, 4, 3, 1, 40, 5), (2, 3, 2, 2, 33, 3), (2, 3, 3, 1, 3, 70), (2, 3, 2, 17, 2, 2)]
@@ -135,14 +135,7 @@ def with_gradients(function: Callable[..., Pair], drawn: list[Tensor | None], gr
 def errors(shape: tuple[int, ...], given: str, dtype: torch.dtype, device: str = "cpu") -> list[float]:
     """Of n, the variance, and the gradients of u, weight and query."""
     u, weight, query, _ = draw(shape, given, dtype, device, scale=3.0)
-    b, _, j, c, _, h = shape
-    grads = torch.randn(b, j, device=device), torch.randn(b, j, c * h, device=device)
-    actual = with_gradients(fused, [u, weight, query], grads)
-    double = [None if x is None else x.detach().double().requires_grad_() for x in (u, weight, query)]
-    expected = with_gradients(explicit, double, grads)
-    for x, given_x in zip(actual[2:], [x for x in (u, weight, query) if x is not None], strict=True):
-        assert (x.dtype, x.shape) == (given_x.dtype, given_x.shape)
-    return relative(actual, expected)
+    return errors_of(fused, explicit, (u, weight, query))
 
 
 @pytest.mark.usefixtures("blocks")
