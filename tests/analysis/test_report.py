@@ -17,6 +17,7 @@ from flashcaps.training.batches import Batch
 from flashcaps.training.checkpoint import save_weights
 from flashcaps.training.recipe import read_recipe
 from tests.analysis.conftest import small_run
+from tests.analysis.test_comparisons import tiny
 from tests.analysis.test_drawings import pairs
 from tests.demo.page_server import Visit
 
@@ -101,6 +102,9 @@ DRAWN = ("reconstructions", "perturbations", "dimensions")
     (("routing_logits",), lambda: small_run(2, routing="em"), "em"),
     (("margin",), lambda: small_run(2, routing="attention"), "lengths"),
     (("sparsity",), small_run, "dynamic"),
+    (("convergence", "error_curves"), lambda: tiny([]), "beside"),
+    (("ablation",), lambda: tiny([]), r"attention \(attention_simple_cifar10\), A: no LayerNorm"),
+    (("diverse",), lambda: tiny([]), r"DiverseMultiMNIST.*not measured yet.*cnn_diverse_fc"),
 ])
 def test_figures_say_what_they_need(names, run_of, message):
     for name in names:

@@ -3,8 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -220,13 +218,6 @@ def test_data_is_taken_from_a_folder_only_if_it_is_the_published(say: Any, tmp_p
     said = say("data", "digits", "--data", str(tmp_path))
     assert said.code == 0
     assert "4,000" in said.out
-
-
-def test_only_the_command_line_loads_typer_and_rich() -> None:
-    code = ("import sys, flashcaps.training.loop, flashcaps.training.results; "
-            "print({'typer', 'rich', 'matplotlib'} & set(sys.modules))")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 @pytest.fixture

@@ -20,12 +20,9 @@ from flashcaps.training.callbacks import Callback, Started, TensorBoard, Weights
 from flashcaps.training.checkpoint import load
 from flashcaps.training.loop import RunOptions, train
 
-from ..fake_data import fake_load_data, small_recipe, small_step
+from ..fake_data import small_recipe, small_step
 
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flashcaps.training.loader.load_data", fake_load_data)
+pytestmark = pytest.mark.usefixtures("fake_data")
 
 
 class Told(Callback):

@@ -37,9 +37,7 @@ MIXED = ("accumulate=2", "clip=1", "mixup=0.2", "contrast=[0.5, 1.5]", "loss.kin
          "optimiser.kind=radam", "schedule.kind=one_cycle", "schedule.momentum=[0.999, 0.8991]")  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "load_data", fake_load_data)
+pytestmark = pytest.mark.usefixtures("fake_data")
 
 
 @pytest.fixture(scope="module")

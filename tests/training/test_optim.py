@@ -14,22 +14,20 @@ from ..fake_data import small_step
 CPU = torch.device("cpu")
 
 
-def lr(spec: Schedule, step: int, base: float = 0.001, total: int = 1000, per_epoch: int = 10) -> float:
-    return scheduled(spec, base, step, total, per_epoch).lr
+STAIRS, SMOOTH = Schedule("exponential", every=2000), Schedule("exponential", every=2000, smooth=True, floor=1e-6)
+STEPS, COSINE = Schedule("steps", factor=0.1, milestones=(150, 250)), Schedule("cosine", warmup=0.1)
 
 
-def test_exponential_decay_in_stairs_or_smooth_to_a_floor() -> None:
-    stairs, smooth = Schedule("exponential", every=2000), Schedule("exponential", every=2000, smooth=True, floor=1e-6)
-    assert lr(stairs, 1999) == 0.001
-    assert lr(stairs, 2000) == pytest.approx(0.00096)
-    assert lr(stairs, 6500) == pytest.approx(0.001 * 0.96**3)
-    assert lr(smooth, 6500) == pytest.approx(0.001 * 0.96**3.25)
-    assert lr(smooth, 400_000) == 1e-6 > 0.001 * 0.96**200
-
-
-def test_steps_count_epochs() -> None:
-    spec = Schedule("steps", factor=0.1, milestones=(150, 250))
-    assert [round(lr(spec, s, 0.1), 6) for s in (0, 1499, 1500, 2499, 2500)] == [0.1, 0.1, 0.01, 0.01, 0.001]
+@pytest.mark.parametrize(("spec", "rates"), [
+    (STAIRS, {1999: 0.001, 2000: 0.00096, 6500: 0.001 * 0.96**3}),
+    (SMOOTH, {6500: 0.001 * 0.96**3.25, 400_000: 1e-6}),  # whose floor is above 0.001 * 0.96**200
+    (STEPS, {0: 0.001, 1499: 0.001, 1500: 0.0001, 2499: 0.0001, 2500: 0.00001}),  # of epochs, ten steps each
+    (COSINE, {0: 0.001 / 100, 49: 0.0005, 100: 0.001, 550: 0.0005, 999: 0}),
+    (Schedule("constant"), {77: 0.001}),
+])  # fmt: skip
+def test_rates_by_hand(spec: Schedule, rates: dict[int, float]) -> None:
+    for step, rate in rates.items():
+        assert scheduled(spec, 0.001, step, 1000, 10).lr == pytest.approx(rate, abs=1e-8 if rate == 0 else None)
 
 
 def test_one_cycle_of_rate_and_momentum() -> None:
@@ -51,16 +49,6 @@ def test_one_cycle_of_rate_and_momentum() -> None:
     assert end.lr == pytest.approx(1e-5)
     assert end.momentum == pytest.approx(0.999)
     assert scheduled(Schedule("one_cycle", warmup=0.1), 0.1, 30, 100, 10).momentum is None
-
-
-def test_cosine_with_warm_up() -> None:
-    spec = Schedule("cosine", warmup=0.1)
-    assert lr(spec, 0) == pytest.approx(0.001 / 100)
-    assert lr(spec, 49) == pytest.approx(0.0005)
-    assert lr(spec, 100) == pytest.approx(0.001)
-    assert lr(spec, 550) == pytest.approx(0.0005)
-    assert lr(spec, 999) == pytest.approx(0, abs=1e-8)
-    assert lr(Schedule("constant"), 77) == 0.001
 
 
 def weights() -> list[torch.nn.Parameter]:
