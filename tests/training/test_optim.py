@@ -27,7 +27,7 @@ STEPS, COSINE = Schedule("steps", factor=0.1, milestones=(150, 250)), Schedule("
 ])  # fmt: skip
 def test_rates_by_hand(spec: Schedule, rates: dict[int, float]) -> None:
     for step, rate in rates.items():
-        assert scheduled(spec, 0.001, step, 1000, 10).lr == pytest.approx(rate, abs=1e-8 if rate == 0 else None)
+        assert scheduled(spec, 0.001, step, 1000, 10).lr == pytest.approx(rate, rel=1e-12, abs=0 if rate else 1e-8)
 
 
 def test_one_cycle_of_rate_and_momentum() -> None:
