@@ -15,8 +15,8 @@ from .plots import draw
 FOLDER = Path(__file__).parents[1] / "results" / "bench"
 HEADER = """# Benchmarks
 
-`python -m benchmarks.table` makes this page from the JSON files in this folder, which `flashcaps bench` and the commands
-below measured; nothing is typed by hand. [Performance](../../docs/performance.md) describes the backends.
+`python -m benchmarks.table` makes this page from the JSON files in this folder, which `flashcaps bench` and the
+commands below measured; nothing is typed by hand. [Performance](../../docs/performance.md) describes the backends.
 """
 PLOTS = {"time": "Time of each workload by backend, with goal and floor", "sweep": "Time of one layer by each size",
          "memory": "Peak memory of one layer by each size, divided by the bytes that it must hold"}  # fmt: skip
@@ -176,9 +176,9 @@ def cheaper(record: dict[str, Any]) -> str:
     bare = times.get(("capsnet_mnist", "no capsules", "bf16"))
     if not (layer and other and step and whole and bare):
         return ""
-    return (f"A layer of discriminative routing takes {1 - layer / other:.0%} less time than one of dynamic routing with 3 "
-            f"iterations, and the\nwhole step in bf16 {1 - step / whole:.0%} less; the time that capsule layers add to that "
-            f"step is {1 - (step - bare) / (whole - bare):.0%} less.")  # fmt: skip
+    return (f"A layer of discriminative routing takes {1 - layer / other:.0%} less time than one of dynamic routing, 3 "
+            f"iterations, and the whole\nstep in bf16 {1 - step / whole:.0%} less; the time that capsule layers add to "
+            f"that step is {1 - (step - bare) / (whole - bare):.0%} less.")  # fmt: skip
 
 
 def on_gpu(records: list[dict[str, Any]]) -> str:

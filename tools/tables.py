@@ -25,8 +25,9 @@ from .runs import Group, Groups, as_metric, chance, changed, gain, is_full, mean
 NOT_RUN = "not run yet"
 FACTS = ("epochs", "parameters", "training time", "ms per step", "runs")
 NEAREST, T_NEAREST = 8, 2.447  # evaluations, and Student's 97.5 % point of a line through them
-MATCHED = (" Both errors are measured at every evaluation; nothing is chosen on {1}. *Matched* compares two networks at "
-           f"equal error on {{0}}, the larger of their final ones, by a line fitted to the {NEAREST} nearest evaluations.")
+MATCHED = (" Both errors are measured at every evaluation; nothing is chosen on {1}. *Matched* compares two networks "
+           f"at equal error on {{0}}, the larger of their final ones, by a line fitted to the {NEAREST} nearest "
+           "evaluations; ± is half of its 95 % interval.")
 VIEWS = {1: "one view of each test example", 2: "mean score of each test image and its mirror image"}
 
 
@@ -110,8 +111,8 @@ class Table:
         seeds = " or ".join(str(n) for n in sorted({*map(self.seeds_of, self.row)}))
         paper = f" (the paper: {self.paper_epochs:g} epochs)" * bool(self.paper_epochs)
         epochs = f"at least {self.epochs:g} epochs" if self.epochs else "the whole schedule of the recipe"
-        chosen = "final weights" if self.select == "last" else f"weights that are best on {self.select} data,"
-        kept = [epochs + paper, f"{seeds} seed{'s' * (seeds != '1')}", f"{chosen} tested",
+        chosen = "final weights" if self.select == "last" else f"weights that are best on {self.select} data"
+        kept = [epochs + paper, f"{seeds} seed{'s' * (seeds != '1')}", f"the {chosen} are tested",
                 VIEWS.get(self.views, f"mean score of {self.views} views of each test image")]  # fmt: skip
         matched = MATCHED.format(*self.matched) if self.matched else ""
         return f"{' '.join(self.protocol.split())} Every run: {'; '.join(kept)}.{matched}"

@@ -99,7 +99,7 @@ def section(folder: Path, number: int = 0) -> str:
 def test_a_table_byte_for_byte(folder: Path) -> None:
     assert section(folder) == """### Table 1
 
-Two sets. Every run: at least 35 epochs (the paper: 350 epochs); 1 or 2 seeds; final weights tested; one view of each test example.
+Two sets. Every run: at least 35 epochs (the paper: 350 epochs); 1 or 2 seeds; the final weights are tested; one view of each test example.
 
 | % right, ours (and the paper's) | CIFAR-10 | CIFAR-100 |
 | --- | --- | --- |
