@@ -69,11 +69,13 @@ def small_recipe(*overrides: str) -> Recipe:
     return make_recipe(SMALL, overrides)
 
 
-def save_small(path: Path) -> Path:
-    """A file with the weights of the small recipe's network."""
+def save_small(file: Path, **options: Any) -> Path:
+    """A file with the weights of the small recipe's network, on data with these options."""
     recipe = small_recipe()
-    save_weights(path, create_model(recipe.model.name, **recipe.model.overrides), {"recipe": recipe.to_dict()})
-    return path
+    fields = recipe.to_dict()
+    fields["data"]["options"] = options
+    save_weights(file, create_model(recipe.model.name, **recipe.model.overrides), {"recipe": fields})
+    return file
 
 
 def small_step(*overrides: str, stream: type[ImageStream] = ImageStream) -> tuple[TrainStep, Plan]:

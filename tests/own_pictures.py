@@ -7,6 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from flashcaps.models import create_model
+from flashcaps.training.autosize import own_recipe
+from flashcaps.training.checkpoint import save_weights
+
 SHAPES = ("bar", "disc", "ring")
 
 
@@ -35,6 +39,13 @@ def write_pictures(folder: Path, count: int, height: int = 50, width: int = 70, 
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture(shape, height, width, generator)).save(path)
     return folder
+
+
+def save_own(path: Path, folder: Path) -> Path:
+    """A file with the weights of an untrained network for the pictures of a folder."""
+    recipe, _ = own_recipe("images", str(folder), ["model.decoder=false"])
+    save_weights(path, create_model(recipe.model.name, **recipe.model.overrides), {"recipe": recipe.to_dict()})
+    return path
 
 
 def gigapixels() -> bytes:

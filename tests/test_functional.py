@@ -134,10 +134,14 @@ def test_votes_of_zero_have_finite_results_and_gradients(name: str, dtype: torch
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_absent_children_everywhere_have_finite_results_and_gradients(dtype: torch.dtype) -> None:
-    case = CASES["em"]
+@pytest.mark.parametrize("absent", ["all children", "those of a parent"])
+def test_absent_children_have_finite_results_and_gradients(absent: str, dtype: torch.dtype) -> None:
+    case = CASES["em" if absent == "all children" else "em, mask"]
     tensors = case.draw(2, 4, 3, 2, dtype=dtype)
-    tensors["activation"].zero_()
+    if absent == "all children":
+        tensors["activation"].zero_()
+    else:
+        tensors["mask"] = torch.tensor([[True, False, True]] * 4)
     routed, gradients = backward(case, tensors, eps=1e-8)
     assert all(x.isfinite().all() for x in (*results(routed), *gradients.values()))
-    assert_near(routed.pose, 0.0, 0.0)
+    assert_near(routed.pose if absent == "all children" else routed.pose[:, 1], 0.0, 0.0)

@@ -39,3 +39,6 @@ def test_nothing_is_loaded_beyond_torch_numpy_and_safetensors() -> None:
     # What torch loads late, and only when its checkpoints are named, is torch's own.
     base = loaded("import torch, numpy, safetensors, safetensors.torch, torch.distributed, torch.utils.checkpoint")
     assert not loaded("import flashcaps") - base - set(sys.stdlib_module_names) - {"flashcaps"}
+    # only the command line loads these
+    training = loaded("import flashcaps.training.loop, flashcaps.training.results")
+    assert not {"typer", "rich", "matplotlib"} & training

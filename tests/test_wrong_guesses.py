@@ -33,7 +33,8 @@ GUESSES: dict[str, tuple[Callable[[], object], str]] = {
                     "in_features is in_dim here, out_features is out_dim here; call it as "
                     "DenseCapsules(in_capsules=..., in_dim=8, out_capsules=..., out_dim=16)"),
     "larger": (lambda: model()(torch.rand(2, 1, 32, 32)), "expected (B, 1, 28, 28), got (2, 1, 32, 32); resize them, "
-               "or build the model for them, by create_model(..., image=(1, 32, 32))"),
+               "or build the model for them, by create_model(..., image=(1, 32, 32)), in a recipe "
+               "model.image=[1, 32, 32]"),
     "larger, plain": (lambda: model("cnn_mnist")(torch.rand(2, 1, 32, 32)), "image=(1, 32, 32)"),
     "bytes": (lambda: model()((255 * IMAGES).byte()), "got torch.uint8; give images.float() / 255"),
     "0 to 255": (lambda: model()(255 * IMAGES), "from 0 to 1, or standardised"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from flashcaps.analysis import DoesNotApply, Run, dimensions, drawings, perturbations, reconstructions, segmentation
 from flashcaps.analysis.drawings import absent_class, borrowed_decoder, correlation, first_of_each, measure
@@ -11,10 +12,12 @@ from flashcaps.training.checkpoint import save_weights
 from tests.analysis.conftest import small_run
 
 
-def by_hand(run: Run, row: int, label: int, offset: float = 0.0, dim: int = 0) -> torch.Tensor:
-    """One drawing through the decoder's layers alone."""
+def by_hand(
+    run: Run, row: int, label: int, offset: float = 0.0, dim: int = 0, capsules: nn.Module | None = None
+) -> torch.Tensor:
+    """One drawing through the decoder's layers alone, of the model's capsules or another's."""
     with torch.no_grad():
-        pose = run.model.route(run.batch.inputs[row : row + 1]).pose.clone()
+        pose = (capsules or run.model).route(run.batch.inputs[row : row + 1]).pose.clone()
         pose[0, label, dim] += offset
         masked = torch.zeros_like(pose)
         masked[0, label] = pose[0, label]
@@ -113,21 +116,6 @@ def test_overlay_adds_two_colours_to_white():
     torch.testing.assert_close(drawings.overlay(ones)[0, :, 0, 0], torch.tensor(drawings.TINTS[0]))
 
 
-@pytest.mark.parametrize("figure", [reconstructions, perturbations, dimensions])
-def test_they_say_when_they_do_not_apply(figure):
-    with pytest.raises(DoesNotApply, match="decoder"):
-        figure(small_run(4, decoder=False))
-    with pytest.raises(DoesNotApply, match="several"):
-        figure(pairs())
-    with pytest.raises(DoesNotApply, match="test examples"):
-        figure(Run(small_run(4).model))
-
-
-def test_segmentation_needs_two_digits(run):
-    with pytest.raises(DoesNotApply, match="two digits"):
-        segmentation(run)
-
-
 def bar(width: int, height: int, side: int = 40, slope: float = 0.0) -> torch.Tensor:
     """A filled box in the middle, its rows moved right by `slope` per row up."""
     picture = torch.zeros(side, side)
@@ -182,12 +170,7 @@ def test_borrowed_decoder_draws_the_other_models_capsules(tmp_path):
     run.records = [{"folder": str(tmp_path)}]
     data, _, caption = borrowed_decoder(run)
     k = int(data["rows"][0])
-    label = int(run.batch.targets[k])
-    with torch.no_grad():
-        pose = other.route(run.batch.inputs[k : k + 1]).pose
-        masked = torch.zeros_like(pose)
-        masked[0, label] = pose[0, label]
-        expected = run.model.decoder.layers(masked.flatten(1)).view(run.model.image)
+    expected = by_hand(run, k, int(run.batch.targets[k]), capsules=other)
     torch.testing.assert_close(data["borrowed"][0], expected)
     assert not torch.equal(data["own"], data["borrowed"])
     assert "without any" in caption

@@ -17,6 +17,8 @@ from flashcaps.training.batches import Batch
 from flashcaps.training.checkpoint import save_weights
 from flashcaps.training.recipe import read_recipe
 from tests.analysis.conftest import small_run
+from tests.analysis.test_comparisons import tiny
+from tests.analysis.test_drawings import pairs
 from tests.demo.page_server import Visit
 
 QUICK = ["reconstructions", "margin", "segmentation"]
@@ -84,6 +86,30 @@ def test_whatever_the_model_a_figure_is_drawn_or_says_why_not(overrides):
     assert {"architecture", "iterations"} <= drawn
     assert ("reconstructions" in drawn) == (run.model.decoder is not None)
     assert ("parse_tree" in drawn) == (run.model.classes > 1)
+
+
+DRAWN = ("reconstructions", "perturbations", "dimensions")
+
+
+@pytest.mark.parametrize(("names", "run_of", "message"), [
+    (DRAWN, lambda: small_run(4, decoder=False), "decoder"),
+    (DRAWN, pairs, "several"),
+    (DRAWN, lambda: Run(small_run(4).model), "test examples"),
+    (("segmentation",), small_run, "two digits"),
+    (("parse_tree", "agreement"), lambda: small_run(2, classes=1), "two class capsules"),
+    (("credit",), small_run, "text"),
+    (("pose_trajectories", "pose_azimuth", "pose_elevation"), small_run, "toys"),
+    (("routing_logits",), lambda: small_run(2, routing="em"), "em"),
+    (("margin",), lambda: small_run(2, routing="attention"), "lengths"),
+    (("sparsity",), small_run, "dynamic"),
+    (("convergence", "error_curves"), lambda: tiny([]), "beside"),
+    (("ablation",), lambda: tiny([]), r"attention \(attention_simple_cifar10\), A: no LayerNorm"),
+    (("diverse",), lambda: tiny([]), r"DiverseMultiMNIST.*not measured yet.*cnn_diverse_fc"),
+])
+def test_figures_say_what_they_need(names, run_of, message):
+    for name in names:
+        with pytest.raises(DoesNotApply, match=message):
+            FIGURES[name](run_of())
 
 
 def test_a_plain_network_has_an_architecture_can_be_attacked_and_has_one_line_for_the_rest(tmp_path):

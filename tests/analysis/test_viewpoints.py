@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flashcaps.analysis import DoesNotApply, Run
+from flashcaps.analysis import Run
 from flashcaps.analysis.viewpoints import changes, mds, pose_azimuth, pose_elevation, pose_trajectories, sequences
 from flashcaps.data import Split, to_float
 from tests.analysis.conftest import small_run
@@ -75,9 +75,3 @@ def test_trajectories_of_one_toy():
     assert data["elevation"]["points"].shape == (3, 4, 2)
     assert "% of all squared distances" in caption
     assert figure.axes[0].get_xlabel()
-
-
-@pytest.mark.parametrize("figure", [pose_trajectories, pose_azimuth, pose_elevation])
-def test_they_need_toys(run, figure):
-    with pytest.raises(DoesNotApply, match="toys"):
-        figure(run)

@@ -36,14 +36,11 @@ def test_a_difference_fails(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "DIFFERS" in said.out
 
 
-def test_what_runs_on_a_cpu_and_why_no_other() -> None:
+def test_what_runs_on_a_cpu_and_why_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {row.algorithm: row for row in checks.active_backends("cpu")}
     assert set(rows) == set(ROUTING)
     assert {row.backend for row in rows.values()} == {"matrix"}
     assert {row.others["triton"] for row in rows.values()} == {"kernels run on CUDA devices, and this is cpu"}
-
-
-def test_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert checks.why_not("em", "triton", "cpu") == "kernels run on CUDA devices, and this is cpu"
     assert checks.why_not("em", "matrix", "cuda") == "slower here; by name it runs"

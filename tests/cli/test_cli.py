@@ -3,8 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -17,15 +15,13 @@ import flashcaps
 from flashcaps.analysis import FIGURES
 from flashcaps.cli import COMMANDS, lists, main
 from flashcaps.cli.common import run_names
-from flashcaps.models import create_model, list_models
+from flashcaps.models import list_models
 from flashcaps.training import environment as checks
 from flashcaps.training import loader as sources
-from flashcaps.training.autosize import own_recipe
-from flashcaps.training.checkpoint import save_weights
 from flashcaps.training.recipe import list_recipes
 
 from ..fake_data import SMALL_TOML, fake_load_data, write_idx
-from ..own_pictures import write_pictures
+from ..own_pictures import save_own, write_pictures
 
 
 @pytest.fixture
@@ -192,9 +188,7 @@ def test_names_with_spaces_are_quoted_and_nothing_else_is_written(
 def test_pictures_that_came_later_are_told(say: Any, tmp_path: Path) -> None:
     """Others are held out then, some of which were trained on; of another folder, none were."""
     folder = write_pictures(tmp_path / "shapes", 30, 12, 12)
-    fields, _ = own_recipe("images", str(folder), ["model.decoder=false"])
-    weights = tmp_path / "last.safetensors"
-    save_weights(weights, create_model(fields.model.name, **fields.model.overrides), {"recipe": fields.to_dict()})
+    weights = save_own(tmp_path / "last.safetensors", folder)
     assert say("evaluate", str(weights)).err == ""
     write_pictures(folder, 33, 12, 12)
     said = say("evaluate", str(weights))
@@ -224,13 +218,6 @@ def test_data_is_taken_from_a_folder_only_if_it_is_the_published(say: Any, tmp_p
     said = say("data", "digits", "--data", str(tmp_path))
     assert said.code == 0
     assert "4,000" in said.out
-
-
-def test_only_the_command_line_loads_typer_and_rich() -> None:
-    code = ("import sys, flashcaps.training.loop, flashcaps.training.results; "
-            "print({'typer', 'rich', 'matplotlib'} & set(sys.modules))")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 @pytest.fixture

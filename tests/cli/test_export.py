@@ -5,23 +5,17 @@ from pathlib import Path
 import pytest
 import torch
 
-import flashcaps
 from flashcaps.cli.export import beside
 from flashcaps.deploy.export import open_exported
 from flashcaps.models.shipped import FOLDER
-from flashcaps.training.autosize import own_recipe
-from flashcaps.training.checkpoint import save_weights
 from tests.conftest import Say
-from tests.own_pictures import write_pictures
+from tests.own_pictures import save_own, write_pictures
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     folder = write_pictures(tmp_path / "shapes", 30, 12, 12)
-    recipe, _ = own_recipe("images", str(folder), ["model.decoder=false"])
-    model = flashcaps.create_model(recipe.model.name, **recipe.model.overrides)
-    save_weights(tmp_path / "run" / "last.safetensors", model, {"recipe": recipe.to_dict()})
-    return tmp_path / "run"
+    return save_own(tmp_path / "run" / "last.safetensors", folder).parent
 
 
 def test_onnx_and_int8_on_the_test_data(run: Path, say: Say) -> None:

@@ -86,20 +86,14 @@ def test_affine_range():
         assert value.mean().abs() < 0.05 * limit
 
 
-def test_identity_in_the_middle_leaves_the_digit_alone_and_a_blank_image_blank():
+@pytest.mark.parametrize(("matrix", "turns"), [([[1.0, 0.0], [0.0, 1.0]], 0), ([[0.0, -1.0], [1.0, 0.0]], -1)])
+def test_a_digit_in_the_middle_is_left_alone_or_turned_clockwise_and_a_blank_image_blank(matrix, turns):
+    """On the screen, x right, y down: a quarter turn takes (1, 0) to (0, 1)."""
     image = torch.zeros(2, 1, 28, 28, dtype=torch.uint8)
     image[0, 0, 4:24, 4:24] = torch.arange(400).view(20, 20) % 255 + 1
-    out = warp(image, torch.eye(2).expand(2, 2, 2), torch.full((2, 2), 0.5))
-    assert torch.equal(out[:, :, 6:34, 6:34], image)
+    out = warp(image, torch.tensor(matrix).expand(2, 2, 2), torch.full((2, 2), 0.5))
+    assert torch.equal(out[:, :, 6:34, 6:34], image.rot90(turns, (2, 3)))
     assert out.sum() == image.sum()
-
-
-def test_quarter_turn_turns_clockwise_on_the_screen():
-    image = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
-    image[0, 0, 10:18, 4:24] = torch.arange(160).view(8, 20) + 1
-    turn = torch.tensor([[[0.0, -1.0], [1.0, 0.0]]])  # x right, y down: (1, 0) -> (0, 1)
-    out = warp(image, turn, torch.full((1, 2), 0.5))
-    assert torch.equal(out[0, 0, 6:34, 6:34], image[0, 0].rot90(-1))
 
 
 @pytest.mark.parametrize("place", [0.0, 1.0])

@@ -126,29 +126,23 @@ def test_transfer_that_stops_is_an_error_and_goes_on_later(publish, server, tmp_
     assert names(tmp_path / "mnist") == ["digits.gz"]
 
 
-def test_wrong_checksum_is_thrown_away_and_an_older_file_left_alone(publish, server, tmp_path):
-    publish(CONTENT, checksum=checksum(b"something else"))
-    put(tmp_path / "mnist" / "digits.gz", b"older")
-    with pytest.raises(ValueError, match=r"digits.gz from http://127.*: expected sha256:.*, found sha256:.*; not"):
+@pytest.mark.parametrize(("options", "there", "error", "message", "left"), [
+    ({"checksum": checksum(b"something else")}, ("digits.gz", b"older"), ValueError,
+     r"digits.gz from http://127.*: expected sha256:.*, found sha256:.*; not", ["digits.gz"]),
+    ({}, ("digits.gz.part", b"x" * 500), ValueError, "; not taken, get it elsewhere", []),
+    ({"size": len(CONTENT) + 1}, None, ConnectionError, "expected 3,000,001 bytes, the server offers 3,000,000", []),
+], ids=["checksum", "resumed onto something else", "size"])
+def test_a_wrong_file_is_thrown_away(publish, tmp_path, options, there, error, message, left):
+    """An older file is left alone; afterwards the right one can be had."""
+    publish(CONTENT, **options)
+    if there:
+        put(tmp_path / "mnist" / there[0], there[1])
+    with pytest.raises(error, match=message):
         fetch("mnist", tmp_path)
-    assert names(tmp_path / "mnist") == ["digits.gz"]
-    assert (tmp_path / "mnist" / "digits.gz").read_bytes() == b"older"
-
-
-def test_resumed_onto_something_else_is_thrown_away(publish, server, tmp_path):
+    assert names(tmp_path / "mnist") == left
+    assert not left or (tmp_path / "mnist" / "digits.gz").read_bytes() == b"older"
     publish(CONTENT)
-    put(tmp_path / "mnist" / "digits.gz.part", b"x" * 500)
-    with pytest.raises(ValueError, match="; not taken, get it elsewhere"):
-        fetch("mnist", tmp_path)
-    (path,) = fetch("mnist", tmp_path)
-    assert path.read_bytes() == CONTENT
-
-
-def test_file_of_another_size_is_refused_before_it_is_written(publish, server, tmp_path):
-    publish(CONTENT, size=len(CONTENT) + 1)
-    with pytest.raises(ConnectionError, match="expected 3,000,001 bytes, the server offers 3,000,000"):
-        fetch("mnist", tmp_path)
-    assert names(tmp_path / "mnist") == []
+    assert fetch("mnist", tmp_path)[0].read_bytes() == CONTENT
 
 
 def test_every_address_is_tried_and_all_failing_is_one_line(publish, server, tmp_path):

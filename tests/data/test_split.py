@@ -61,6 +61,12 @@ def test_holdout_gives_what_is_left_over_to_those_most_owed(counts):
     assert torch.bincount(validation.labels).tolist() == [expected[n] for n in counts]
 
 
+def test_holdout_takes_several_labels_an_example():
+    labels = torch.tensor([[1.0, 0.0], [1.0, 1.0]]).repeat(10, 1)
+    _, validation = holdout(Split(torch.zeros(20, 1, 2, 2), labels), count=6)
+    assert validation.labels.sum(0).tolist() == [6, 3]
+
+
 def test_holdout_depends_on_the_seed_alone_and_says_what_is_possible():
     split = make([40, 60])
     one, again, other = (holdout(split, count=20, seed=s)[1].info["place"].tolist() for s in (1, 1, 2))

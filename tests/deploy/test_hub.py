@@ -13,9 +13,8 @@ import torch
 
 import flashcaps
 from flashcaps.deploy.hub import SAFE, _views, from_pretrained, model_card, push_to_hub, save_pretrained
-from flashcaps.training.checkpoint import save_weights
 from flashcaps.training.evaluate import views
-from tests.fake_data import small_recipe
+from tests.fake_data import save_small
 
 RESULT = {
     "recipe": "small", "metric": "test_error_percent", "value": 1.5, "interval": [1.0, 2.25], "examples": 1000,
@@ -27,11 +26,8 @@ RESULT = {
 
 @pytest.fixture
 def model(tmp_path: Path) -> Any:
-    recipe = small_recipe().to_dict()
-    recipe["data"]["options"] = {"path": "/home/somebody/pets", "class_names": list("abcdefghij")}
-    made = flashcaps.create_model("capsnet_tiny", decoder=False)
-    save_weights(tmp_path / "last.safetensors", made, {"recipe": recipe})
-    return flashcaps.load(tmp_path / "last.safetensors")
+    options = {"path": "/home/somebody/pets", "class_names": list("abcdefghij")}
+    return flashcaps.load(save_small(tmp_path / "last.safetensors", **options))
 
 
 @pytest.fixture

@@ -13,21 +13,17 @@ from PIL import Image
 import flashcaps
 from flashcaps.data.augment import center_crop, resize
 from flashcaps.deploy.predict import answer_rule, class_names, draw, find_pictures, predict, predict_batches, prepare
-from flashcaps.training.checkpoint import save_weights
-from tests.fake_data import SMALL, small_recipe
+from tests.fake_data import save_small
 
 NAMES = tuple("abcdefghij")
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Any:
-    made = flashcaps.create_model(SMALL["model"]["name"], **{k: v for k, v in SMALL["model"].items() if k != "name"})
+    made: Any = flashcaps.load(save_small(tmp_path / "w.safetensors", class_names=NAMES))
     with torch.no_grad():
         made.capsules.layers[0].weight.mul_(20)  # lengths that differ
-    recipe = small_recipe().to_dict()
-    recipe["data"]["options"] = {"class_names": NAMES}
-    save_weights(tmp_path / "w.safetensors", made, {"recipe": recipe})
-    return flashcaps.load(tmp_path / "w.safetensors")
+    return made
 
 
 @pytest.fixture

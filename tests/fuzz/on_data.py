@@ -108,12 +108,9 @@ def picture_bytes(draw: Draw) -> bytes:
 def picture(draw: Draw) -> Case:
     source = picture_bytes(draw) if draw.chance(0.6) else array(draw)
     arguments: dict[str, Any] = {"picture": source, "invert": draw.chance(0.5)}
-    return Case(prepared, arguments, names=("stdin", "array", "images"), spoil=0,
+    return Case(lambda picture, invert: prepare(picture, model(), invert=invert), arguments,
+                names=("stdin", "array", "images"), spoil=0,
                 check=lambda x: "" if x.shape == (1, 28, 28) and 0 <= x.min() <= x.max() <= 1 else f"{x.shape}")
-
-
-def prepared(picture: Any, invert: bool) -> Tensor:
-    return prepare(picture, model(), invert=invert)
 
 
 def array(draw: Draw) -> np.ndarray:

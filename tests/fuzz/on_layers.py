@@ -33,6 +33,10 @@ def numbers_for(draw: Draw, training: bool) -> str | None:
 
 
 def finish(draw: Draw, kind: type[nn.Module], arguments: dict[str, Any], training: bool) -> Case:
+    """A case that builds and calls a layer; capsules sometimes have activations."""
+    u = arguments.get("u")
+    if u is not None and draw.chance(0.4):
+        arguments["activation"] = draw.tensor(u.shape[:-1], u.dtype, "normal").sigmoid()
     function = built_and_called(kind, training, draw.random.getrandbits(30))
     names = ("in_types", "kernel", "image", "votes", "weight", "channel")
     return Case(function, arguments, names=names, gradient=training)
@@ -51,10 +55,7 @@ def dense(routing: str) -> Callable[[Draw], Case]:
             sizes |= {"in_dim": (2, d), "out_dim": (2, h)}
             d *= 2
         u = draw.tensor((draw.size(4), i, d), kind=numbers_for(draw, training))
-        arguments = sizes | options | {"backend": backend, "u": u}
-        if draw.chance(0.4):
-            arguments["activation"] = draw.tensor(u.shape[:2], u.dtype, "normal").sigmoid()
-        return finish(draw, DenseCapsules, arguments, training)
+        return finish(draw, DenseCapsules, sizes | options | {"backend": backend, "u": u}, training)
 
     return make
 
@@ -70,10 +71,7 @@ def conv(routing: str) -> Callable[[Draw], Case]:
         }  # fmt: skip
         arguments |= draw.pick(OPTIONS[routing])
         u = draw.tensor((draw.size(3), t, draw.size(5), draw.size(5), d), kind=numbers_for(draw, training))
-        arguments["u"] = u
-        if draw.chance(0.4):
-            arguments["activation"] = draw.tensor(u.shape[:4], u.dtype, "normal").sigmoid()
-        return finish(draw, ConvCapsules, arguments, training)
+        return finish(draw, ConvCapsules, arguments | {"u": u}, training)
 
     return make
 

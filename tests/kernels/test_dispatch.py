@@ -13,6 +13,7 @@ from flashcaps.kernels.votes import Votes
 from flashcaps.routing.math import OverPositions, over_parents
 
 from ..layer_cases import LayerCase, assert_same, cases, ids, run_layer
+from .operator_checks import poison_memory
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -59,17 +60,23 @@ def test_an_algorithm_without_kernels_says_so(monkeypatch: pytest.MonkeyPatch) -
 # ---- layers
 
 LAYERS = cases(*TWINS, forms=("dense", "conv, matrix"), options=False)
+LAYERS += cases("em", "attention", forms=("conv",), options=False)
 LAYERS += [LayerCase("em", "any", option=1), LayerCase("heinsen", "any")]
 
 
 @pytest.mark.parametrize("case", LAYERS, ids=ids)
-def test_layers_have_the_numbers_and_gradients_of_the_reference(case: LayerCase) -> None:
-    """Children with a transform each, in patches, and those of any number that share a transform and a bias."""
-    u, a = case.draw(dtype=torch.float32)
-    assert a is not None
-    expected = run_layer(case.build("reference", torch.float32).double(), u.double(), a.double())
-    layer = case.build("triton", torch.float32).to(DEVICE)
-    assert_same(run_layer(layer, u.to(DEVICE), a.to(DEVICE)), expected, torch.float32)
+def test_layers_have_the_numbers_and_gradients_of_the_reference(
+    case: LayerCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Children with a transform each, in patches, and those of any number that share a transform and a bias. Three
+    batches, the last from plans, whose memory is poisoned."""
+    poison_memory(monkeypatch, "empty", "empty_strided")
+    reference, layer = case.build("reference", torch.float32).double(), case.build("triton", torch.float32).to(DEVICE)
+    for seed in (1, 2, 3):
+        u, a = case.draw(dtype=torch.float32, seed=seed)
+        expected = run_layer(reference, u.double(), None if a is None else a.double())
+        actual = run_layer(layer, u.to(DEVICE), None if a is None else a.to(DEVICE))
+        assert_same(actual, expected, torch.float32)
 
 
 def test_votes_it_cannot_take_are_an_error() -> None:

@@ -6,6 +6,7 @@ import torch
 from flashcaps import ConvCapsules, DenseCapsules
 from flashcaps.kernels import dispatch
 from flashcaps.kernels import votes as _blocks
+from flashcaps.kernels.fit.plan import is_stored
 
 from ..conftest import assert_near
 from ..layer_cases import assert_same, run_layer
@@ -16,14 +17,15 @@ class TestEM(Twins):
     routing = "em"
 
 
-@pytest.mark.parametrize("form", ["reference", "on a CPU", "elsewhere"])
+@pytest.mark.parametrize("form", ["reference", "on a CPU", "elsewhere", "triton"])
 def test_variances_do_not_cancel_in_fp32(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Votes near 1000 that differ by 0.01, eight children a block: expanded second moments would leave nothing."""
     monkeypatch.setattr(_blocks, "BUDGET", TINY)
     if form == "elsewhere":
         elsewhere(monkeypatch)
-    layer = DenseCapsules("em", in_capsules=64, in_dim=1, out_capsules=1, out_dim=1, iterations=1,
-                          backend="reference" if form == "reference" else "matrix")  # fmt: skip
+    layer = DenseCapsules("em", in_capsules=64, in_dim=1, out_capsules=5, out_dim=1, iterations=1,
+                          backend=form if form in ("reference", "triton") else "matrix")  # fmt: skip
+    assert not is_stored(layer.weight)
     torch.nn.init.ones_(layer.weight)
     u = 1000 + 0.01 * torch.randn(2, 64, 1)
     variance = layer(u).variance

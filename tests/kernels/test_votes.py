@@ -23,14 +23,19 @@ def every(*sizes: int) -> Iterator[tuple[int, ...]]:
     return itertools.product(*map(range, sizes))
 
 
-@pytest.mark.parametrize(("rows", "d", "h"), [(1, 3, 4), (2, 2, 2), (2, 3, 5), (3, 1, 2)])
-def test_a_vote_is_the_pose_with_the_transform_on_the_right(rows: int, d: int, h: int) -> None:
-    """A vector pose is one row, so that its vote is W transposed times u."""
-    layer = DenseCapsules("attention", in_capsules=3, in_dim=(rows, d), out_capsules=2, out_dim=(rows, h)).double()
-    u = torch.randn(2, 3, rows * d, **DOUBLE)
-    votes = layer.votes(u)
-    for b, i, j in every(2, 3, 2):
-        assert_near(votes[b, i, j].view(rows, h), u[b, i].view(rows, d) @ transforms(layer.weight)[j, i])
+@pytest.mark.parametrize("form", ["dense", "dense, matrix", "dense, rectangular", "any", "any, rectangular", "any, one",
+                                  "shared, no place"])  # fmt: skip
+def test_a_vote_is_the_pose_with_the_transform_on_the_right(form: str) -> None:
+    """A vector pose is one row, so that its vote is W transposed times u. Children have a transform each, share one for
+    any number of them, or one per type."""
+    case = LayerCase("dynamic", form.removesuffix(", one"))
+    layer, (u, _) = case.build(), case.draw()
+    u = u[:, :1] if form == "any, one" else u
+    votes, weight, poses = layer.votes(u), transforms(layer.weight), u.flatten(1, -2)
+    share = poses.shape[1] // weight.shape[1]
+    for b, i, j in every(*votes.shape[:3]):
+        expected = poses[b, i].view(layer.rows, -1) @ weight[j, i // share]
+        assert_near(votes[b, i, j].view(layer.rows, -1), expected)
     assert torch.equal(layer.votes(Routed(u)), votes)
 
 
@@ -40,21 +45,6 @@ def test_pose_is_a_square_matrix_flattened_row_by_row() -> None:
         transforms(layer.weight)[0, 0].copy_(torch.tensor([[0.0, 1.0], [10.0, 100.0]]))
     votes = layer.votes(torch.tensor([[[1.0, 2.0, 3.0, 4.0]]], **DOUBLE))
     assert votes.flatten().tolist() == [20.0, 201.0, 40.0, 403.0]
-
-
-def test_one_transform_for_any_number_of_children() -> None:
-    layer = LayerCase("dynamic", "any").build()
-    for children in (1, 2, 11):
-        u = torch.randn(2, children, 3, **DOUBLE)
-        assert_near(layer.votes(u), torch.einsum("bid,jdh->bijh", u, transforms(layer.weight)[:, 0]))
-
-
-def test_one_transform_per_type_when_shared() -> None:
-    layer = LayerCase("dynamic", "shared, no place").build()
-    u = torch.randn(1, 2, 2, 2, 6, **DOUBLE)
-    votes = layer.votes(u).view(2, 2, 2, 2, 2, 5)  # types, H, W, J, rows, columns
-    for t, y, x, j in every(2, 2, 2, 2):
-        assert_near(votes[t, y, x, j], u[0, t, y, x].view(2, 3) @ transforms(layer.weight)[j, t])
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -80,15 +70,6 @@ def test_vote_bias_of_a_layer_starts_at_zero_and_is_per_child_and_parent(routing
     assert_near(layer.votes(u), plain.votes(u) + transforms(layer.bias).flatten(2).transpose(0, 1))
 
 
-def test_coordinates_go_to_the_top_of_the_right_hand_column() -> None:
-    votes = make_votes(torch.zeros(1, 2, 6, 4, 4, **DOUBLE), torch.zeros(3, 2, 4, 4, **DOUBLE))
-    added = add_coordinates(votes, centres(2, 3)).explicit().view(2, 2, 3, 3, 4, 4)  # types, H, W, J, rows, columns
-    for t, y, x, j in every(2, 2, 3, 3):
-        expected = torch.zeros(4, 4, **DOUBLE)
-        expected[0, 3], expected[1, 3] = (y + 0.5) / 2, (x + 0.5) / 3
-        assert_near(added[t, y, x, j], expected, 1e-7)
-
-
 @pytest.mark.parametrize("h", [2, 5])
 def test_coordinates_go_to_the_first_two_elements_of_a_vector(h: int) -> None:
     votes = make_votes(torch.zeros(1, 1, 6, 1, 3, **DOUBLE), torch.zeros(2, 1, 3, h, **DOUBLE))
@@ -98,17 +79,16 @@ def test_coordinates_go_to_the_first_two_elements_of_a_vector(h: int) -> None:
     assert not added[..., 2:].any()
 
 
-def test_a_layer_adds_coordinates_to_its_votes() -> None:
-    case = LayerCase("em", "shared, matrix")
-    plain = DenseCapsules("em", in_capsules=3, in_dim=4, out_capsules=2, out_dim=4, pose="matrix", shared=True).double()
-    layer = case.build()
+def test_a_layer_adds_coordinates_at_the_top_of_the_right_hand_column_of_its_votes() -> None:
+    sizes = dict(in_capsules=2, in_dim=16, out_capsules=3, out_dim=16, pose="matrix", shared=True)
+    plain, layer = (DenseCapsules("em", **sizes, coordinates=added).double() for added in (False, True))
     plain.load_state_dict(layer.state_dict())
-    u, _ = case.draw()
-    extra = (layer.votes(u) - plain.votes(u)).view(2, 3, 1, 2, 2, 2, 2)  # B, types, H, W, J, rows, columns
-    expected = torch.zeros(2, 2, 2, **DOUBLE)  # W, rows, columns
-    expected[:, 0, 1] = 0.5
-    expected[:, 1, 1] = torch.tensor([0.25, 0.75])
-    assert_near(extra, expected[None, None, None, :, None].expand(extra.shape), 1e-7)
+    u = torch.randn(1, 2, 2, 3, 16, **DOUBLE)
+    extra = (layer.votes(u) - plain.votes(u)).view(2, 2, 3, 3, 4, 4)  # types, H, W, J, rows, columns
+    for t, y, x, j in every(2, 2, 3, 3):
+        expected = torch.zeros(4, 4, **DOUBLE)
+        expected[0, 3], expected[1, 3] = (y + 0.5) / 2, (x + 0.5) / 3
+        assert_near(extra[t, y, x, j], expected, 1e-7)
 
 
 def test_compiled_patches_are_the_same_without_unfold() -> None:

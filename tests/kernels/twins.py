@@ -32,6 +32,16 @@ def assert_twins(case: LayerCase, u: Tensor, activation: Tensor | None, **asked:
     assert_same(actual, run_layer(case.build("reference"), u, activation, **asked))
 
 
+def assert_same_as_reference(kind: type, shape: tuple[int, ...], options: dict[str, Any], gated: bool = False) -> None:
+    """Kernels on poses of this shape equal the reference in float64. gated: activations are given."""
+    layer = kind(backend="triton", **options)
+    exact = kind(backend="reference", **options).double()
+    exact.load_state_dict(layer.state_dict())
+    u, activation = torch.randn(shape), torch.rand(shape[:-1]) if gated else None
+    double = None if activation is None else activation.double()
+    assert_same(run_layer(layer, u, activation), run_layer(exact, u.double(), double), torch.float32)
+
+
 def strided(x: Tensor) -> Tensor:
     """The same numbers, every other element of a larger tensor."""
     y = torch.zeros(*x.shape[:-1], 2 * x.shape[-1], dtype=x.dtype)[..., ::2]

@@ -104,10 +104,11 @@ def test_a_model_on_a_device_has_its_convolutions_channels_last(monkeypatch: pyt
     before, expected = dict(model.named_parameters()), model(x).scores
     monkeypatch.setattr(ChannelsLast, "device", "cpu")
     model.to("cpu")
-    for name, p in model.named_parameters():
-        assert p is before[name]
-        last = p.ndim == 4 and isinstance(model.get_submodule(name.rpartition(".")[0]), torch.nn.Conv2d)
-        assert p.is_contiguous(memory_format=torch.channels_last if last else torch.contiguous_format), name
+    assert all(p is before[name] for name, p in model.named_parameters())
+    for moved in (model, flashcaps.create_model("capsnet_tiny").to("meta").to_empty(device="cpu")):
+        for name, p in moved.named_parameters():
+            last = p.ndim == 4 and isinstance(moved.get_submodule(name.rpartition(".")[0]), torch.nn.Conv2d)
+            assert p.is_contiguous(memory_format=torch.channels_last if last else torch.contiguous_format), name
     monkeypatch.setattr(stem, "fused", lambda x: x.is_floating_point())
     torch.testing.assert_close(model(x).scores, expected)
     optimiser = torch.optim.Adam(model.parameters(), fused=True)  # which wants gradients as weights lie

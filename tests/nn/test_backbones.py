@@ -10,7 +10,6 @@ from flashcaps.nn.backbones import (
     BACKBONES,
     Backbone,
     Chain,
-    ChannelsLast,
     Conv,
     ResidualBlock,
     ResNet,
@@ -95,12 +94,3 @@ def test_a_dry_run_leaves_statistics_modes_and_random_state_alone() -> None:
 def test_errors_name_the_argument_and_the_remedy(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_convolutions_lie_channels_last_on_their_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However a module gets there: by `.to`, or by `.to_empty` where it was built without memory."""
-    monkeypatch.setattr(ChannelsLast, "device", "cpu")
-    for moved in (lambda model: model.to("cpu"), lambda model: model.to("meta").to_empty(device="cpu")):
-        model = ChannelsLast()
-        model.convolution = nn.Conv2d(3, 4, 5)
-        assert moved(model).convolution.weight.is_contiguous(memory_format=torch.channels_last)

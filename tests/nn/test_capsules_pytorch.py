@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import gradcheck
+from torch.autograd import forward_ad, gradcheck
 from torch.func import functional_call, grad, vmap
 
 from flashcaps import ROUTING, ConvCapsules, DenseCapsules, PrimaryCapsules
@@ -66,6 +66,34 @@ def test_gradients_are_finite_for_poses_of_zero(case: LayerCase, backend: str) -
     routed, gradients = run_layer(case.build(backend, torch.float32), torch.zeros_like(u), a, coupling=True)
     for name, x in [*outputs(routed), *gradients.items()]:
         assert x.isfinite().all(), name
+
+
+@pytest.mark.parametrize("case", BOTH, ids=ids)
+def test_gradients_of_gradients(case: LayerCase) -> None:
+    """A gradient that can be differentiated is the same one, and its own gradients are the reference's."""
+    u, a = case.draw()
+    found = []
+    for backend in ("reference", "matrix"):
+        made, x = case.build(backend), u.clone().requires_grad_()
+        wanted = [x, *made.parameters()]
+        once = torch.autograd.grad(combination(made(x, a)), wanted, create_graph=True, materialize_grads=True)
+        twice = torch.autograd.grad(sum(g.sin().sum() for g in once), wanted, materialize_grads=True)
+        found.append([*once, *twice])
+    for expected, actual in zip(*found, strict=True):
+        assert_near(actual.detach(), expected.detach())
+
+
+@pytest.mark.parametrize("case", BOTH, ids=ids)
+def test_many_gradients_at_once(case: LayerCase) -> None:
+    """`is_grads_batched`, as vectorised Jacobians and Hessians use it, gives what a call for each gives."""
+    u, a = case.draw()
+    x = u.requires_grad_()
+    routed = case.build("auto")(x, a)
+    (slope,) = torch.autograd.grad(combination(routed), x, create_graph=True)
+    for y in (routed.pose, slope):
+        v = torch.randn(3, *y.shape, dtype=y.dtype)
+        each = [torch.autograd.grad(y, x, g, retain_graph=True)[0] for g in v]
+        assert_near(torch.autograd.grad(y, x, v, retain_graph=True, is_grads_batched=True)[0], torch.stack(each))
 
 
 # ---- compile, export, autocast
@@ -159,6 +187,21 @@ def test_loading_refuses_weights_that_are_not_finite(routing: str | None, bad: f
         assert all(x.isfinite().all() for x in model.state_dict().values())
 
 
+def test_loading_takes_extra_state_and_weights_without_numbers() -> None:
+    class Counted(DenseCapsules):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"seen": 3}
+
+        def set_extra_state(self, state: dict[str, int]) -> None:
+            self.seen = state["seen"]
+
+    made = Counted(**SMALL["dense"][2])
+    made.load_state_dict(made.state_dict())
+    made.load_state_dict(copy.deepcopy(made).to("meta").state_dict(), assign=True)
+    assert made.seen == 3
+    assert made.weight.is_meta
+
+
 @pytest.mark.parametrize("case", cases("em", "heinsen", forms=("dense",), options=False), ids=ids)
 def test_nan_activation_is_not_taken_for_large_poses(case: LayerCase) -> None:
     u, a = case.draw()
@@ -189,6 +232,17 @@ def test_per_example_gradients(case: LayerCase) -> None:
         loss(learned, u[b], None if a is None else a[b]).backward()
         for name, p in learned.items():
             assert_near(found[name][b], torch.zeros_like(p) if p.grad is None else p.grad)
+
+
+@pytest.mark.parametrize("case", BOTH, ids=ids)
+def test_forward_mode(case: LayerCase) -> None:
+    """Tangents are the transposed reverse mode's: w . (J t) = (J^T w) . t."""
+    made = case.build("auto")
+    u, a = case.draw()
+    tangent = torch.randn_like(u)
+    with forward_ad.dual_level():
+        pose, moved = forward_ad.unpack_dual(made(forward_ad.make_dual(u, tangent), a).pose)
+    assert_near((moved * pose).sum().detach(), (grad(lambda u: made(u, a).pose.square().sum() / 2)(u) * tangent).sum())
 
 
 # ---- the backend is visible, and never silently another

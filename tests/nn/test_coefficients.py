@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import jacrev
+from torch.utils.checkpoint import checkpoint
 
 from flashcaps import CapsuleStack, ConvCapsules, DenseCapsules, ascend_coefficients
 from flashcaps.functional import discriminative_update, margin_loss
@@ -137,6 +139,21 @@ def test_order_relative_to_the_optimiser_does_not_matter() -> None:
     train_step(late, u, "after backward")
     for key, x in early.state_dict().items():
         assert_near(late.state_dict()[key], x, 1e-14, key)
+
+
+def test_checkpointed_layers_run_again_with_the_coefficients_of_their_forward_pass(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    start, u = hidden_and_class(), torch.randn(4, 1, 3, 3, 3, **DOUBLE)
+    plain, again = copy.deepcopy(start), copy.deepcopy(start)
+    for layer in again.layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    for _ in range(2):
+        train_step(plain, u, "before backward")
+        train_step(again, u, "before backward")
+    for key, x in plain.state_dict().items():
+        assert_near(again.state_dict()[key], x, 1e-14, key)
+    assert not [w for w in recwarn if "coefficients" in str(w.message)]
 
 
 def test_weights_that_moved_on_are_noticed() -> None:

@@ -34,7 +34,7 @@ def test_decoder_chooses_the_most_active_unless_told() -> None:
     assert_near(decoder(Routed(pose, activation)), decoder(Routed(pose), torch.tensor([2])).double())
 
 
-@pytest.mark.parametrize("chosen", [torch.tensor([0, 1, 2]), torch.tensor([[0, 1]])])
+@pytest.mark.parametrize("chosen", [torch.tensor([0, 1, 2]), torch.tensor([[0, 1]]), torch.tensor([0, 3])])
 def test_decoder_checks_what_is_chosen(chosen: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"^chosen: expected"):
         Decoder(3, 2, (1, 2, 2))(Routed(torch.randn(2, 3, 2)), chosen)

@@ -1,7 +1,10 @@
-"""What the papers' algorithms declare: what their activations mean, what they learn and how that begins."""
+"""What the papers' algorithms declare: what activations mean, what is learned and how that begins; and hand on."""
+
+from typing import Any
 
 import pytest
 
+from flashcaps.functional import inverse_temperature
 from flashcaps.routing import Routing, Sizes
 from flashcaps.routing.attention import Attention
 from flashcaps.routing.contract import Learned
@@ -9,6 +12,8 @@ from flashcaps.routing.discriminative import Discriminative
 from flashcaps.routing.dynamic import Dynamic
 from flashcaps.routing.em import EM
 from flashcaps.routing.heinsen import Heinsen
+
+from ..cases import CASES, assert_routed, lists
 
 SIZES, ANY = Sizes(6, 4, 8), Sizes(None, 4, 8)
 NONE, LENGTH, SURE, SCORE = (None, None), (None, "length"), ("probability", "probability"), ("score", "score")
@@ -38,3 +43,22 @@ def test_declarations(algorithm: Routing, sizes: Sizes, activations: tuple, lear
 
 def test_flags() -> None:
     assert (EM.over, Heinsen.vote_bias, Attention.stepwise) == ("positions", True, True)
+
+
+RELATIVE = {"inverse_temperature": 1.0, "eps": 0.3, "share": 4 / 3}
+
+
+@pytest.mark.parametrize(("algorithm", "case", "options"), [
+    (Dynamic(2, leaky=True), "dynamic, priors and bias", {"iterations": 2, "leaky": True}),
+    (EM(2, eps=0.3), "em", {"inverse_temperature": inverse_temperature(2), "iterations": 2, "eps": 0.3}),
+    (EM(inverse_temperature=0.7), "em", {"inverse_temperature": 0.7}),
+    (EM(1, eps=0.3, relative=True), "em", RELATIVE | {"iterations": 1, "sharpness": [1 / 2]}),
+    (EM(3, eps=0.3, relative=True), "em", RELATIVE | {"iterations": 3, "sharpness": [1 / 4, 2 / 4, 3 / 4]}),
+    (Discriminative(), "discriminative", {}),
+])  # fmt: skip
+def test_an_algorithm_hands_its_options_on(algorithm: Routing, case: str, options: dict[str, Any]) -> None:
+    """relative: lambda (beta_a - n / n_0 mean_h(beta_u + log sigma_h)), tau rising to 1 / D."""
+    tensors = CASES[case].draw(2, 4, 3, 2)
+    learned = {name: x for name, x in tensors.items() if name not in ("votes", "activation")}
+    routed = algorithm.run(algorithm.function, tensors["votes"], tensors.get("activation"), learned)
+    assert_routed(routed, CASES[case].oracle(**lists(tensors), **options))

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashcaps.functional import discriminative_routing, discriminative_update, margin_loss, squash
+from flashcaps.functional import discriminative_update, margin_loss, squash
 from flashcaps.nn.losses import ABSENT, PRESENT
-from flashcaps.routing.discriminative import Discriminative, label_signs
+from flashcaps.routing.discriminative import label_signs
 
-from ..cases import CASES, assert_routed, lists
+from ..cases import CASES
 from ..conftest import assert_near
 from . import oracles
 
@@ -113,10 +113,3 @@ def test_update_checks_its_arguments(arguments: dict, message: str) -> None:
     good = draw() | {"labels": LABELS, "rate": 0.1, "strength": 0.1}
     with pytest.raises(ValueError, match=message):
         discriminative_update(**(good | arguments))
-
-
-def test_algorithm_hands_its_coefficients_on() -> None:
-    tensors = draw()
-    learned = {"coefficients": tensors["coefficients"]}
-    routed = Discriminative().run(discriminative_routing, tensors["votes"], None, learned)
-    assert_routed(routed, oracles.discriminative(**lists(tensors)))

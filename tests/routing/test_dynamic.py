@@ -9,7 +9,6 @@ from torch import Tensor
 from flashcaps.functional import dynamic_routing
 from flashcaps.routing.dynamic import Dynamic
 
-from ..cases import assert_routed, lists
 from ..conftest import TOLERANCE, assert_near
 from . import oracles
 
@@ -45,10 +44,8 @@ def test_detach_stops_gradient_on_all_but_the_last_iteration(iterations: int) ->
         assert_near(actual, expected, TOLERANCE[torch.float64].gradient, f"gradient of {name}")
 
 
-def test_algorithm_hands_its_options_on() -> None:
+def test_algorithm_hands_detach_on() -> None:
     u, learned = votes(), {"logits": votes(I, J), "bias": votes(J, D)}
-    routed = Dynamic(iterations=2, leaky=True).run(dynamic_routing, u, None, learned)
-    assert_routed(routed, oracles.dynamic(u.tolist(), iterations=2, leaky=True, **lists(learned)))
     u.requires_grad_()
     gradients = [
         torch.autograd.grad(Dynamic(detach=detach).run(dynamic_routing, u, None, learned).pose.square().sum(), u)[0]

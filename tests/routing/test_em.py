@@ -12,7 +12,7 @@ from flashcaps.kernels.votes import covered
 from flashcaps.routing.em import EM, even_share
 from flashcaps.routing.math import OverPositions, over_parents
 
-from ..cases import CASES, assert_gradients, assert_oracle, assert_routed, backward, lists
+from ..cases import CASES, assert_gradients, assert_oracle
 from ..conftest import assert_near
 from . import oracles
 
@@ -29,14 +29,6 @@ def test_agrees_with_oracle_with_a_mask_and_four_temperatures(eps: float) -> Non
     assert_oracle(
         CASES["em"], draw() | {"mask": MASK}, inverse_temperature=[0.1, 2.0, 0.5, 1.0], iterations=4, eps=eps
     )
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_parent_without_children_has_finite_values_and_gradients(dtype: torch.dtype) -> None:
-    mask = torch.tensor([[1, 0, 1]] * I).bool()
-    tensors = CASES["em"].draw(B, I, J, D, dtype=dtype) | {"mask": mask}
-    routed, gradients = backward(CASES["em, mask"], tensors, eps=1e-8)
-    assert all(x.isfinite().all() for x in (routed.pose, routed.activation, routed.variance, *gradients.values()))
 
 
 def test_gradients_with_a_childless_parent_and_a_parentless_child() -> None:
@@ -63,28 +55,6 @@ def test_inverse_temperature_schedule() -> None:
     for wrong in ({"sharpness": -3}, {"inverse_temperature": (1.0, -0.1, 1.0)}):  # densities would grow without bound
         with pytest.raises(ValueError, match=rf"^{next(iter(wrong))}: expected a finite number of at least 0, got -"):
             EM(**wrong)
-
-
-def test_algorithm_hands_its_options_on() -> None:
-    tensors = draw()
-    learned = {k: tensors[k] for k in ("beta_u", "beta_a")}
-    routed = EM(iterations=2, eps=0.3).run(em_routing, tensors["votes"], tensors["activation"], learned)
-    expected = oracles.em(**lists(tensors), inverse_temperature=list(inverse_temperature(2)), iterations=2, eps=0.3)
-    assert_routed(routed, expected)
-    routed = EM(inverse_temperature=0.7).run(em_routing, tensors["votes"], tensors["activation"], learned)
-    assert_routed(routed, oracles.em(**lists(tensors), inverse_temperature=0.7))
-
-
-@pytest.mark.parametrize("iterations", [1, 3])
-def test_cost_by_share_and_element_and_a_density_by_element(iterations: int) -> None:
-    """relative: lambda (beta_a - n / n_0 mean_h(beta_u + log sigma_h)), tau rising to 1 / D."""
-    tensors = draw()
-    learned = {k: tensors[k] for k in ("beta_u", "beta_a")}
-    routed = EM(iterations, eps=0.3, relative=True).run(em_routing, tensors["votes"], tensors["activation"], learned)
-    rising = [(t + 1) / (max(iterations - 1, 1) * D) for t in range(iterations)]
-    expected = oracles.em(**lists(tensors), inverse_temperature=1.0, iterations=iterations, eps=0.3, sharpness=rising,
-                          share=I / J)  # fmt: skip
-    assert_routed(routed, expected)
 
 
 def test_a_relative_layer_answers_alike_whatever_its_size() -> None:

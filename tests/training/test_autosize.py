@@ -32,7 +32,6 @@ from flashcaps.training.loader import open_sources
 from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.memory import memory_warning
 from flashcaps.training.recipe import read_recipe
-from flashcaps.training.text import HeldText, Phrases, Transformer
 from tests.conftest import Say
 from tests.data.test_user_images import write_table
 from tests.fake_timm import FakeTimm
@@ -196,17 +195,6 @@ def test_the_recipe_says_what_was_chosen(tmp_path: Path, transformer: Path) -> N
         own_text_recipe(path, "")
     with pytest.raises(ValueError, match=r"routing: expected one of .*'heinsen', got 'discriminative'"):
         own_text_recipe(path, "name", routing="discriminative")
-
-
-def test_states_are_made_batch_by_batch(tmp_path: Path, transformer: Path) -> None:
-    opened = Transformer(str(transformer))
-    data = load_data("text", path=str(write_texts(tmp_path / "t.csv", 40)))
-    sizes: list[int] = []
-    states = opened.states
-    opened.states = lambda ids, mask: sizes.append(len(ids)) or states(ids, mask)  # type: ignore[method-assign,func-returns-value]
-    held = HeldText(Phrases(data.train, opened, 64), 2)
-    assert sizes == []
-    assert [len(b.targets) for b in held.batches(8)] == sizes == [8, 8, 8, 4]
 
 
 def test_from_a_table_to_answers(run: Path, say: Say) -> None:

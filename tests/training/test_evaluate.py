@@ -217,8 +217,10 @@ def test_the_command_answers_with_the_mean_of_lengths(runs: list[str], root: Pat
 def test_its_result_is_kept_and_gets_a_row_of_the_table(
     runs: list[str], root: Path, tmp_path: Path, say: Say
 ) -> None:
-    said = say("evaluate", *runs, "--ensemble", "--data", str(root), "--device", "cpu", "--keep", str(tmp_path))
+    words = "--ensemble", "--data", str(root), "--device", "cpu", "--keep", str(tmp_path), "--json"
+    said = say("evaluate", *runs, *words)
     assert said.code == 0, said.err
+    assert json.loads(said.out)["examples"] == 40
     (record,) = read_results(tmp_path)
     singles = [json.loads((Path(run) / "result.json").read_text()) for run in runs]
     assert record["variant"].endswith("steps=12,ensemble=3")

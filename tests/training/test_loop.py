@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from flashcaps.models import create_model
 from flashcaps.training import loader as sources
@@ -37,9 +38,7 @@ MIXED = ("accumulate=2", "clip=1", "mixup=0.2", "contrast=[0.5, 1.5]", "loss.kin
          "optimiser.kind=radam", "schedule.kind=one_cycle", "schedule.momentum=[0.999, 0.8991]")  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "load_data", fake_load_data)
+pytestmark = pytest.mark.usefixtures("fake_data")
 
 
 @pytest.fixture(scope="module")
@@ -311,11 +310,14 @@ def test_wrong_settings_say_what_to_do_and_leave_nothing(tmp_path: Path) -> None
         train(small_recipe("batch=65"), options(tmp_path / "run"))
     with pytest.raises(ValueError, match=r"loss\.reconstruction: capsnet_tiny has no decoder"):
         train(small_recipe("model.decoder=false"), options(tmp_path / "run"))
-    for asks in ("select=validation", "stop_error=5"):
+    for asks in ("select=validation", "stop_error=5", "patience=2"):
         with pytest.raises(ValueError, match=rf"train\.{asks.split('=')[0]}: expected validation data .*validation=N"):
             train(small_recipe(asks, "validation=0"), options(tmp_path / "run"))
     with pytest.raises(ValueError, match="augment: expected none for composed images"):
         train(small_recipe("data.name=multimnist", "model.image=[1, 36, 36]"), options(tmp_path / "run"))
+    several = TensorDataset(torch.rand(24, 1, 20, 20), torch.eye(3)[torch.arange(24) % 3])
+    with pytest.raises(ValueError, match=r"loss\.reconstruction: expected 0 for images of several labels"):
+        train(small_recipe("validation=8"), options(tmp_path / "run"), data={"train": several, "test": several})
     with pytest.raises(ValueError, match="device: expected auto, cpu"):
         find_device("gpu")
     assert list(tmp_path.iterdir()) == []

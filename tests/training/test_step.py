@@ -77,29 +77,26 @@ def test_gradients_are_clipped_together() -> None:
     assert norms[0] > 0.002
 
 
-def test_accumulated_parts_make_the_same_step() -> None:
-    losses, grads = [], []
+@pytest.mark.parametrize("penalty", [None, "l1", "l2"])
+def test_accumulated_parts_make_the_same_step(penalty: str | None) -> None:
+    """And coefficients of discriminative routing take one, however many parts a batch has."""
+    more = () if penalty is None else ("model.routing=discriminative", "model.options.rate=2e-3",
+                                       f"model.options.penalty={penalty}", "model.options.strength=1")  # fmt: skip
+    losses, grads, moves = [], [], []
     for parts in (1, 4):
-        step, plan = small_step(f"accumulate={parts}")
+        step, plan = small_step(f"accumulate={parts}", *more)
+        buffers = dict(step.model.capsules.layers[0].named_buffers())
+        start = {name: x.clone() for name, x in buffers.items()}
         step(plan.index[0], plan.noise[0], 0)
         losses.append(step.read()[0])
         grads.append(torch.cat([p.grad.flatten() for p in step.parameters]))
+        moves.append([x - start[name] for name, x in buffers.items()])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert (grads[0] - grads[1]).norm() < 1e-5 * grads[0].norm()
-
-
-@pytest.mark.parametrize("penalty", ["l1", "l2"])
-def test_coefficients_take_one_step_however_many_parts_a_batch_has(penalty: str) -> None:
-    after = []
-    for parts in (1, 4):
-        step, plan = small_step(f"accumulate={parts}", "model.routing=discriminative", "model.options.rate=2e-3",
-                                f"model.options.penalty={penalty}", "model.options.strength=1")  # fmt: skip
-        layer = step.model.capsules.layers[0]
-        start = layer.coefficients.clone()
-        step(plan.index[0], plan.noise[0], 0)
-        after.append(layer.coefficients - start)
-    torch.testing.assert_close(after[0], after[1], rtol=1e-5, atol=1e-8)
-    assert after[0].abs().max() > 1e-3
+    assert len(moves[0]) == (penalty is not None)
+    for one, several in zip(*moves, strict=True):
+        torch.testing.assert_close(one, several, rtol=1e-5, atol=1e-8)
+        assert one.abs().max() > 1e-3
 
 
 def test_bounded_coefficients_follow_the_learning_rate() -> None:

@@ -61,9 +61,14 @@ def test_mixup_mixes_states_masks_and_labels_alike() -> None:
     torch.testing.assert_close(mixed.inputs, expected)
 
 
-def test_held_text_comes_whole_and_in_order() -> None:
+def test_held_text_comes_whole_and_in_order_its_states_made_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    states = Letters.states
+    monkeypatch.setattr(Letters, "states", lambda self, ids, mask: sizes.append(len(ids)) or states(self, ids, mask))
     held = HeldText(phrases(), 5)
+    assert sizes == []
     labels = torch.cat([b.targets for b in held.batches(16)])
+    assert sizes == [16, 16, 8]
     assert labels.tolist() == [n % 5 for n in range(40)]
     assert held.some(4).targets.tolist() == [0, 0, 0, 0]  # places 0, 10, 20, 30
 

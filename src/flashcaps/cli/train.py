@@ -273,7 +273,9 @@ def evaluate(
     elif keep is not None:
         folders = [f"runs/{Path(name).name}" for name in (run, *more)]
         command = shlex.join(["flashcaps", "evaluate", *folders, "--ensemble"])
-        say(keep_result(ensemble_result(members, evaluation, command, chosen), keep / "runs"))
+        kept = keep_result(ensemble_result(members, evaluation, command, chosen), keep / "runs")
+        if not as_json:
+            say(kept)
     if as_json:
         typer.echo(json.dumps(evaluation.to_dict()))
         return

@@ -165,11 +165,13 @@ def to_float(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def holdout(split: Split, count: int, seed: int = 0) -> tuple[Split, Split]:
-    """(train, validation): holds out `count` examples, every class in proportion."""
+    """(train, validation): holds out `count` examples, every class, or set of classes, in proportion."""
     check_sizes(0, count=count)
     if not 0 < count < len(split):
         raise ValueError(f"holdout: expected 1 to {len(split) - 1} of {len(split)} examples held out, got {count}")
     labels = split.labels.cpu()
+    if labels.ndim == 2:
+        labels = labels.unique(dim=0, return_inverse=True)[1]
     check_integers("labels", labels)
     if labels.min() < 0:
         raise ValueError(f"labels: expected classes from 0, got {labels.min().item()}")

@@ -44,7 +44,7 @@ class Model(ChannelsLast):
             raise ValueError(f"images: expected (B, {c}, {h}, {w}), got {came}; see image=")
         if not self.any_size and came[1:] != self.image:
             raise ValueError(f"images: expected (B, {c}, {h}, {w}), got {came}; resize them, or build the model for "
-                             f"them, by create_model(..., image={came[1:]})")  # fmt: skip
+                             f"them, by create_model(..., image={came[1:]}), in a recipe model.image={list(came[1:])}")
         if images.numel() and can_look(images) and BYTES < (most := float(images.detach().max())) < math.inf:
             raise ValueError(f"images: expected pixels from 0 to 1, or standardised, got up to {most:g}; "
                              "give images / 255")  # fmt: skip

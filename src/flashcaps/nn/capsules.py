@@ -42,7 +42,9 @@ class FiniteModule(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for key, x in state_dict.items():
-            if key.startswith(prefix) and x.is_floating_point() and not torch.isfinite(x).all():
+            if not key.startswith(prefix) or not isinstance(x, Tensor) or x.is_meta:  # extra state may be anything
+                continue
+            if x.is_floating_point() and not torch.isfinite(x).all():
                 raise ValueError(f"{key}: expected finite weights, got {int((~torch.isfinite(x)).sum())} NaN or Inf")
         super()._load_from_state_dict(state_dict, prefix, *args)
 

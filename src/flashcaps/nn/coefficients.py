@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from ..kernels.discriminative import weighted_sum, weighted_sum_agreement
 from ..kernels.dispatch import pick_form
 from ..kernels.votes import Votes
-from ..routing.checks import check_devices, check_number
-from ..routing.discriminative import Discriminative, ForwardPass, ascend, check_labels, label_signs
+from ..routing.checks import check_devices, check_labels, check_number
+from ..routing.discriminative import Discriminative, ForwardPass, ascend, label_signs
 from ..routing.math import full_precision
 from .capsules import CapsuleLayer
 from .losses import ABSENT, PRESENT
@@ -89,7 +89,7 @@ def _slopes(layers: list[CapsuleLayer], labels: Tensor) -> Slopes:
         if kept.version is not None and kept.version != layer.weight._version:
             raise RuntimeError("ascend_coefficients: weights changed since the forward pass; call before the optimiser")
     batch = top.votes.shape[0]
-    check_labels(labels, batch, top.coefficients.shape[1])
+    check_labels("labels", labels, batch, top.coefficients.shape[1])
     check_devices(top.coefficients, labels=labels)
     below = [x for x in (kept.coefficients for kept in lower) if x is not None and x.requires_grad]
     if len(below) < len(layers) - 1:

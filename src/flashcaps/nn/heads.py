@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..routing import Routed
-from ..routing.checks import check_devices, check_dtype, check_floating, check_overflow, check_sizes, check_tensor
+from ..routing.checks import check_devices, check_dtype, check_floating, check_labels, check_overflow, check_sizes
 from ..routing.math import length
 from .losses import multi_hot
 
@@ -57,13 +57,11 @@ class SharedLinear(nn.Module):
 def mask_capsules(pose: Tensor, chosen: Tensor) -> Tensor:
     """Zero, not drop, all but the chosen capsules. chosen (B,) indices or (B, J) multi-hot; pose (B, J, D)."""
     check_floating("pose", pose)
-    check_tensor("chosen", chosen)
     if pose.ndim != 3:
         raise ValueError(f"pose: expected (B, J, D), got {tuple(pose.shape)}")
-    check_devices(pose, chosen=chosen)
     b, j, _ = pose.shape
-    if tuple(chosen.shape) not in ((b,), (b, j)):
-        raise ValueError(f"chosen: expected {(b,)} indices or {(b, j)} multi-hot, got {tuple(chosen.shape)}")
+    check_labels("chosen", chosen, b, j)
+    check_devices(pose, chosen=chosen)
     return pose * multi_hot(chosen, j, pose.dtype).unsqueeze(-1)
 
 

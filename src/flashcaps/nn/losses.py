@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..kernels.common.margin import CLASSES, margin_rows
 from ..kernels.common.rows import fused
-from ..routing.checks import can_look, check_floating, check_number, check_overflow, check_tensor
+from ..routing.checks import check_floating, check_labels, check_number, check_overflow, check_tensor
 from ..routing.math import compute_dtype
 
 PRESENT, ABSENT = 0.9, 0.1  # m+ and m- of the margin loss
@@ -29,23 +29,13 @@ def _check(name: str, x: Tensor, targets: Tensor, targets_name: str = "targets")
         raise TypeError(f"{name}: expected scores (B, classes), got None: capsules of attention routing have no "
                         "activation; cross_entropy_loss(SharedLinear(out_dim)(routed), targets) reads their poses")
     check_floating(name, x)
-    check_tensor(targets_name, targets)
     if x.ndim != 2:
         raise ValueError(f"{name}: expected (B, classes), got {tuple(x.shape)}")
     if 0 in x.shape:
         raise ValueError(f"{name}: expected at least one example and one class, got {tuple(x.shape)}")
-    if tuple(targets.shape) not in ((x.shape[0],), tuple(x.shape)):
-        raise ValueError(
-            f"{targets_name}: expected {(x.shape[0],)} class indices or {tuple(x.shape)} multi-hot, "
-            f"got {tuple(targets.shape)}"
-        )
+    check_labels(targets_name, targets, *x.shape)
     if targets.device != x.device:
         raise ValueError(f"{targets_name}: on {targets.device}, but {name} is on {x.device}; move one with .to()")
-    if targets.is_complex() or (targets.ndim == 1 and targets.dtype.is_floating_point):
-        raise ValueError(f"{targets_name}: expected whole numbers as class indices, got {targets.dtype}")
-    if targets.ndim == 1 and can_look(targets) and not 0 <= targets.min() <= targets.max() < x.shape[1]:
-        raise ValueError(f"{targets_name}: expected classes from 0 to {x.shape[1] - 1}, "
-                         f"got {targets.min().item()} to {targets.max().item()}")
     return x.to(compute_dtype(x))
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 OLDEST_TORCH = (2, 11)  # as in pyproject.toml
 DEVICES = ("cpu", "cuda", "meta")  # no others, such as mps, have been tested
@@ -218,8 +219,10 @@ def check_probability(name: str, x: Tensor) -> None:
 
 
 def is_transformed() -> bool:
-    """Whether this runs inside vmap, grad or another transform of torch.func."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether this runs inside vmap, grad or another transform of torch.func, or in forward mode."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def can_look(x: Tensor) -> bool:
@@ -228,6 +231,19 @@ def can_look(x: Tensor) -> bool:
         return False
     plain = type(x) is Tensor or type(x) is torch.nn.Parameter  # fake tensors have no numbers
     return plain and not is_transformed()  # and tensors under vmap have none, either
+
+
+def check_labels(name: str, labels: Tensor, batch: int, classes: int) -> None:
+    """Class indices (B,) or a multi-hot (B, classes)."""
+    check_tensor(name, labels)
+    if tuple(labels.shape) not in ((batch,), (batch, classes)):
+        wanted = f"{(batch,)} class indices or {(batch, classes)} multi-hot"
+        raise ValueError(f"{name}: expected {wanted}, got {tuple(labels.shape)}")
+    if labels.is_complex() or (labels.ndim == 1 and labels.dtype.is_floating_point):
+        raise ValueError(f"{name}: expected whole numbers as class indices, got {labels.dtype}")
+    if labels.ndim == 1 and can_look(labels) and batch and not 0 <= labels.min() <= labels.max() < classes:
+        raise ValueError(f"{name}: expected classes from 0 to {classes - 1}, "
+                         f"got {labels.min().item()} to {labels.max().item()}")
 
 
 class TooLarge(ValueError):

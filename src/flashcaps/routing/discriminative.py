@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checks import can_look, check_arguments, check_choice, check_devices, check_number, check_overflow, check_tensor
+from .checks import check_arguments, check_choice, check_devices, check_labels, check_number, check_overflow
 from .contract import Function, Learned, Routed, Routing, Sizes, Step, Tensors
 from .math import Softmax, compute_dtype, full_precision, length, over_parents, squash
 
@@ -44,18 +44,6 @@ def discriminative_routing(
     history = (Step(coupling, s.to(dtype)),) if record else None
     check_overflow((s,), votes=votes, coefficients=coefficients)
     return Routed(s.to(dtype), length(s).to(dtype), coupling, history=history)
-
-
-def check_labels(labels: Tensor, batch: int, parents: int) -> None:
-    check_tensor("labels", labels)
-    if tuple(labels.shape) not in ((batch,), (batch, parents)):
-        wanted = f"{(batch,)} class indices or {(batch, parents)} multi-hot"
-        raise ValueError(f"labels: expected {wanted}, got {tuple(labels.shape)}")
-    if labels.is_complex():
-        raise ValueError(f"labels: expected whole numbers as class indices, got {labels.dtype}")
-    if labels.ndim == 1 and batch and can_look(labels) and not 0 <= labels.min() <= labels.max() < parents:
-        raise ValueError(f"labels: expected classes from 0 to {parents - 1}, "
-                         f"got {labels.min().item()} to {labels.max().item()}")
 
 
 def label_signs(labels: Tensor, v: Tensor, margins: tuple[float, float] | None = None) -> Tensor:
@@ -97,7 +85,7 @@ def discriminative_update(
     votes (B, I, J, D) are those of the step's own forward pass. rate (gamma) multiplies the sum over the batch.
     """
     b, _, j, _ = check_arguments(votes, coefficients=(coefficients, "IJ"))
-    check_labels(labels, b, j)
+    check_labels("labels", labels, b, j)
     check_devices(votes, labels=labels)
     check_number("rate", rate)
     check_number("strength", strength)
@@ -123,12 +111,22 @@ class ForwardPass:
         self.moves = moves
 
     def keep(self, learned: Tensors, weight: Tensor, hidden: bool) -> Tensors:
-        """Puts a copy of the coefficients into the graph, so that the layer's own may change at any time."""
-        self._expect_ascent(weight, learned["coefficients"])
-        self.coefficients = learned["coefficients"].clone()
-        if hidden:  # the objective of the class layer gives its gradient
-            self.coefficients.requires_grad_()
+        """Puts a copy of the coefficients into the graph, so that the layer's own may change at any time.
+
+        A checkpointed layer runs again in the backward pass, by when its own may have risen: it gets the copy again.
+        """
+        if not self._runs_again(weight):
+            self._expect_ascent(weight, learned["coefficients"])
+            self.coefficients = learned["coefficients"].clone()
+            if hidden:  # the objective of the class layer gives its gradient
+                self.coefficients.requires_grad_()
+        assert self.coefficients is not None
         return learned | {"coefficients": self.coefficients}
+
+    def _runs_again(self, weight: Tensor) -> bool:
+        if torch.compiler.is_compiling() or torch._C._current_graph_task_id() < 0:
+            return False
+        return self.coefficients is not None and self.version == weight._version
 
     def _expect_ascent(self, weight: Tensor, state: Tensor) -> None:
         """Warns, once, if an optimiser has moved the weights since the last pass while the coefficients stayed."""
@@ -144,7 +142,7 @@ class ForwardPass:
         self.version, self.state_version = weight._version, state._version
 
     def clear(self) -> None:
-        self.votes = self.coefficients = None
+        self.votes = None
 
     def __reduce__(self) -> tuple[type[ForwardPass], tuple[bool]]:
         return ForwardPass, (self.moves,)  # for pickle and for deepcopy

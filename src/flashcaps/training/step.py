@@ -65,6 +65,9 @@ class TrainStep:
         spec, device = recipe.train, workers.device
         if recipe.loss.reconstruction and getattr(model, "decoder", None) is None:
             raise ValueError(f"loss.reconstruction: {model.name} has no decoder; build it with one or set it to 0")
+        if recipe.loss.reconstruction and isinstance(stream, ShuffledStream) and stream.labels.ndim == 2:
+            raise ValueError("loss.reconstruction: expected 0 for images of several labels, which one capsule cannot "
+                             f"draw, got {recipe.loss.reconstruction}")  # fmt: skip
         self.total = spec.steps or spec.epochs * stream.steps
         self.network: Any = torch.compile(model) if spec.compile else model
         self.parameters = [p for p in model.parameters() if p.requires_grad]

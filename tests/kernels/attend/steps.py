@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -55,18 +56,23 @@ def with_gradients(function: Callable[..., Tensor], drawn: Drawn, grad: Tensor, 
     return [out.detach(), *torch.autograd.grad(out, [x for x in drawn if x is not None], grad.to(out.dtype))]
 
 
+def errors_of(fused: Callable[..., Any], explicit: Callable[..., Any], drawn: Sequence[Tensor | None]) -> list[float]:
+    """||x - reference|| / ||reference|| of every output and of every gradient. NaN is inf."""
+    double = [None if x is None else x.detach().double().requires_grad_() for x in drawn]
+    given, exact = ([x for x in tensors if x is not None] for tensors in (drawn, double))
+    out, expected = fused(*drawn), explicit(*double)
+    if isinstance(out, Tensor):
+        out, expected = (out,), (expected,)
+    grads = [torch.randn_like(x) for x in out]
+    found = torch.autograd.grad(sum((x * g).sum() for x, g in zip(out, grads, strict=True)), given)
+    for x, y in zip(found, given, strict=True):
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+    wanted = torch.autograd.grad(sum((x * g).sum() for x, g in zip(expected, grads, strict=True)), exact)
+    return relative([*out, *found], [*expected, *wanted])
+
+
 def errors(drawn: Drawn, leaky: bool) -> list[float]:
-    """||x - reference|| / ||reference|| of the output and of every gradient. NaN is inf."""
-    u, weight = drawn[:2]
-    n = Votes(u, weight).shape
-    grad = torch.randn(n[0], n[2], n[3], device=u.device).to(u.dtype)
-    actual = with_gradients(fused, drawn, grad, leaky)
-    double = tuple(None if x is None else x.detach().double().requires_grad_() for x in drawn)
-    expected = with_gradients(explicit, double, grad, leaky)  # type: ignore[arg-type]
-    for x, given in zip(actual[1:], [x for x in drawn if x is not None], strict=True):
-        assert x.dtype == given.dtype
-        assert x.shape == given.shape
-    return relative(actual, expected)
+    return errors_of(partial(fused, leaky=leaky), partial(explicit, leaky=leaky), drawn)
 
 
 def assert_close(drawn: Drawn, leaky: bool = False, factor: float = 1.0) -> None:
@@ -81,15 +87,14 @@ def dynamic_errors(
     u, weight, bias, logits = draw(shape, given, dtype, device)
     if bias is not None:
         bias = bias.detach()[0].requires_grad_()
-    given_to = [x for x in (u, weight, bias, logits) if x is not None]
-    grad = torch.randn(u.shape[0], weight.shape[0], shape[3] * shape[5], device=device).to(dtype)
-    v = dynamic_poses(Votes(u, weight), 3, logits, bias, **how)
-    actual = [v.detach(), *torch.autograd.grad(v, given_to, grad)]
-    double = [None if x is None else x.detach().double().requires_grad_() for x in (u, weight, bias, logits)]
-    votes = Votes(double[0], double[1]).explicit()  # type: ignore[arg-type]
-    out = dynamic_routing(votes, iterations=3, bias=double[2], logits=double[3], **how).pose
-    expected = [out.detach(), *torch.autograd.grad(out, [x for x in double if x is not None], grad.double())]
-    return relative(actual, expected)
+
+    def poses(u: Tensor, weight: Tensor, bias: Tensor | None, logits: Tensor | None) -> Tensor:
+        return dynamic_poses(Votes(u, weight), 3, logits, bias, **how)
+
+    def exact(u: Tensor, weight: Tensor, bias: Tensor | None, logits: Tensor | None) -> Tensor:
+        return dynamic_routing(Votes(u, weight).explicit(), iterations=3, bias=bias, logits=logits, **how).pose
+
+    return errors_of(poses, exact, (u, weight, bias, logits))
 
 
 def relative(actual: list[Tensor], expected: list[Tensor]) -> list[float]:

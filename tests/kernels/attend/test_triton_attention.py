@@ -19,7 +19,7 @@ from flashcaps.routing.attention import attention_routing
 
 from ..common.test_norm import channels_first, channels_last, contiguous, gaps
 from ..operator_checks import opcheck, poison_memory
-from .steps import relative, small_tiles
+from .steps import errors_of, relative, small_tiles
 
 
 class Case(NamedTuple):
@@ -104,14 +104,7 @@ def explicit(drawn: Drawn, case: Case, iterations: int) -> Tensor:
 
 def attention_errors(drawn: Drawn, case: Case, iterations: int) -> list[float]:
     """||x - reference|| / ||reference|| of the pose and of every gradient."""
-    double = Drawn(*(None if x is None else x.detach().double().requires_grad_() for x in drawn))  # type: ignore[arg-type]
-    out, expected = fused(drawn, case, iterations), explicit(double, case, iterations)
-    grad = torch.randn(out.shape, device=out.device).to(out.dtype)
-    given, wanted = ([x for x in tensors if x is not None] for tensors in (drawn, double))
-    actual = [out.detach(), *torch.autograd.grad(out, given, grad)]
-    for x, y in zip(actual[1:], given, strict=True):
-        assert (x.dtype, x.shape) == (y.dtype, y.shape)
-    return relative(actual, [expected.detach(), *torch.autograd.grad(expected, wanted, grad.double())])
+    return errors_of(*(lambda *x, of=of: of(Drawn(*x), case, iterations) for of in (fused, explicit)), drawn)
 
 
 def patches_of(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:

@@ -18,10 +18,10 @@ from flashcaps.kernels.common import formed
 from flashcaps.kernels.votes import Votes
 from flashcaps.routing.math import weighted_moments
 
-from ...layer_cases import assert_same, run_layer
 from ..operator_checks import assert_right_when_replayed, poison_memory
+from ..twins import assert_same_as_reference
 from . import steps
-from .steps import GIVEN, SHAPES, assert_close, assert_closed, assert_detached, draw, opcheck_step, relative
+from .steps import GIVEN, SHAPES, assert_close, assert_closed, assert_detached, draw, errors_of, opcheck_step
 
 # b, g, j, c, d, h: too many columns in, in rows of two, columns out, rows
 WIDE = [(3, 4, 3, 1, 40, 5), (2, 3, 2, 2, 33, 3), (2, 3, 3, 1, 3, 70), (2, 3, 2, 17, 2, 2)]
@@ -95,24 +95,14 @@ OPTIONS = [
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_dense_layers(options: dict[str, Any]) -> None:
     sizes = dict(in_capsules=4, in_dim=40, out_capsules=3, out_dim=6)
-    assert_same_as_reference(DenseCapsules, (2, 4, 40), dict(**sizes, **options))
+    assert_same_as_reference(DenseCapsules, (2, 4, 40), sizes | options, gated="activation" in options)
 
 
 @pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[3]], ids=str)
 def test_convolutional_layers(options: dict[str, Any]) -> None:
     """Their patches are gathered: kernels that leave children in the image hold poses in registers."""
     sizes = dict(in_types=1, in_dim=(1, 34), out_types=2, out_dim=(1, 5), kernel=2, stride=1)
-    assert_same_as_reference(ConvCapsules, (2, 1, 3, 3, 34), dict(**sizes, **options))
-
-
-def assert_same_as_reference(kind: type, shape: tuple[int, ...], arguments: dict[str, Any]) -> None:
-    layer = kind(backend="triton", **arguments)
-    exact = kind(backend="reference", **arguments).double()
-    exact.load_state_dict(layer.state_dict())
-    u = torch.randn(shape)
-    activation = torch.rand(shape[:-1]) if arguments.get("activation") else None
-    double = None if activation is None else activation.double()
-    assert_same(run_layer(layer, u, activation), run_layer(exact, u.double(), double), torch.float32)
+    assert_same_as_reference(ConvCapsules, (2, 1, 3, 3, 34), sizes | options)
 
 
 def test_parents_that_no_program_can_hold_are_refused() -> None:
@@ -145,14 +135,7 @@ def with_gradients(function: Callable[..., Pair], drawn: list[Tensor | None], gr
 def errors(shape: tuple[int, ...], given: str, dtype: torch.dtype, device: str = "cpu") -> list[float]:
     """Of n, the variance, and the gradients of u, weight and query."""
     u, weight, query, _ = draw(shape, given, dtype, device, scale=3.0)
-    b, _, j, c, _, h = shape
-    grads = torch.randn(b, j, device=device), torch.randn(b, j, c * h, device=device)
-    actual = with_gradients(fused, [u, weight, query], grads)
-    double = [None if x is None else x.detach().double().requires_grad_() for x in (u, weight, query)]
-    expected = with_gradients(explicit, double, grads)
-    for x, given_x in zip(actual[2:], [x for x in (u, weight, query) if x is not None], strict=True):
-        assert (x.dtype, x.shape) == (given_x.dtype, given_x.shape)
-    return relative(actual, expected)
+    return errors_of(fused, explicit, (u, weight, query))
 
 
 @pytest.mark.usefixtures("blocks")

@@ -22,9 +22,6 @@ from flashcaps.kernels.common.operators import operator
 from flashcaps.kernels.common.recorder import Buffer, place
 from flashcaps.kernels.common.replay import launch, replayed
 
-from ...layer_cases import LayerCase, assert_same, cases, ids, run_layer
-from ..operator_checks import poison_memory
-
 
 @replayed
 def mixed(x: Tensor, more: list[Tensor], scale: float, copies: int) -> tuple[Tensor, list[Tensor]]:
@@ -161,19 +158,6 @@ def test_a_plan_has_what_is_used_and_operators_line_by_line() -> None:
         y = mix(x)
     assert torch.equal(y, 2 * x + 1)
     assert calls.names == ["aten::rand", "aten::mul", "aten::add"]
-
-
-@pytest.mark.parametrize("case", cases("dynamic", "heinsen", forms=("dense",), options=False) +
-                         cases("em", "attention", forms=("conv",), options=False), ids=ids)  # fmt: skip
-def test_layers_replayed(case: LayerCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three batches, the last from plans, whose memory is poisoned: outputs and every gradient as the reference has
-    them."""
-    poison_memory(monkeypatch, "empty", "empty_strided")
-    fused, reference = case.build("triton", torch.float32), case.build("reference", torch.float64)
-    for seed in (0, 2, 4):
-        u, a = case.draw(seed=seed)
-        actual = run_layer(fused, u.float(), None if a is None else a.float())
-        assert_same(actual, run_layer(reference, u, a), torch.float32)
 
 
 @triton.jit

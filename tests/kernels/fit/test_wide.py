@@ -10,7 +10,7 @@ from flashcaps.kernels.fit import plan
 from flashcaps.kernels.fit.op import inputs_of
 from flashcaps.kernels.fit.plan import Options, Walk, is_wide, rows_at_once
 
-from ...layer_cases import assert_same, run_layer
+from ..twins import assert_same_as_reference
 from .cases import WIDE, Case, assert_twin, names, operator_inputs
 
 
@@ -51,8 +51,5 @@ def test_convolutional_layers(over: str, monkeypatch: pytest.MonkeyPatch) -> Non
     """Poses this wide are gathered into patches; places of one example share a softmax, and stay together."""
     in_parts(monkeypatch, 1)
     sizes: dict[str, Any] = dict(in_types=1, in_dim=(1, 12), out_types=2, out_dim=(1, 24), kernel=2, stride=1)
-    options: dict[str, Any] = dict(iterations=2, inverse_temperature=0.3, eps=0.05, over=over)
-    layer, exact = (ConvCapsules("em", backend=backend, **sizes, **options) for backend in ("triton", "reference"))
-    exact.double().load_state_dict(layer.state_dict())
-    u, a = torch.randn(2, 1, 3, 3, 12), torch.rand(2, 1, 3, 3)
-    assert_same(run_layer(layer, u, a), run_layer(exact, u.double(), a.double()), torch.float32)
+    options: dict[str, Any] = dict(routing="em", iterations=2, inverse_temperature=0.3, eps=0.05, over=over)
+    assert_same_as_reference(ConvCapsules, (2, 1, 3, 3, 12), sizes | options, gated=True)

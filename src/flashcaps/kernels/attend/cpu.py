@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...routing.math import Softmax, over_parents
-from ..common.cpu import Block, Gradients, Source, Workspace, children_blocks, couple, couple_backward
+from ..common.cpu import Block, Gradients, Source, Workspace, children_blocks, couple, couple_backward, is_batched
 
 EVERY = Block(slice(None), slice(None), slice(None))  # all children
 
@@ -63,9 +63,11 @@ class AttendStep(torch.autograd.Function):
     def backward(ctx: Any, gs: Tensor) -> tuple[Tensor | None, ...]:
         u, weight, query, logits = ctx.saved_tensors
         options: Options = ctx.options
-        if torch.is_grad_enabled():  # the gradient will be differentiated
-            s = all_at_once(u, weight, query, logits, options)
-            return *differentiable_gradients([s], [gs], ctx.saved_tensors, ctx.needs_input_grad[:4]), None
+        if torch.is_grad_enabled() or is_batched(gs):  # the gradient will be differentiated
+            with torch.enable_grad():
+                u, weight, query, logits = given = apart(ctx.saved_tensors)
+                s = all_at_once(u, weight, query, logits, options)
+            return *differentiable_gradients([s], [gs], given, ctx.needs_input_grad[:4]), None
         gs = gs.contiguous()  # callers turn what they get, and every block reads it
         source = Source(u, weight)
         gradients = Gradients(source, ctx.needs_input_grad[:2])
@@ -98,6 +100,11 @@ def all_at_once(u: Tensor, weight: Tensor, query: Tensor | None, logits: Tensor 
     v = torch.einsum("grbcd,gdhj->grbchj", u, weight).flatten(3, 4).flatten(0, 1)  # (I, B, D, J)
     a = agreement(v.detach() if options.detach else v, query, logits, EVERY)
     return (couple(options.softmax, a, options.leaky)[:, :, None] * v).sum(0)
+
+
+def apart(inputs: Sequence[Any]) -> list[Any]:
+    """A node of its own for each input: a query follows from the poses, whose gradient would include the query's."""
+    return [None if x is None else x.view_as(x) for x in inputs]
 
 
 def differentiable_gradients(

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...routing.checks import is_transformed
 from ...routing.math import OverPositions, Softmax, over_parents
 from .. import votes as _votes
 from ..votes import Votes
@@ -59,7 +60,13 @@ def eager(*tensors: Tensor) -> bool:
     if torch.compiler.is_compiling() or torch.compiler.is_exporting() or torch.jit.is_tracing():
         return False
     ordinary = all(type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu" for x in tensors)  # none is fake
-    return ordinary and torch._C._functorch.peek_interpreter_stack() is None
+    return ordinary and not is_transformed()
+
+
+def is_batched(*tensors: Tensor) -> bool:
+    """Whether some are many gradients at once, by vmap or `is_grads_batched`, which take plain operators alone."""
+    batched, legacy = torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_batchedtensor
+    return any(batched(x) or legacy(x) for x in tensors)
 
 
 def sources_of(votes: Votes, softmax: Softmax) -> list[Source]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import votes
-from .cpu import eager
+from .cpu import eager, is_batched
 from .operators import operator
 from .replay import launch
 from .rows import fused, tile
@@ -59,6 +59,13 @@ class SlicedPatches(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        *arguments, size = ctx.arguments
+        if is_batched(g) and size is None:
+            return votes.patches(g, *arguments), None, None, None
+        if is_batched(g):
+            with torch.enable_grad():
+                x = torch.zeros(size, dtype=g.dtype, requires_grad=True)
+                return torch.autograd.grad(votes.patches(x, *arguments), x, g)[0], None, None, None
         return SlicedPatches.apply(g, *ctx.arguments), None, None, None
 
 
