@@ -15,19 +15,25 @@ from .plots import draw
 FOLDER = Path(__file__).parents[1] / "results" / "bench"
 HEADER = """# Benchmarks
 
-Made by `flashcaps bench` from the JSON files in this folder; nothing here is typed by hand.
+`python -m benchmarks.table` makes this page from the JSON files in this folder, which `flashcaps bench` and the
+commands below measured; nothing is typed by hand. [Performance](../../docs/performance.md) describes the backends.
 """
+PLOTS = {"time": "Time of each workload by backend, with goal and floor", "sweep": "Time of one layer by each size",
+         "memory": "Peak memory of one layer by each size, divided by the bytes that it must hold"}  # fmt: skip
+ROWS = """\
+*captured*: replayed from a CUDA graph. *of its bytes*: peak memory divided by the bytes of inputs, outputs, weights and
+their gradients. *error*: norm of the difference from the fp64 reference, divided by the reference's norm."""
 NOTE = """\
-Times are milliseconds of forward and backward pass without optimiser, the median of many passes over several inputs.
-Passes are replayed from a captured CUDA graph, except in columns marked eager. The precision is fp32 with TF32
+Times are milliseconds of a forward and backward pass without the optimiser, the median of many passes over several
+inputs. Passes are replayed from a captured CUDA graph, except in columns marked eager. The precision is fp32 with TF32
 products, or bf16 under autocast.
 
-- *published public*: the fastest public code, repaired to run on one H200; *public style*: a layer that stores its
-  votes, rewritten here and measured in the same run.
-- *floor*: bytes and operations counted, divided by the rates measured on this GPU; for a whole step, the time of the
-  same step without capsule layers. *goal*: what this project aims at.
-- *faster*: compared with the fastest form of public code, published, compiled or measured here.
-- *MiB*: peak memory above weights and inputs, gradients included.
+- *published public*: the fastest public code, repaired to run on one H200. *public style*: a layer that stores its
+  votes, written by us and measured in the same run.
+- *floor*: a lower bound, the counted bytes and operations divided by the rates measured on this GPU; for a whole step,
+  the time of the same step without capsule layers. *goal*: the limit that this project aims at.
+- *faster*: our fastest form in fp32, compared with the fastest public code (published, compiled or public style).
+- *MiB*: peak memory in addition to weights and inputs, gradients included.
 """
 
 
@@ -39,10 +45,10 @@ def origin(record: dict[str, Any], part: str = "rows") -> str:
     """Where a part of a record comes from; several runs can have added to it."""
     rows = record[part]
     commits, commands = ({row[key]: None for row in rows} for key in ("commit", "command"))
-    several = f"{len(commands)} runs of `python -m benchmarks`, whose commands the JSON has"
+    several = f"{len(commands)} runs of `python -m benchmarks`; the JSON file has the commands"
     made = several if len(commands) > 1 else f"`{next(iter(commands))}`"
-    listed = ", ".join(f"`{c[:13]}`" for c in commits)
-    return f"{record['hardware']}, torch {record['versions']['torch']}, commit {listed}, made by {made}"
+    listed = f"commit{'s' * (len(commits) > 1)} " + ", ".join(f"`{c[:13]}`" for c in commits)
+    return f"{record['hardware']}, torch {record['versions']['torch']}, {listed}, made by {made}"
 
 
 def table(record: dict[str, Any]) -> str:
@@ -51,7 +57,7 @@ def table(record: dict[str, Any]) -> str:
         f"Forward + backward of one layer, fp32, {record['hardware']}, torch {record['versions']['torch']}, commit "
         f"`{record['commit'][:12]}`, made by `{record['command']}`:",
         "",
-        "| layer | public style | reference | matrix | faster | of its memory |",
+        "| layer | public style | reference | matrix | matrix is faster by | share of memory |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, work in record["workloads"].items():
@@ -170,9 +176,9 @@ def cheaper(record: dict[str, Any]) -> str:
     bare = times.get(("capsnet_mnist", "no capsules", "bf16"))
     if not (layer and other and step and whole and bare):
         return ""
-    return (f"Discriminative routing against dynamic, 3 iterations: the layer takes {1 - layer / other:.0%} less time, "
-            f"the whole\nstep in bf16 {1 - step / whole:.0%} less, and of what capsules add to the step without them, "
-            f"{1 - (step - bare) / (whole - bare):.0%} less.")  # fmt: skip
+    return (f"A layer of discriminative routing takes {1 - layer / other:.0%} less time than one of dynamic routing, 3 "
+            f"iterations, and the whole\nstep in bf16 {1 - step / whole:.0%} less; the time that capsule layers add to "
+            f"that step is {1 - (step - bare) / (whole - bare):.0%} less.")  # fmt: skip
 
 
 def on_gpu(records: list[dict[str, Any]]) -> str:
@@ -240,14 +246,14 @@ def large_table(record: dict[str, Any]) -> str:
 
 def page(record: dict[str, Any], pictures: list[str]) -> str:
     """The part of results/bench/README.md about one kind of GPU."""
-    parts = [f"## {record['hardware']}"]
+    parts = [f"## {record['hardware']}" + ", growth with size" * (not record.get("rows"))]
     if record.get("rows"):
         parts.append(on_gpu([record]))
     if record.get("large"):
-        parts += ["Training steps with Adam, everything allocated at the peak:", large_table(record)]
-    parts += [f"![{name.replace('-', ' ')}]({name}.png)" for name in pictures]
+        parts += ["Training steps with Adam at large batches; the peak is all allocated memory:", large_table(record)]
+    parts += [f"![{PLOTS[name.split('-')[-1]]}]({name}.png)" for name in pictures]
     if record.get("rows"):
-        parts += ["<details><summary>Every row</summary>\n", every_row(record), "\n</details>"]
+        parts += [f"<details><summary>Every row</summary>\n\n{ROWS}", every_row(record), "</details>"]
     return "\n\n".join(parts)
 
 
@@ -257,7 +263,7 @@ def write_tables(folder: Path = FOLDER, log: Callable[[str], None] = print) -> N
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
         if path.name == "cpu.json":
-            parts.append(f"## {record['hardware']}\n\n{table(record)}")
+            parts.append(f"## {record['hardware']}, compared with public code\n\n{table(record)}")
         elif "workloads" in record:
             parts.append(page(record, draw(record, folder, path.stem, log)))
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,11 +20,12 @@ from .tables import Cell, Table, breaches, claimed, fill, lead, read_entries, re
 
 HEADER = """## Goals
 
-What `goals.toml` asks of entries of the [tables](README.md), and what they reached. Only runs that keep to the protocol
-of the table count; unless the goal is reached, the best of all other runs is named where it is better.
+Each line is a goal of `goals.toml` for entries of the [tables](README.md): *reached*, *missed*, or *open* if a run is
+missing. Only runs that follow the table's protocol count. If a goal is not reached and another run is better, that run
+is named as the best attempt. "Lead" is the difference from the compared network with its 95 % interval.
 """
 KINDS = {"at_most": "at most {:g} %", "at_least": "at least {:g} %", "of_paper": "within {:g} points of the paper's",
-         "ahead": "ahead of {1} by at least {0:g} points and more than chance"}  # fmt: skip
+         "ahead": "ahead of {1} by at least {0:g} points and by more than chance"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,13 @@ def make_line(goal: Goal, table: Table, groups: Groups) -> str:
     chosen = goal.choose(table, cells)
     met = [goal.is_met(table, cell, cells) for cell in chosen]
     reached = met.count(True) >= goal.entries
-    verdict = "reached" if reached else "not run at this protocol yet" if None in met else "missed"
+    verdict = "reached" if reached else "open" if None in met else "missed"
     if len(chosen) > 1:
         verdict += f" (met by {met.count(True)}{f', {met.count(None)} not run' * (None in met)})"
     said = [verdict, *(best_runs(table, chosen, groups, reached) if goal.entries == 1 else ())]
     if goal.ahead is not None:
         leads = [lead(table, cell, other) for cell, other in rivals(cells) if cell in chosen]
-        said += [f"{x.ahead:+.2f} points, of which {x.half:.2f} may be chance: {x.verdict}" for x in leads]
+        said += [f"Lead: {x.ahead:+.2f} ± {x.half:.2f} points ({x.verdict})" for x in leads]
     note = " ".join(goal.note.split())
     return f"- **{title(goal, table, chosen)}**: {'. '.join(said)}." + f" {note}" * bool(note)
 
@@ -105,7 +106,7 @@ def best_runs(table: Table, chosen: list[Cell], groups: Groups, reached: bool) -
     best = max(tried, key=lambda runs: table.better * mean(runs), default=[])
     if best and best not in shown and not reached:
         why = "; ".join(breaches(table, rows[best[0]["recipe"]], best)) or "another setting"
-        yield f"The best attempt: {describe(table, best)}; kept out by: {why}"
+        yield f"The best attempt: {describe(table, best)}; excluded because of: {why}"
 
 
 def describe(table: Table, runs: Group) -> str:

@@ -2,7 +2,7 @@
 
 A line is "NAME: arguments of flashcaps train"; NAME is the name of the run's folder. Tables come in the order of their
 `turn`; words choose those whose paper or title has one of them. A comment behind a line estimates its time from a
-stored run of the same network, with "beside" if that run shared its device. The trainings of an ensemble's members are
+stored run of the same network, with "shared" if that run shared its device. The trainings of an ensemble's members are
 followed by a comment with the command that tests them as one.
 """
 
@@ -67,7 +67,7 @@ def estimate(recipe: Recipe, groups: Groups) -> str:
         return ""
     beside, _, _, run = min(rated, key=lambda rate: rate[:3])
     images = train.steps * train.batch or train.epochs * run["images"] / run["epochs"]
-    return f"  # about {run['wall_s'] * images / run['images']:.0f} s" + " (beside)" * beside
+    return f"  # about {run['wall_s'] * images / run['images']:.0f} s" + " (shared)" * beside
 
 
 def network(recipe: Recipe) -> tuple[Any, ...]:

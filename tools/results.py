@@ -1,12 +1,13 @@
 """The pages of results/ from the files in it: make results, or python -m tools.results [RUN ...]
 
-README.md has the papers' tables (tools/tables.py), attempts.md all other runs, goals and trials. Finished run folders
-that are named are added to results/runs first.
+README.md has the papers' tables (tools/tables.py), attempts.md all other runs, goals and trials; pages.toml has their
+fixed words. Finished run folders that are named are added to results/runs first.
 """
 
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 from flashcaps.models.shipped import shipped_files
@@ -15,54 +16,39 @@ from flashcaps.training.checkpoint import write_atomic
 
 from .goals import make_goals
 from .runs import Group, Groups, add_result, changes, read_groups, training_time, value_in_words
-from .tables import Table, breaches, fill, lines, links, make_section, read_tables
+from .tables import Cell, Table, breaches, fill, lines, links, make_section, read_tables
 
 RESULTS = Path(__file__).parents[1] / "results"
-HEADER = """# Results
-
-The papers' tables, made by `make results` from the files under `runs/`; no number is typed by hand. Above each stands
-what all of its runs keep to (`tables.toml`). Two tables have runs shorter than a tenth of what their paper names, and
-in one test data choose the weights; all three say so. Numbers are percent of the test set: the mean of several seeds
-with their standard deviation, or one run with its 95 % interval; bold where it is as good as the paper's. "ms a step"
-is the training time, with evaluations, divided by the number of steps. "Beside" means that the device was shared with
-other work, so times say little. `make queue` prints the runs that are still missing. Other runs, the goals and the
-trials are on [a page of their own](attempts.md).
-"""
-ATTEMPTS = """# Attempts
-
-Made by `make results`. Every run that no [table](README.md) shows is listed under the table it belongs to: what it
-changed in its recipe, what it reached, and what in the protocol keeps it out. The last column is empty where a run
-keeps to the protocol and the table asks for another setting.
-"""
-TRIALS = """## Trials
-
-Settings were chosen by these trials, from the files under `trials/`. The error is percent wrong of images held out from
-training; where images are composed without end, of those of the last 1,000 steps, each seen for the first time.
-"""
-SHIPPED = """### Weights
-
-All weights that come along. `flashcaps.load(NAME)` reads them, `flashcaps evaluate NAME` repeats the number in the last
-column.
-"""
+WORDS = tomllib.loads((RESULTS / "pages.toml").read_text())
 
 
 def make_page(results: Path) -> str:
-    """results/README.md: a section for every paper, in it the paper's tables; then the weights that come along."""
-    groups, tables, parts = read_groups(results), read_tables(results), [HEADER]
+    """results/README.md: a section for every paper, in it the paper's tables; then the shipped weights."""
+    groups, tables = read_groups(results), read_tables(results)
+    parts = [WORDS["readme"], lines(["table", "entries"], (_entries(table, fill(table, groups)) for table in tables))]
     for before, table, others in zip([None, *tables], tables, left_over(tables, groups), strict=False):
         parts += [f"## {table.paper}"] if before is None or before.paper != table.paper else []
         parts.append(make_section(table, groups))
-        anchor = re.sub(r"[^\w -]", "", heading(table)).lower().replace(" ", "-")
-        parts += [f"In other settings: [{len(others)} more](attempts.md#{anchor})."] if others else []
-    return "\n\n".join(part.strip() for part in [*parts, SHIPPED, make_shipped()]) + "\n"
+        parts += [f"Runs in other settings: [{len(others)}](attempts.md#{anchor(heading(table))})."] if others else []
+    return "\n\n".join(part.strip() for part in [*parts, WORDS["shipped"], make_shipped()]) + "\n"
 
 
 def heading(table: Table) -> str:
     return f"{table.paper}: {table.title}"
 
 
+def anchor(title: str) -> str:
+    return re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
+
+
+def _entries(table: Table, cells: list[Cell]) -> list[str]:
+    run = sum(bool(cell.runs) for cell in cells)
+    filled = "complete" if run == len(cells) else f"{run} of {len(cells)}"
+    return [f"{table.paper}: [{table.title}](#{anchor(table.title)})", filled]
+
+
 def left_over(tables: list[Table], groups: Groups) -> list[list[Group]]:
-    """For every table the runs that belong to it and that none shows; last, those of no table."""
+    """The runs of each table that no table shows; last, those of no table."""
     shown = {(run["recipe"], run["variant"]) for table in tables for cell in fill(table, groups) for run in cell.runs}
     left = {key: groups[key] for key in sorted(groups) if key not in shown}
     return [*([left.pop(key) for key in list(left) if key[0] in table.recipes] for table in tables), [*left.values()]]
@@ -82,10 +68,10 @@ def make_shipped() -> str:
 
 def make_attempts(results: Path) -> str:
     """results/attempts.md: the runs that no table shows, by table; then goals and trials."""
-    groups, tables, parts = read_groups(results), read_tables(results), [ATTEMPTS]
+    groups, tables, parts = read_groups(results), read_tables(results), [WORDS["attempts"]]
     for table, others in zip([*tables, None], left_over(tables, groups), strict=True):
         rows = [_attempt(table, runs) for runs in others]
-        head = ["runs", "changed", "percent", "epochs", "parameters", "training time", "kept out by"]
+        head = ["runs", "changed", "percent", "epochs", "parameters", "training time", "excluded because of"]
         parts += [f"## {heading(table) if table else 'Other runs'}", lines(head, rows)] if rows else []
     parts += [make_goals(results, groups), make_trials(results)]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
@@ -115,7 +101,7 @@ def make_trials(results: Path) -> str:
     table = lines(["recipe", "changed", "held out", "epochs", "error"],
                   ([f"`{recipe}`", changed, held, f"{epochs:.4g}", f"{error:.2f}"]
                    for recipe, error, changed, held, epochs in sorted(rows)))  # fmt: skip
-    return f"{TRIALS}\n{table}" if rows else ""
+    return f"{WORDS['trials']}\n{table}" if rows else ""
 
 
 def main() -> None:

@@ -106,5 +106,5 @@ def value_in_words(runs: Group) -> str:
 
 def training_time(runs: Group) -> str:
     """The mean over seeds, and whether the device was shared."""
-    shared = " (beside)" if any(r.get("beside") for r in runs) else ""
+    shared = " (shared)" if any(r.get("beside") for r in runs) else ""
     return duration(statistics.fmean(r["wall_s"] for r in runs)) + shared

@@ -1,6 +1,6 @@
-"""The tables of results/README.md: results/tables.toml says which runs fill their cells and what those must keep to.
+"""The tables of results/README.md: results/tables.toml names the runs that fill their cells and their protocols.
 
-A run is a recipe with its overrides, `ensemble=7` for seven models together. It is shown if it keeps to the table.
+A run is a recipe with its overrides, `ensemble=7` for seven models together. It is shown if it follows the protocol.
 """
 
 import html
@@ -22,12 +22,13 @@ from flashcaps.training.recipe import Claim, Recipe, read_override, read_recipe
 
 from .runs import Group, Groups, as_metric, chance, changed, gain, is_full, mean, training_time, value_in_words
 
-NOT_RUN = "not run at this protocol yet"
-FACTS = ("epochs", "parameters", "training time", "ms a step", "runs")
+NOT_RUN = "not run yet"
+FACTS = ("epochs", "parameters", "training time", "ms per step", "runs")
 NEAREST, T_NEAREST = 8, 2.447  # evaluations, and Student's 97.5 % point of a line through them
-MATCHED = (" Both errors are scored at every evaluation, and {1} choose nothing. A network and its rival are compared "
-           f"at one error on {{0}}, the larger of their last, by a line through the {NEAREST} nearest evaluations.")
-VIEWS = {1: "one view of a test image", 2: "each test image and its mirror image"}
+MATCHED = (" Both errors are measured at every evaluation; nothing is chosen on {1}. *Matched* compares two networks "
+           f"at equal error on {{0}}, the larger of their final ones, by a line fitted to the {NEAREST} nearest "
+           "evaluations; ± is half of its 95 % interval.")
+VIEWS = {1: "one view of each test example", 2: "mean score of each test image and its mirror image"}
 
 
 @cache
@@ -108,17 +109,17 @@ class Table:
     def __str__(self) -> str:
         """The protocol in words."""
         seeds = " or ".join(str(n) for n in sorted({*map(self.seeds_of, self.row)}))
-        paper = f" (the paper: {self.paper_epochs:g})" * bool(self.paper_epochs)
-        epochs = f"at least {self.epochs:g} epochs" if self.epochs else "the whole of its recipe's schedule"
-        chosen = "the last weights" if self.select == "last" else f"the best weights on {self.select} data"
-        kept = [epochs + paper, f"{seeds} seed{'s' * (seeds != '1')}", f"{chosen} tested",
-                VIEWS.get(self.views, f"{self.views} views of a test image")]  # fmt: skip
+        paper = f" (the paper: {self.paper_epochs:g} epochs)" * bool(self.paper_epochs)
+        epochs = f"at least {self.epochs:g} epochs" if self.epochs else "the whole schedule of the recipe"
+        chosen = "final weights" if self.select == "last" else f"weights that are best on {self.select} data"
+        kept = [epochs + paper, f"{seeds} seed{'s' * (seeds != '1')}", f"the {chosen} are tested",
+                VIEWS.get(self.views, f"mean score of {self.views} views of each test image")]  # fmt: skip
         matched = MATCHED.format(*self.matched) if self.matched else ""
-        return f"{' '.join(self.protocol.split())} Every run: {', '.join(kept)}.{matched}"
+        return f"{' '.join(self.protocol.split())} Every run: {'; '.join(kept)}.{matched}"
 
 
 class Cell(NamedTuple):
-    """One number of a table. runs: its seeds, none where no run keeps to the protocol."""
+    """One number of a table. runs: its seeds, none if no run follows the protocol."""
 
     row: Row
     column: int
@@ -151,12 +152,12 @@ def breaches(table: Table, row: Row, runs: Group) -> list[str]:
     found = {
         f"{epochs:.3g} epochs": short or epochs < table.paper_epochs / 10,
         f"{len(runs)} of {seeds} seeds": len(runs) < seeds,
-        "the last weights" if selects == "last" else f"weights chosen on {selects} data": selects != table.select,
+        "final weights" if selects == "last" else f"weights chosen on {selects} data": selects != table.select,
         f"{views} view{'s' * (views > 1)} of a test image": views != table.views,
-        "no curve on test data": table.matched and sum("test_error" in x for x in first["curve"]) < NEAREST,
+        "no test error at evaluations": table.matched and sum("test_error" in x for x in first["curve"]) < NEAREST,
     }
     said = [breach for breach, wrong in found.items() if wrong]
-    said += sorted({f"changed since: {run['earlier']}" for run in runs if "earlier" in run})
+    said += sorted({f"an earlier version ({run['earlier']})" for run in runs if "earlier" in run})
     today = 0 if said else parameters_of(first["recipe"], *first["overrides"]) * len(first.get("members", "1"))
     return said or [f"today's network has {today:,} parameters"] * (today not in (0, first["parameters"]))
 
@@ -312,7 +313,8 @@ def _grid(table: Table, cells: list[Cell]) -> str:
             both = own[0].runs and own[-1].runs
             texts.append("{:.2f} ({:.2f} to {:.2f})".format(*gain(own[0].runs, own[-1].runs)) if both else "")
         rows.append([row.name, *texts])
-    head = [f"{table.unit}, ours (and the paper's)", *table.columns, *["less, 95 % interval"] * table.gain]
+    known = " (and the paper's)" * any(cell.claim.value is not None for cell in cells)
+    head = [f"{table.unit}, ours{known}", *table.columns, *["reduction, 95 % interval"] * table.gain]
     run = [cell for cell in cells if cell.runs]
     return lines(head, rows) + (f"\n\n{_list(table, run)}" if run else "")
 
@@ -320,7 +322,8 @@ def _grid(table: Table, cells: list[Cell]) -> str:
 def _matched(table: Table, cells: list[Cell]) -> str:
     """Both errors of the last weights; those of a network and its rival where they have one error on familiar data."""
     familiar, novel = table.matched
-    head = ["% wrong", "the paper's", f"last, {familiar}", novel, f"matched, {familiar}", novel, "rival", "its"]
+    head = ["% wrong", "the paper's", f"final, {familiar}", f"final, {novel}", f"matched, {familiar}",
+            f"matched, {novel}", "compared with", f"its {novel}"]  # fmt: skip
     others = {cell.row.name: other for cell, other in rivals(cells)}
     rows = []
     for cell in cells:
@@ -334,8 +337,8 @@ def _matched(table: Table, cells: list[Cell]) -> str:
         rows.append([cell.row.name, paper_number(table, cell), *last, *then, *_facts(cell)])
     points = [f"{cell.row.name}: " + ", ".join(f"{x['error']:.2f} {x['test_error']:.2f}" for x in cell.runs[0]["curve"])
               for cell in cells if cell.runs]  # fmt: skip
-    told = [lines([*head, *FACTS], rows), *[_folded(f"All points: {familiar}, {novel}", points)] * bool(points)]
-    return "\n\n".join(told)
+    folded = [_folded(f"All evaluations: error on {familiar}, on {novel}", points)] * bool(points)
+    return "\n\n".join([lines([*head, *FACTS], rows), *folded])
 
 
 def _commands(cells: list[Cell]) -> str:
@@ -345,7 +348,7 @@ def _commands(cells: list[Cell]) -> str:
         seeds = f"seed{'s' * (len(cell.runs) > 1)} {', '.join(str(run['seed']) for run in cell.runs)}"
         places = sorted({f"{run['hardware']} at {run['commit'][:12]}" for run in cell.runs})
         command = "evaluate RUNS --ensemble" if "ensemble=" in cell.spec else f"train {cell.spec}"
-        texts.append(f"flashcaps {command}  # {'; '.join([seeds, *places]) if places else 'not run'}")
+        texts.append(f"flashcaps {command}  # {'; '.join([seeds, *places]) if places else 'not run yet'}")
     return _folded("Commands", texts)
 
 

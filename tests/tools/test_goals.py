@@ -29,12 +29,12 @@ TITLE = "- **attention, Table 1: capsules, CIFAR-10; at least 85 %; mean of 2 se
 
 
 def test_only_runs_that_keep_to_the_protocol_reach_a_goal(folder: Path) -> None:
-    assert line(folder, CAPSULES) == f"{TITLE}not run at this protocol yet."
+    assert line(folder, CAPSULES) == f"{TITLE}open."
     plant(folder, "attention_simple_cifar10", 99.0, overrides="epochs=8 select=last", epochs=8.0)
     plant(folder, "attention_simple_cifar10", 84.0)
     short = ("The best attempt: 99.00 (98.50 to 99.50) % right by `attention_simple_cifar10`, changed: epochs=8 "
-             "select=last; 1 min 40 s; kept out by: 8 epochs; 1 of 2 seeds.")  # fmt: skip
-    assert line(folder, CAPSULES) == f"{TITLE}not run at this protocol yet. {short}"
+             "select=last; 1 min 40 s; excluded because of: 8 epochs; 1 of 2 seeds.")  # fmt: skip
+    assert line(folder, CAPSULES) == f"{TITLE}open. {short}"
     plant(folder, "attention_simple_cifar10", 85.0, 1)
     ours = "Ours: {} (2 seeds) % right by `attention_simple_cifar10`, changed: lr=0.1 select=last; 1 min 40 s."
     assert line(folder, CAPSULES) == f"{TITLE}missed. {ours.format('84.50 ± 0.71')} {short}"
@@ -51,7 +51,7 @@ def test_what_is_missed_names_another_setting_only_where_that_is_better(folder: 
     assert "attempt" not in line(folder, goal)
     plant(folder, "capsnet_mnist_norec", 0.3, overrides="lr=0.2", metric="test_error_percent")
     assert "attempt: 0.30 (-0.20 to 0.80) % wrong by `capsnet_mnist_norec`, changed: lr=0.2" in line(folder, goal)
-    assert "kept out by: another setting. Why not." in line(folder, goal)
+    assert "excluded because of: another setting. Why not." in line(folder, goal)
 
 
 @pytest.mark.parametrize(("more", "verdict"),
@@ -69,7 +69,7 @@ def test_entries_near_the_papers_numbers_are_counted(folder: Path) -> None:
     for seed in (0, 1):
         plant(folder, "attention_simple_cifar10", 83.17, seed)
     plant(folder, "cnn_cifar10", 85.09)
-    assert line(folder, goal) == f"{title}not run at this protocol yet (met by 1, 1 not run)."
+    assert line(folder, goal) == f"{title}open (met by 1, 1 not run)."
     plant(folder, "cnn_cifar100", 99.0)
     assert line(folder, goal) == f"{title}reached (met by 2)."
     every = Goal("Table 1", "CNN", at_least=86, entries=2)
@@ -78,25 +78,26 @@ def test_entries_near_the_papers_numbers_are_counted(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("rival", "verdict", "lead"), [
-    (80.0, "reached", "+5.00 points, of which 0.71 may be chance: ahead."),
-    (80.5, "missed", "+4.50 points, of which 0.71 may be chance: ahead."),
-    (84.5, "missed", "+0.50 points, of which 0.71 may be chance: level."),
+    (80.0, "reached", "Lead: +5.00 ± 0.71 points (ahead)."),
+    (80.5, "missed", "Lead: +4.50 ± 0.71 points (ahead)."),
+    (84.5, "missed", "Lead: +0.50 ± 0.71 points (level)."),
 ])  # fmt: skip
 def test_a_row_is_ahead_of_its_rival_by_more_than_chance(folder: Path, rival: float, verdict: str, lead: str) -> None:
     goal = Goal("Table 1", "capsules", ("CIFAR-10",), ahead=0 if rival == 84.5 else 5)
     for seed in (0, 1):
         plant(folder, "attention_simple_cifar10", 85.0, seed)
-    assert "not run at this protocol yet. Ours: 85.00" in line(folder, goal)
+    assert "open. Ours: 85.00" in line(folder, goal)
     plant(folder, "cnn_cifar10", rival)
     said = line(folder, goal)
-    assert f"ahead of CNN by at least {goal.ahead:g} points and more than chance; mean of 2 seeds**: {verdict}." in said
+    limit = f"ahead of CNN by at least {goal.ahead:g} points and by more than chance"
+    assert f"{limit}; mean of 2 seeds**: {verdict}." in said
     assert said.endswith(lead)
 
 
 def test_goals_are_a_section_of_the_attempts(folder: Path) -> None:
     assert make_goals(folder, {}) == ""
     (folder / "goals.toml").write_text('[[goal]]\ntable = "MNIST"\nat_most = 0.25\n')
-    assert make_goals(folder, {}).endswith("\n- **dynamic, MNIST: at most 0.25 %**: not run at this protocol yet.")
+    assert make_goals(folder, {}).endswith("\n- **dynamic, MNIST: at most 0.25 %**: open.")
     assert "\n## Goals\n" in make_attempts(folder)
 
 

@@ -111,7 +111,7 @@ def test_time_is_that_of_the_same_network_scaled_to_the_schedule(folder: Path) -
         return result("attention_simple_cifar10", 60.0, overrides=variant, epochs=8.0, images=400_000, **more)
 
     add(folder, trained("epochs=8 select=last", wall_s=80.0, beside="others"))
-    assert told() == "about 3500 s (beside)"
+    assert told() == "about 3500 s (shared)"
     add(folder, trained("epochs=8 batch=64", wall_s=8.0), trained("epochs=8 model.iterations=1", wall_s=4.0))
     assert told() == "about 350 s"
     add(folder, trained("epochs=8", wall_s=16.0))

@@ -99,22 +99,22 @@ def section(folder: Path, number: int = 0) -> str:
 def test_a_table_byte_for_byte(folder: Path) -> None:
     assert section(folder) == """### Table 1
 
-Two sets. Every run: at least 35 epochs (the paper: 350), 1 or 2 seeds, the last weights tested, one view of a test image.
+Two sets. Every run: at least 35 epochs (the paper: 350 epochs); 1 or 2 seeds; the final weights are tested; one view of each test example.
 
 | % right, ours (and the paper's) | CIFAR-10 | CIFAR-100 |
 | --- | --- | --- |
 | capsules | 85.50 (85.17) |  |
 | CNN | 80.00 (87.1) | not run (62.3) |
 
-|  | the paper's | ours, % right | epochs | parameters | training time | ms a step | runs |
+|  | the paper's | ours, % right | epochs | parameters | training time | ms per step | runs |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 | capsules, CIFAR-10 | 85.17 (best test epoch) | **85.50 ± 0.71 (2 seeds)** | 350 | 561,297 | 1 min 40 s | 10.00 | [`attention_simple_cifar10`](runs/attention_simple_cifar10/select=last,lr=0.10-0.json), [1](runs/attention_simple_cifar10/select=last,lr=0.10-1.json) |
-| CNN, CIFAR-10 | 87.1 (best test epoch) | 80.00 (79.50 to 80.50) | 35 | 18,919,434 | 1 min 40 s (beside) | 10.00 | [`cnn_cifar10`](runs/cnn_cifar10/select=last-0.json) |
+| CNN, CIFAR-10 | 87.1 (best test epoch) | 80.00 (79.50 to 80.50) | 35 | 18,919,434 | 1 min 40 s (shared) | 10.00 | [`cnn_cifar10`](runs/cnn_cifar10/select=last-0.json) |
 
 <details><summary>Commands</summary><pre>
 flashcaps train attention_simple_cifar10 lr=0.1 select=last  # seeds 0, 1; H200 at abc123
 flashcaps train cnn_cifar10 select=last  # seed 0; H200 at abc123
-flashcaps train cnn_cifar100 select=last  # not run
+flashcaps train cnn_cifar100 select=last  # not run yet
 </pre></details>"""  # noqa: E501
 
 
@@ -126,7 +126,7 @@ PLANTED = {
     "2 views of a test image": {"overrides": ["mirror=true", "select=last"]},
     "10 views of a test image": {"overrides": ["select=last", "mirror=true", "nudge=1"]},
     "weights chosen on validation data": {"overrides": ["select=validation"]},
-    "changed since: it had no bias": {"earlier": "it had no bias"},
+    "an earlier version (it had no bias)": {"earlier": "it had no bias"},
     "today's network has 561,297 parameters": {"parameters": 561_296},
 }
 
@@ -148,7 +148,7 @@ def test_without_a_number_of_epochs_the_whole_recipe_counts(folder: Path) -> Non
     assert breaches(table, table.row[0], [run]) == ["39 epochs"]
     assert breaches(table, table.row[0], [run | {"epochs": 40.0}]) == []
     short = run | {"epochs": 40.0, "curve": run["curve"][1:]}
-    assert breaches(table, table.row[0], [short]) == ["no curve on test data"]
+    assert breaches(table, table.row[0], [short]) == ["no test error at evaluations"]
     affnist, pairs = read_recipe("capsnet_affnist_style"), read_recipe("pairs_em")
     assert is_full(affnist, [{"validation_error_percent": 0.77, "epochs": 3}])  # it stopped where the recipe says
     assert not is_full(affnist, [{"validation_error_percent": 0.78, "epochs": 3}])
@@ -164,7 +164,7 @@ def test_networks_are_compared_at_one_error_on_familiar_data(folder: Path) -> No
     assert level == 4.0  # the larger of the last two
     assert own == pytest.approx((15.0, 2.447 / 6**0.5))  # residuals of 1: a variance of 8 / 6, of the mean 1 / 6
     assert other == pytest.approx((30.0, 0.0), abs=1e-6)
-    assert "| em | 13.5 on smallNORB | not run at this protocol yet |" in section(folder, 1)
+    assert "| em | 13.5 on smallNORB | not run yet |" in section(folder, 1)
     add(folder, result("em_views_azimuth", 69.0, **noisy), result("cnn_views_azimuth", 75.0, **smooth))
     text = section(folder, 1)
     assert "| em | 13.5 on smallNORB | 1.47 | 11.00 | 4.00 | 15.00 ± 1.00 | CNN | 30.00 ± 0.00 | 40 |" in text
@@ -198,7 +198,7 @@ def test_pages_hold_every_run_once_and_come_out_the_same(folder: Path, monkeypat
     module.main()
     pages = [(folder / name).read_text() for name in ("README.md", "attempts.md")]
     assert pages == [make_page(folder), make_attempts(folder)]
-    assert "[1 more](attempts.md#attention-2020-table-1)" in pages[0]
+    assert "Runs in other settings: [1](attempts.md#attention-2020-table-1)" in pages[0]
     assert "| select=last epochs=8 | 70.00 (69.50 to 70.50) right | 8 |" in pages[1]
     parts = pages[1].split("\n## ")
     titles = ["Attention (2020): Table 1", "Attention (2020): Views", "Other runs"]

@@ -10,15 +10,15 @@ from .common import AsJson, DataRoot, Device, Imports, RunNames, say, show_table
 
 def attack(
     runs: RunNames,
-    epsilon: Annotated[list[float] | None, typer.Option(help="largest change of a pixel, of 1; give several")] = None,
+    epsilon: Annotated[list[float] | None, typer.Option(help="largest change of a pixel (0 to 1); repeatable")] = None,
     steps: Annotated[int, typer.Option(min=1, help="number of PGD steps")] = 20,
-    loss: Annotated[str, typer.Option(help="what the attack increases: gap, cross_entropy, trained")] = "gap",
-    examples: Annotated[int, typer.Option(min=1, help="test images, evenly over the set")] = 1000,
+    loss: Annotated[str, typer.Option(help="loss that the attack increases: gap, cross_entropy, trained")] = "gap",
+    examples: Annotated[int, typer.Option(min=1, help="number of test images, taken evenly from the set")] = 1000,
     seed: Annotated[int, typer.Option(help="seed of PGD's random start")] = 0,
     batch: Annotated[int, typer.Option(min=1, help="batch size")] = 250,
     device: Device = "auto",
     data: DataRoot = None,
-    keep: Annotated[Path | None, typer.Option(help="folder of stored results to add each to: results")] = None,
+    keep: Annotated[Path | None, typer.Option(help="folder of stored results to add these to, as results")] = None,
     as_json: AsJson = False,
     imports: Imports = None,
 ) -> None:

@@ -77,7 +77,7 @@ RunNames = Annotated[list[str], typer.Argument(help="run folders, weights files 
                                                autocompletion=run_names)]  # fmt: skip
 RecipeName = Annotated[str | None, typer.Argument(help="a name `flashcaps recipes` lists, or a .toml file",
                                                   autocompletion=recipe_names)]  # fmt: skip
-Algorithm = Annotated[str | None, typer.Option(help="for your data: the algorithm", autocompletion=algorithm_names)]
+Algorithm = Annotated[str | None, typer.Option(help="for your data: routing algorithm", autocompletion=algorithm_names)]
 Start = Annotated[str | None, typer.Option("--from", help="for your pictures: a run or shipped name to begin with",
                                            autocompletion=run_names)]  # fmt: skip
 Figures = Annotated[list[str] | None, typer.Argument(help="which figures (default: all)", autocompletion=figure_names)]
@@ -86,5 +86,5 @@ Weights = Annotated[str | None, typer.Option(help="last, best or ema (default: t
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")]
 DataRoot = Annotated[str | None, typer.Option(help=f"folder of data sets ({DATA_ROOT})")]
 Imports = Annotated[list[str] | None, typer.Option("--import", metavar="MODULE", is_eager=True, callback=_import,
-                                                   help="a module of yours that adds something")]  # fmt: skip
+                                                   help="import your module first, to register its parts")]  # fmt: skip
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object per line")]

@@ -11,10 +11,10 @@ from .common import say
 
 
 def convert(
-    file: Annotated[Path, typer.Argument(help="a checkpoint of torch.save")],
+    file: Annotated[Path, typer.Argument(help="a checkpoint written by torch.save")],
     source: Annotated[str, typer.Option("--from", help=f"{', '.join(LAYOUTS)}, or one's owner",
                                         autocompletion=lambda: list(LAYOUTS))],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value that it does not say: iterations=2")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value that the file lacks: iterations=2")] = None,
     out: Annotated[Path | None, typer.Option(help="the file to write (default: FILE with .safetensors)")] = None,
 ) -> None:
     """Convert a checkpoint of another repository to weights that evaluate, predict and load take.

@@ -13,7 +13,7 @@ DataName = Annotated[str, typer.Argument(help="mnist, fashion_mnist, cifar10, sv
 
 def data(
     name: DataName,
-    source: Annotated[Path | None, typer.Option("--from", help="a folder with the files, not the network")] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="read the files from a folder")] = None,
     root: Annotated[str | None, typer.Option("--data", help=f"where to put them ({DATA_ROOT})")] = None,
 ) -> None:
     """Get a data set from where it is published, or from a folder; every file is checked.

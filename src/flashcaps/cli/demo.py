@@ -12,7 +12,7 @@ from .common import console, say
 def demo(
     checkpoints: Annotated[list[str] | None, typer.Argument(help="run folders or weights files of your own")] = None,
     folder: Annotated[Path | None, typer.Option("--build", help="write the page here, for any static host")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page; 0 takes any free one")] = 8000,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page")] = True,
 ) -> None:
     """The Capsule Explainer: draw a digit and watch its routing, on a page that needs no network.

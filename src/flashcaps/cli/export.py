@@ -19,9 +19,9 @@ REAL = 1000  # images of the test data to compare on
 def export(
     checkpoint: RunName,
     to: Annotated[str, typer.Option(help=", ".join(SUFFIX))] = "onnx",
-    out: Annotated[Path | None, typer.Option(help="the file to write (default: beside the weights of a run)")] = None,
+    out: Annotated[Path | None, typer.Option(help="the file to write (default: next to the weights)")] = None,
     inputs: Annotated[list[str] | None, typer.Option(help="pictures to compare on (default: the test data)")] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="write an int8 ONNX file, too, and measure its cost")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="also write an int8 ONNX file and measure its accuracy")] = False,
     tolerance: Annotated[float, typer.Option(help="largest difference from PyTorch")] = 1e-4,
     weights: Weights = None,
     data: DataRoot = None,

@@ -75,7 +75,7 @@ class Bar(Callback):
         self.progress_bar.stop()
 
 
-CallbackNames = Annotated[list[str] | None, typer.Option(help="what else is told of the run: tensorboard, wandb",
+CallbackNames = Annotated[list[str] | None, typer.Option(help="also log the run to: tensorboard, wandb",
                                                          autocompletion=lambda: list(CALLBACKS))]  # fmt: skip
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value: epochs=3, train.batch=64, iterations=1")]
 
@@ -89,10 +89,10 @@ def train(
     text: Annotated[str | None, typer.Option(help="your texts: a .csv with columns text and label")] = None,
     transformer: Annotated[str | None, typer.Option(help="for your texts: folder or name of a transformer")] = None,
     routing: Algorithm = None,
-    backbone: Annotated[str | None, typer.Option(help="for your pictures: timm:NAME, pretrained")] = None,
+    backbone: Annotated[str | None, typer.Option(help="for your pictures: a pretrained backbone, timm:NAME")] = None,
     size: Annotated[tuple[int, int] | None, typer.Option(help="for your pictures: height and width")] = None,
     start: Start = None,
-    seed: Annotated[int | None, typer.Option(help="of weights, order and augmentation")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of weights, order and augmentation")] = None,
     device: Device = "auto",
     out: Annotated[str | None, typer.Option(help="the run's folder (default runs/RECIPE-SEED)")] = None,
     data: DataRoot = None,
@@ -226,11 +226,11 @@ def evaluate(
     keep: Annotated[Path | None, typer.Option(help="with --ensemble or --routing: folder of results to add to")] = None,
     device: Device = "auto",
     data: DataRoot = None,
-    batch: Annotated[int, typer.Option(min=1, help="images at once")] = 500,
+    batch: Annotated[int, typer.Option(min=1, help="batch size")] = 500,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     imports: Imports = None,
 ) -> None:
-    """Error with its 95 % interval and a confusion table; for several labels an image, each one's F1.
+    """Print the test error with its 95 % interval and a confusion table; with several labels per image, F1 of each.
 
     \b
     flashcaps evaluate runs/tiny-0
