@@ -268,10 +268,11 @@ def tested() -> str:
             "GPUs": [json.loads((RESULTS / "gpu_tests.json").read_text())]}
     parts = []
     for where, found in runs.items():
-        passed = [run["versions"] for run in found if not {"failed", "error"} & set(run["outcomes"])]
-        pairs = [f"Python {minor(v['python'])} and PyTorch {minor(v['torch'])}" for v in passed]
+        passed = [run for run in found if not {"failed", "error"} & set(run["outcomes"])]
+        pairs = [f"Python {minor(run['versions']['python'])} and PyTorch {minor(run['versions']['torch'])} "
+                 f"(commit {run['commit'][:7]})" for run in passed]  # fmt: skip
         parts.append(f"on {where} with {', '.join(pairs)}")
-    return f"It runs on CPUs and on NVIDIA GPUs. Its tests pass\n{'; '.join(parts)}."
+    return f"It runs on CPUs and on NVIDIA GPUs. Its tests passed\n{'; '.join(parts)}."
 
 
 def minor(version: str) -> str:
