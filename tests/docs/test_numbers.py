@@ -66,9 +66,10 @@ def test_what_is_installed_is_what_was_tested() -> None:
 
 
 def test_a_run_that_failed_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [{"versions": {"python": f"3.{k}.1", "torch": "2.12.0+cpu"}, "outcomes": {"passed": 9, name: 1}}
+    runs = [{"commit": f"{k}34567890ab", "versions": {"python": f"3.{k}.1", "torch": "2.12.0+cpu"},
+             "outcomes": {"passed": 9, name: 1}}
             for k, name in ((11, "skipped"), (12, "failed"), (13, "error"))]  # fmt: skip
     (tmp_path / "versions.json").write_text(json.dumps(runs))
     (tmp_path / "gpu_tests.json").write_text(json.dumps(runs[1]))
     monkeypatch.setattr(numbers, "RESULTS", tmp_path)
-    assert numbers.tested().endswith("on CPUs with Python 3.11 and PyTorch 2.12; on GPUs with .")
+    assert numbers.tested().endswith("on CPUs with Python 3.11 and PyTorch 2.12 (commit 1134567); on GPUs with .")
