@@ -194,7 +194,7 @@ def test_pictures_that_came_later_are_told(say: Any, tmp_path: Path) -> None:
     said = say("evaluate", str(weights))
     assert said.code == 0
     assert said.err == f"warning: {said.err.removeprefix('warning: ').rstrip()}\n"
-    assert f"{folder}: 33 examples, 30 when the model was trained" in said.err
+    assert f"{folder}: 33 examples, 30 when the model was trained: others are held out now" in said.err
     assert say("evaluate", str(weights), f"data.path={folder}").err == ""
 
 

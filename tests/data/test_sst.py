@@ -71,9 +71,5 @@ def test_published_files(real_root):
     assert [len(s) for s in (roots.train, roots.validation, roots.test)] == [8_544, 1_101, 2_210]
     binary = load_data("sst2", real_root, phrases=False)
     assert [len(s) for s in (binary.train, binary.validation, binary.test)] == [6_920, 872, 1_821]
-
-
-@pytest.mark.data
-def test_published_phrases(real_root):
     train = load_data("sst5", real_root).train
     assert len(train) == len(set(train.text)) == 159_274  # of 318,582 labelled nodes; no phrase has two labels

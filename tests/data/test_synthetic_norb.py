@@ -22,10 +22,7 @@ def views(azimuth: float = 0.0, elevation: float = 45.0, lighting: int = 0, key:
     return Views(torch.tensor([azimuth]), torch.tensor([elevation]), torch.tensor([lighting]), torch.tensor([key]))
 
 
-def plain_toy(*parts: Part) -> Toy:
-    return Toy(parts, 0.5, torch.zeros(2, 3), torch.zeros(2), 0.0).to("cpu")
-
-
+BALL = Toy((ball((0, 0, 0.8), (0.4, 0.4, 0.4)),), 0.5, torch.zeros(2, 3), torch.zeros(2), 0.0).to("cpu")
 CYLINDER = tube((0, 0, 0.5), (0, 0, 1.5), 0.5)
 CONE = tube((0, 0, 0), (0, 0, 1), 0.5, taper=0.0)
 KNOWN = {
@@ -126,23 +123,21 @@ def radiance(toy: Toy, view: Views, size: int = 32) -> Tensor:
 
 def test_toy_throws_a_shadow_on_the_ground():
     view = views(lighting=0)
-    toy = plain_toy(ball((0, 0, 0.8), (0.4, 0.4, 0.4)))
-    o, d = camera_rays(toy.sphere[0], view, 32)
-    ground = ~(cast(toy.parts, o.flatten(1), d.flatten(1))[0] < FAR)
-    away = Toy((ball((0, 50, 0.8), (0.4, 0.4, 0.4)).to("cpu"),), 0.5, toy.waves, toy.phases, 0.0)
+    o, d = camera_rays(BALL.sphere[0], view, 32)
+    ground = ~(cast(BALL.parts, o.flatten(1), d.flatten(1))[0] < FAR)
+    away = Toy((ball((0, 50, 0.8), (0.4, 0.4, 0.4)).to("cpu"),), 0.5, BALL.waves, BALL.phases, 0.0)
     empty = rays.shade(away, view, o, d, torch.zeros(3, d[0].numel()))[0]
-    dimmed = (radiance(toy, view) < 0.6 * empty) & ground
+    dimmed = (radiance(BALL, view) < 0.6 * empty) & ground
     assert dimmed.sum() > 20
-    assert (radiance(toy, view) > 0.999 * empty)[ground].float().mean() > 0.5     # and most of the ground is lit
+    assert (radiance(BALL, view) > 0.999 * empty)[ground].float().mean() > 0.5     # and most of the ground is lit
 
 
 def test_lighting_changes_the_image_and_turns_the_shadow():
-    toy = plain_toy(ball((0, 0, 0.8), (0.4, 0.4, 0.4)))
-    images = [render(toy, views(lighting=i), 32).float() for i in range(6)]
+    images = [render(BALL, views(lighting=i), 32).float() for i in range(6)]
     for i in range(6):
         for j in range(i):
             assert (images[i] - images[j]).abs().mean() > 4
-    left, right = (radiance(toy, views(lighting=i)).view(2, 32, 32)[0] for i in (0, 1))   # key light from each side
+    left, right = (radiance(BALL, views(lighting=i)).view(2, 32, 32)[0] for i in (0, 1))   # key light from each side
     assert left[:, :16].mean() / left[:, 16:].mean() > right[:, :16].mean() / right[:, 16:].mean()
 
 
