@@ -136,14 +136,6 @@ def commands(page: str) -> list[str]:
     return re.findall(rf"^    ({COMMAND}.*)$", unfenced(page), re.M)
 
 
-def parsed(words: list[str]) -> typer.Context:
-    group = typer.main.get_command(app)
-    with group.make_context("flashcaps", [words[0]], resilient_parsing=True) as context:
-        command = group.get_command(context, words[0])  # type: ignore[attr-defined]
-        assert command is not None, f"no command {words[0]}"
-        return command.make_context(words[0], list(words[1:]), parent=context)
-
-
 def check_command(line: str) -> None:
     words = shlex.split(line, comments=True)
     if words[0] == "make":
@@ -156,7 +148,11 @@ def check_command(line: str) -> None:
         words = words[module:]
     if words[0] != "flashcaps" or len(words) == 1:
         return
-    given = parsed(words[1:]).params
+    group = typer.main.get_command(app)
+    with group.make_context("flashcaps", [words[1]], resilient_parsing=True) as context:
+        command = group.get_command(context, words[1])  # type: ignore[attr-defined]
+        assert command is not None, f"no command {words[1]}"
+        given = command.make_context(words[1], words[2:], parent=context).params
     recipe = given.get("recipe")
     if words[1] == "train" and recipe in list_recipes():
         read_recipe(recipe, given["overrides"] or [])
