@@ -23,8 +23,8 @@ from benchmarks.sweeps import AXES, BASE, points
 from benchmarks.table import summary, write_tables
 from benchmarks.training import profile, training_peak
 from benchmarks.workloads import BACKENDS, NO_CAPSULES, large, profiled, table
-from flashcaps.cli import main
 from flashcaps.routing import ROUTING
+from tests.conftest import Say
 
 ORIGIN = {"hardware": "NVIDIA X1", "versions": {"torch": "2"}, "commit": "abc", "command": "x", "seed": 0}
 
@@ -194,23 +194,20 @@ def test_a_profile_lists_kernels_by_time() -> None:
     assert shares == sorted(shares, reverse=True)
 
 
-def test_nothing_is_written_unless_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_unless_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench_module, "run", lambda *_: [row("em_stack", "matrix", 1.0)])
     monkeypatch.setattr(bench_module, "profile", lambda *_: "")
     monkeypatch.setattr(bench_module.cpu, "run", lambda *_: 3 * [{"seconds": 1.0, "peak_mib": 1.0, "variant": "em"}])
     for words in ((), ("--toy", "--profile")):
-        with pytest.raises(SystemExit) as left:
-            main(["bench", "--device", "cpu", *words])
-        assert left.value.code == 0
+        assert say("bench", "--device", "cpu", *words).code == 0
     assert not list(tmp_path.iterdir())
 
 
-def test_the_whole_command(tmp_path: Path) -> None:
+def test_the_whole_command(tmp_path: Path, say: Say) -> None:
     """An axis of a sweep, from the command line to the page and its picture."""
-    with pytest.raises(SystemExit) as left:
-        main(["bench", "discriminative/D", "--sweep", "--toy", "--device", "cpu", "--save", str(tmp_path)])
-    assert left.value.code == 0
+    said = say("bench", "discriminative/D", "--sweep", "--toy", "--device", "cpu", "--save", tmp_path)
+    assert said.code == 0, said.err
     found = json.loads((tmp_path / "cpu-rows.json").read_text())
     assert {r["workload"].split("/")[1] for r in found["sweep"]} == {"D"}
     assert all("time_ms" in r for r in found["sweep"])
@@ -260,8 +257,7 @@ def test_a_wrong_plan_is_answered_in_a_line(plan: Plan, message: str) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--toy",), ("dynamic_mnist",)])
-def test_time_that_is_not_there_is_refused_before_anything_is_measured(words: tuple[str, ...], capsys: Any) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["bench", *words, "--device", "cpu", "--seconds", "-1"])
-    assert left.value.code == 1
-    assert "seconds: expected more than 0, got -1" in capsys.readouterr().err
+def test_time_that_is_not_there_is_refused_before_anything_is_measured(words: tuple[str, ...], say: Say) -> None:
+    said = say("bench", *words, "--device", "cpu", "--seconds", "-1")
+    assert said.code == 1
+    assert "seconds: expected more than 0, got -1" in said.err

@@ -119,13 +119,10 @@ def test_errors_are_one_line_and_say_what_to_do(
 
 
 def test_unforeseen_errors_are_named_and_can_be_traced(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise ZeroDivisionError("by zero")
-
-    monkeypatch.setattr(checks, "compare_backends", fail)
+    monkeypatch.setattr(checks, "compare_backends", lambda *_: 1 / 0)
     said = say("checks", "--device", "cpu")
     assert said.code == 1
-    assert "ZeroDivisionError: by zero" in said.err
+    assert "ZeroDivisionError: division by zero" in said.err
     assert "FLASHCAPS_TRACEBACK=1" in said.err
     monkeypatch.setenv("FLASHCAPS_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
@@ -194,7 +191,7 @@ def test_pictures_that_came_later_are_told(say: Any, tmp_path: Path) -> None:
     said = say("evaluate", str(weights))
     assert said.code == 0
     assert said.err == f"warning: {said.err.removeprefix('warning: ').rstrip()}\n"
-    assert f"{folder}: 33 examples, 30 when the model was trained" in said.err
+    assert f"{folder}: 33 examples, 30 when the model was trained: others are held out now" in said.err
     assert say("evaluate", str(weights), f"data.path={folder}").err == ""
 
 

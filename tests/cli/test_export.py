@@ -27,16 +27,13 @@ def test_onnx_and_int8_on_the_test_data(run: Path, say: Say) -> None:
     assert scores.shape == (5, 3)
 
 
-def test_safetensors_on_named_pictures(run: Path, say: Say) -> None:
+def test_safetensors_on_named_pictures_and_without_data(run: Path, say: Say) -> None:
     out = say("export", run, "--to", "safetensors", "--inputs", run.parent / "shapes" / "bar").out
     assert "0.0e+00 on random, 0.0e+00 on 10 real images" in out
     assert (run / "last-exported.safetensors").is_file()
     assert beside(Path("a/b.safetensors"), ".onnx") == Path("a/b.onnx")
     assert beside(Path("a/b.safetensors.xz"), ".onnx") == Path("a/b.onnx")
     assert beside(Path("a/b.safetensors.xz"), ".safetensors") == Path("a/b-exported.safetensors")
-
-
-def test_without_data_it_says_so(run: Path, say: Say) -> None:
     (run.parent / "shapes").rename(run.parent / "elsewhere")
     assert "no real inputs: --images: no folder" in say("export", run, "--to", "safetensors").out
 

@@ -12,14 +12,11 @@ from tests.conftest import Say
 from tests.fake_data import save_small, write_idx
 
 
-def test_it_lists_figures(say):
+def test_it_lists_figures_writes_those_of_a_folder_or_a_file_and_says_why_one_is_not_drawn(tmp_path, monkeypatch, say):
+    monkeypatch.chdir(tmp_path)
     said = say("figures")
     assert said.code == 0
     assert all(name in said.out for name in FIGURES)
-
-
-def test_it_writes_figures_of_a_folder_or_a_file_and_says_why_one_is_not_drawn(tmp_path, monkeypatch, say):
-    monkeypatch.chdir(tmp_path)
     model, config = small_run(2, image=(1, 28, 28), classes=10).model, {"recipe": read_recipe("tiny").to_dict()}
     save_weights(tmp_path / "run" / "last.safetensors", model, config)
     said = say("figures", "run", "margin", "segmentation", "--results", tmp_path)

@@ -3,9 +3,7 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 import flashcaps
@@ -14,6 +12,7 @@ from flashcaps.deploy import predict as deployed
 from flashcaps.training.checkpoint import save_weights
 from tests.conftest import Say
 from tests.fake_data import save_small
+from tests.own_pictures import write_pictures
 from tests.small_transformer import Letters
 
 
@@ -24,49 +23,44 @@ def weights(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "in").mkdir()
-    for k in range(3):
-        pixels = np.random.default_rng(k).integers(0, 255, (28, 28), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "in" / f"{k}.png")
-    return tmp_path / "in"
+    return write_pictures(tmp_path / "in", 3, 28, 28)
 
 
-def test_json_is_one_object_a_line(weights: Path, folder: Path, tmp_path: Path, say: Say) -> None:
+def test_json_is_one_object_a_line_and_the_table_says_the_same(
+    weights: Path, folder: Path, tmp_path: Path, say: Say
+) -> None:
     said = say("predict", weights, folder, "--json", "--top", "2", "--reconstruct", tmp_path / "out")
     assert said.code == 0, said.err
     rows = [json.loads(line) for line in said.out.splitlines()]
-    assert [Path(row["file"]).name for row in rows] == ["0.png", "1.png", "2.png"]
+    assert [Path(row["file"]).name for row in rows] == ["0000.png", "0001.png", "0002.png"]
     for row in rows:
         assert row["answer"] == [row["top"][0]["name"]]
         assert len(row["top"]) == 2
         assert Path(row["reconstruction"]).is_file()
-
-
-def test_the_table_names_files_and_answers(weights: Path, folder: Path, say: Say) -> None:
-    found = json.loads(say("predict", weights, folder, "--json").out.splitlines()[1])
-    shown = say("predict", weights, folder / "1.png").out
-    assert found["answer"][0] in shown.splitlines()[-1].split()
-    assert f"{found['top'][0]['name']} {found['top'][0]['score']:.3f}" in shown
+        shown = say("predict", weights, row["file"]).out
+        assert row["answer"][0] in shown.splitlines()[-1].split()
+        assert f"{row['top'][0]['name']} {row['top'][0]['score']:.3f}" in shown
 
 
 def test_a_damaged_picture_does_not_cost_the_others_their_answers(weights: Path, folder: Path, say: Say) -> None:
     whole = say("predict", weights, folder, "--json").out.splitlines()
-    (folder / "1.png").write_bytes((folder / "1.png").read_bytes()[:200])
+    damaged = folder / "disc" / "0001.png"
+    damaged.write_bytes(damaged.read_bytes()[:200])
     for options in ([], ["--json"]):
         said = say("predict", weights, folder, *options)
         assert said.code == 1
-        assert said.err.startswith(f"error: {folder / '1.png'}: not a whole picture")
+        assert said.err.startswith(f"error: {damaged}: not a whole picture")
         assert said.err.count("\n") == 1
         assert len(said.out.splitlines()) == 3 - len(options)  # the table has a header
     assert said.out.splitlines() == [whole[0], whole[2]]
-    alone = say("predict", weights, folder / "1.png")
+    alone = say("predict", weights, damaged)
     assert (alone.code, alone.out) == (1, "")
 
 
 def test_names_on_stdin(weights: Path, folder: Path) -> None:
-    names = f"{folder / '2.png'}\n{folder / '0.png'}\n"
-    result = CliRunner().invoke(app, ["predict", str(weights), "-", "--json"], input=names)
-    assert [Path(json.loads(line)["file"]).name for line in result.stdout.splitlines()] == ["2.png", "0.png"]
+    names = [str(file) for file in sorted(folder.rglob("*.png"), reverse=True)]
+    result = CliRunner().invoke(app, ["predict", str(weights), "-", "--json"], input="\n".join(names))
+    assert [json.loads(line)["file"] for line in result.stdout.splitlines()] == names
 
 
 def test_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: Path, say: Say) -> None:

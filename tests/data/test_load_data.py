@@ -24,8 +24,10 @@ def test_wrong_names_and_options_are_answered_with_those_there_are(name, options
         load_data(name, **options)
 
 
-def test_missing_file_says_which_where_and_what_to_type(tmp_path):
-    for name in set(DATA) - OWN - MADE:
+def test_what_is_read_from_the_root_is_declared_and_a_missing_file_says_which_where_and_what_to_type(tmp_path):
+    declared = {name for name, load in DATA.items() if getattr(load, "published", ())}
+    assert declared == set(DATA) - OWN - MADE
+    for name in declared:
         with pytest.raises(FileNotFoundError) as error:
             load_data(name, tmp_path)
         message = str(error.value)
@@ -42,11 +44,6 @@ def test_root_is_argument_then_environment_then_cache(tmp_path, monkeypatch):
     monkeypatch.delenv("FLASHCAPS_DATA")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert data_root() == tmp_path / ".cache" / "flashcaps"
-
-
-def test_every_data_set_that_is_read_from_the_root_declares_its_files():
-    declared = {name for name, load in DATA.items() if getattr(load, "published", ())}
-    assert declared == set(DATA) - OWN - MADE
 
 
 def test_a_fresh_interpreter_reads_own_pictures_and_loads_nothing_heavy(tmp_path):

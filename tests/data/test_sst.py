@@ -30,9 +30,11 @@ def test_training_has_each_phrase_once_and_evaluation_the_roots(root):
     assert "phrases, 5 classes" in describe(data)
 
 
-def test_roots_alone_keep_repeated_sentences(root):
+def test_roots_alone_keep_repeated_sentences_and_are_counted(root):
     data = load_data("sst5", root, phrases=False, counts=(4, 3, 2))
     assert data.train.labels.tolist() == [3, 2, 0, 3]
+    with pytest.raises(ValueError, match=r"train.txt: expected 8,544 trees, found 4"):  # cut between trees
+        load_data("sst5", root)
 
 
 def test_binary_drops_the_neutral(root):
@@ -60,20 +62,11 @@ def test_damaged_tree_is_refused(root, line, expected):
         load_data("sst5", root, counts=None)
 
 
-def test_file_cut_between_trees_is_refused(root):
-    with pytest.raises(ValueError, match=r"train.txt: expected 8,544 trees, found 4"):
-        load_data("sst5", root)
-
-
 @pytest.mark.data
 def test_published_files(real_root):
     roots = load_data("sst5", real_root, phrases=False)
     assert [len(s) for s in (roots.train, roots.validation, roots.test)] == [8_544, 1_101, 2_210]
     binary = load_data("sst2", real_root, phrases=False)
     assert [len(s) for s in (binary.train, binary.validation, binary.test)] == [6_920, 872, 1_821]
-
-
-@pytest.mark.data
-def test_published_phrases(real_root):
     train = load_data("sst5", real_root).train
     assert len(train) == len(set(train.text)) == 159_274  # of 318,582 labelled nodes; no phrase has two labels

@@ -1,6 +1,7 @@
 import importlib
 import math
 import shutil
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -22,10 +23,7 @@ def views(azimuth: float = 0.0, elevation: float = 45.0, lighting: int = 0, key:
     return Views(torch.tensor([azimuth]), torch.tensor([elevation]), torch.tensor([lighting]), torch.tensor([key]))
 
 
-def plain_toy(*parts: Part) -> Toy:
-    return Toy(parts, 0.5, torch.zeros(2, 3), torch.zeros(2), 0.0).to("cpu")
-
-
+BALL = Toy((ball((0, 0, 0.8), (0.4, 0.4, 0.4)),), 0.5, torch.zeros(2, 3), torch.zeros(2), 0.0).to("cpu")
 CYLINDER = tube((0, 0, 0.5), (0, 0, 1.5), 0.5)
 CONE = tube((0, 0, 0), (0, 0, 1), 0.5, taper=0.0)
 KNOWN = {
@@ -92,10 +90,10 @@ def test_nearest_part_wins_none_is_behind_the_start_and_far_origins_keep_their_d
     assert t.item() == pytest.approx(99.99, abs=2e-5)
 
 
-def hits(part: Part, view: Views, size: int = 64) -> Tensor:
-    """Where each camera, aimed at the origin, sees the part: (2, size, size) bool."""
-    o, d = camera_rays(torch.zeros(3), view, size)
-    return (cast([part.to("cpu")], o.flatten(1), d.flatten(1))[0] < FAR).view(2, size, size)
+def hits(parts: Sequence[Part], view: Views, size: int = 64, centre: Tensor = torch.zeros(3)) -> Tensor:
+    """Where each camera, aimed at `centre`, sees the parts: (2, size, size) bool."""
+    o, d = camera_rays(centre, view, size)
+    return (cast([part.to("cpu") for part in parts], o.flatten(1), d.flatten(1))[0] < FAR).view(2, size, size)
 
 
 def centroid(mask: Tensor) -> tuple[float, float]:
@@ -104,7 +102,7 @@ def centroid(mask: Tensor) -> tuple[float, float]:
 
 
 def test_near_things_have_positive_disparity_and_far_ones_negative():
-    near, far = (hits(ball((x, 0, 0), (0.2, 0.2, 0.2)), views(elevation=30)) for x in (0.9, -0.9))
+    near, far = (hits([ball((x, 0, 0), (0.2, 0.2, 0.2))], views(elevation=30)) for x in (0.9, -0.9))
     shift = [centroid(left)[0] - centroid(right)[0] for left, right in (near, far)]
     assert shift[0] > 1
     assert shift[1] < -1
@@ -112,37 +110,35 @@ def test_near_things_have_positive_disparity_and_far_ones_negative():
 
 def test_azimuth_turns_the_toy_against_the_clock():
     marker = ball((0.9, 0, 0), (0.15, 0.15, 0.15))
-    front, side, back = (centroid(hits(marker, views(azimuth=a))[0]) for a in (0.0, 90.0, 180.0))
+    front, side, back = (centroid(hits([marker], views(azimuth=a))[0]) for a in (0.0, 90.0, 180.0))
     assert front[1] > back[1] + 10                                               # towards the camera is lower
     assert side[0] > front[0] + 10                                               # a quarter turn: to the right
-    high, low = (centroid(hits(ball((0, 0, z), (0.1,) * 3), views())[0]) for z in (0.6, -0.6))
+    high, low = (centroid(hits([ball((0, 0, z), (0.1,) * 3)], views())[0]) for z in (0.6, -0.6))
     assert high[1] < low[1] - 10
 
 
-def radiance(toy: Toy, view: Views, size: int = 32) -> Tensor:
-    o, d = camera_rays(toy.sphere[0], view, size)
+def radiance(toy: Toy, view: Views) -> Tensor:
+    """Of the toy, seen by cameras that are aimed at the ball."""
+    o, d = camera_rays(BALL.sphere[0], view, 32)
     return rays.shade(toy, view, o, d, torch.zeros(3, d[0].numel()))[0]
 
 
 def test_toy_throws_a_shadow_on_the_ground():
     view = views(lighting=0)
-    toy = plain_toy(ball((0, 0, 0.8), (0.4, 0.4, 0.4)))
-    o, d = camera_rays(toy.sphere[0], view, 32)
-    ground = ~(cast(toy.parts, o.flatten(1), d.flatten(1))[0] < FAR)
-    away = Toy((ball((0, 50, 0.8), (0.4, 0.4, 0.4)).to("cpu"),), 0.5, toy.waves, toy.phases, 0.0)
-    empty = rays.shade(away, view, o, d, torch.zeros(3, d[0].numel()))[0]
-    dimmed = (radiance(toy, view) < 0.6 * empty) & ground
+    ground = ~hits(BALL.parts, view, 32, BALL.sphere[0]).flatten()
+    away = Toy((ball((0, 50, 0.8), (0.4, 0.4, 0.4)).to("cpu"),), 0.5, BALL.waves, BALL.phases, 0.0)
+    empty = radiance(away, view)
+    dimmed = (radiance(BALL, view) < 0.6 * empty) & ground
     assert dimmed.sum() > 20
-    assert (radiance(toy, view) > 0.999 * empty)[ground].float().mean() > 0.5     # and most of the ground is lit
+    assert (radiance(BALL, view) > 0.999 * empty)[ground].float().mean() > 0.5     # and most of the ground is lit
 
 
 def test_lighting_changes_the_image_and_turns_the_shadow():
-    toy = plain_toy(ball((0, 0, 0.8), (0.4, 0.4, 0.4)))
-    images = [render(toy, views(lighting=i), 32).float() for i in range(6)]
+    images = [render(BALL, views(lighting=i), 32).float() for i in range(6)]
     for i in range(6):
         for j in range(i):
             assert (images[i] - images[j]).abs().mean() > 4
-    left, right = (radiance(toy, views(lighting=i)).view(2, 32, 32)[0] for i in (0, 1))   # key light from each side
+    left, right = (radiance(BALL, views(lighting=i)).view(2, 32, 32)[0] for i in (0, 1))   # key light from each side
     assert left[:, :16].mean() / left[:, 16:].mean() > right[:, :16].mean() / right[:, 16:].mean()
 
 
@@ -164,8 +160,7 @@ def test_toys_stand_on_the_ground_and_fill_the_frame(category):
         toy = assemble(category, instance, seed=0).to("cpu")
         lowest = min(float(part.centre[2] - part.extent[2]) for part in toy.parts)
         assert lowest == pytest.approx(0, abs=1e-5)
-        o, d = camera_rays(toy.sphere[0], views(azimuth=30.0 * instance, key=instance), 40)
-        seen = (cast(toy.parts, o.flatten(1), d.flatten(1))[0] < FAR).view(2, 40, 40)
+        seen = hits(toy.parts, views(azimuth=30.0 * instance, key=instance), 40, toy.sphere[0])
         assert 0.03 < seen.float().mean() < 0.6
         assert seen[:, 1:-1, 1:-1].sum() == seen.sum()
     assert len({len(assemble(category, i, seed=0).parts) for i in range(10)}) > 1

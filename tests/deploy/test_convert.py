@@ -253,14 +253,6 @@ def test_a_converted_model_answers_as_its_own_code_does(case: str, tmp_path: Pat
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6 * theirs.abs().max().item())
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> tuple[State, Path]:
-    """Sentiment's checkpoint, the smallest."""
-    state, path = drawn(glassroom_sst(2)), tmp_path / "theirs.pt"
-    torch.save(state, path)
-    return state, path
-
-
 def test_the_command_writes_what_load_and_predict_take(tmp_path: Path, say: Say) -> None:
     """Out of the wrapper of a training script and DataParallel's prefix, to a file with the recipe of its data."""
     state = drawn(guo())
@@ -285,8 +277,8 @@ def test_the_command_writes_what_load_and_predict_take(tmp_path: Path, say: Say)
     assert say("predict", tmp_path / "a.safetensors", tmp_path / "digit").code == 0
 
 
-def test_what_does_not_fit_is_named(small: tuple[State, Path]) -> None:
-    state, path = small
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    state, path = drawn(glassroom_sst(2)), tmp_path / "theirs.pt"  # sentiment's, the smallest
 
     def says(pattern: str, changed: State | Any, name: str = "glassroom", **overrides: Any) -> None:
         torch.save(changed, path)

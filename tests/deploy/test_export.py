@@ -16,6 +16,7 @@ import flashcaps
 from flashcaps.deploy import export
 from flashcaps.deploy.export import SUFFIX, Report, difference, export_model, open_exported, outputs, quantise
 from flashcaps.routing import ROUTING
+from tests.docs.test_own_tensors import Net
 
 
 def network(routing: str = "dynamic") -> Any:
@@ -79,15 +80,6 @@ def test_other_files_agree_with_pytorch(to: str, tmp_path: Path) -> None:
 
 
 def test_a_module_of_ones_own(tmp_path: Path) -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv2d(1, 8, 3, 2)
-            self.capsules = flashcaps.DenseCapsules("dynamic", in_capsules=49, in_dim=8, out_capsules=3, out_dim=4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.capsules(self.conv(x).flatten(2).mT).activation
-
     net = Net().eval()
     assert net.capsules.backend == "auto"
     report = export_model(net, tmp_path / "net.pt2", image=(1, 16, 16))

@@ -56,12 +56,6 @@ def unfenced(page: str) -> str:
     return re.sub(r"^```.*?^```", "", text_of(page), flags=re.S | re.M).replace("\\\n", " ")
 
 
-def anchors(page: Path) -> set[str]:
-    """The names a forge gives to headings."""
-    found = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in found}
-
-
 def test_guides_show_code() -> None:
     assert {page for page in GUIDES if not blocks(page)} <= WITHOUT_CODE
 
@@ -116,13 +110,10 @@ def test_links_and_anchors_lead_somewhere(page: str) -> None:
         place, _, anchor = target.partition("#")
         goal = here if not place else here.parent / place
         assert goal.exists(), f"{page}: no {target}"
-        if anchor:
-            assert anchor in anchors(goal), f"{page}: no heading {target}"
-
-
-def test_every_page_is_in_the_contents() -> None:
-    listed = set(re.findall(r"\]\(([^)\s#]+)\)", text_of("docs/index.md")))
-    assert {page.removeprefix("docs/") for page in GUIDES} - {"index.md"} <= listed
+        if anchor:  # the name a forge gives to a heading
+            found = re.findall(r"^#+ (.+)$", goal.read_text(), re.M)
+            names = {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in found}
+            assert anchor in names, f"{page}: no heading {target}"
 
 
 @pytest.mark.parametrize("page", GUIDES)
@@ -134,14 +125,6 @@ def test_lines_fit_a_screen(page: str) -> None:
 def commands(page: str) -> list[str]:
     """The lines of indented blocks that call a program."""
     return re.findall(rf"^    ({COMMAND}.*)$", unfenced(page), re.M)
-
-
-def parsed(words: list[str]) -> typer.Context:
-    group = typer.main.get_command(app)
-    with group.make_context("flashcaps", [words[0]], resilient_parsing=True) as context:
-        command = group.get_command(context, words[0])  # type: ignore[attr-defined]
-        assert command is not None, f"no command {words[0]}"
-        return command.make_context(words[0], list(words[1:]), parent=context)
 
 
 def check_command(line: str) -> None:
@@ -156,7 +139,11 @@ def check_command(line: str) -> None:
         words = words[module:]
     if words[0] != "flashcaps" or len(words) == 1:
         return
-    given = parsed(words[1:]).params
+    group = typer.main.get_command(app)
+    with group.make_context("flashcaps", [words[1]], resilient_parsing=True) as context:
+        command = group.get_command(context, words[1])  # type: ignore[attr-defined]
+        assert command is not None, f"no command {words[1]}"
+        given = command.make_context(words[1], words[2:], parent=context).params
     recipe = given.get("recipe")
     if words[1] == "train" and recipe in list_recipes():
         read_recipe(recipe, given["overrides"] or [])
@@ -197,8 +184,10 @@ def test_the_reference_names_what_there_is() -> None:
         assert not missing, f"{path}: no {missing}"
 
 
-def test_every_page_is_on_the_site() -> None:
+def test_every_page_is_in_the_contents_and_on_the_site() -> None:
     """The menu of the site lists every page and notebook, and nothing else."""
+    contents = set(re.findall(r"\]\(([^)\s#]+)\)", text_of("docs/index.md")))
+    assert {page.removeprefix("docs/") for page in GUIDES} - {"index.md"} <= contents
     listed = re.findall(r"([\w/]+\.(?:md|ipynb))$", text_of("mkdocs.yml"), re.M)
     books = [str(path.relative_to(ROOT)) for path in (DOCS / "notebooks").glob("*.ipynb")]
     pages = [*GUIDES, *books, "index.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "results/README.md",

@@ -31,15 +31,12 @@ def test_an_exponent_is_that_of_the_larger_half() -> None:
     assert scaling.exponent([(1.0, 2.0)]) is None
 
 
-def test_doubling_a_linear_size_doubles_time_and_memory() -> None:
+def test_growth_and_rate_of_layers_whose_time_is_linear_in_their_votes() -> None:
     table = scaling.growth([record()])
     row = next(line for line in table.splitlines() if line.startswith("| attention"))
     assert row.split("|")[2].strip() == "2.00 (2.00)"
     assert "abc" in table
     assert "not measured" in scaling.growth([record(sweep=[])])
-
-
-def test_a_rate_is_time_over_votes_of_the_largest_layer() -> None:
     [rate] = scaling.rates([record()])
     assert rate.nanoseconds == pytest.approx(2.0)
     assert rate.gpu

@@ -156,10 +156,6 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in m.items() if k not in ("seconds", "images_s")} for m in read_metrics(folder)]
 
 
-def lines_of(folder: Path) -> int:
-    return len(read_metrics(folder))
-
-
 def assert_same(folder: Path, reference: Path) -> None:
     """Two finished runs agree bit for bit: weights, optimiser, random state, metrics."""
     assert_equal(read_end(folder), read_end(reference))

@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 from flashcaps.training.checkpoint import load_state
-from tests.faults.child import assert_same, lines_of, prepare, start
+from tests.faults.child import assert_same, metrics, prepare, start
 
 MESSAGE = re.compile(r"error: .*/run\S*: no room for [\d,]+ bytes \(.*[\d,]+ bytes free there\)")
 
@@ -24,7 +24,7 @@ def try_all(folder: Path, full: bool) -> int:
     prepare(folder)
     start(folder, "whole").ends_with(0)
     begun = start(folder, "begun", "epochs=3")  # to be stopped after a few steps, copied and gone on with
-    begun.wait_for(lambda: lines_of(folder / "begun") >= 6)
+    begun.wait_for(lambda: len(metrics(folder / "begun")) >= 6)
     os.kill(begun.process.pid, signal.SIGTERM)
     begun.ends_with(143)
     size = next((folder / "begun").glob("state-*.pt")).stat().st_size

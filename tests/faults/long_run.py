@@ -15,16 +15,13 @@ GROWTH = 0.01
 LONG_S = 1200
 
 
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
-
-
 def sample(out: Path) -> None:
     """Write memory, open files and threads whenever the loop says how far it is."""
     real = training.TrainStep.read
 
     def told(self: Any) -> Any:
-        now = {"rss": resident(), "files": len(os.listdir("/proc/self/fd")), "threads": threading.active_count(),
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+        now = {"rss": resident, "files": len(os.listdir("/proc/self/fd")), "threads": threading.active_count(),
                "tasks": len(os.listdir("/proc/self/task"))}  # fmt: skip
         with out.open("a") as lines:
             lines.write(json.dumps(now) + "\n")

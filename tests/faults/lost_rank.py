@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import run as launcher
 
-from .child import Child, assert_same, lines_of, metrics, prepare, ranks, start, train_arguments
+from .child import Child, assert_same, metrics, prepare, ranks, start, train_arguments
 
 ENDS_S = 60
 OPTIONS = ("epochs=6", "save_seconds=0")
@@ -34,7 +34,7 @@ def _killed(folder: Path, lost: int, world: int) -> None:
     """Rank `lost` is killed, the survivor judged, and the run gone on with by `world` processes."""
     name = f"killed-{lost}-{world}"
     both = ranks(folder, name, *OPTIONS)
-    both[0].wait_for(lambda: lines_of(folder / name) >= 9)
+    both[0].wait_for(lambda: len(metrics(folder / name)) >= 9)
     both[lost].kill_after(0)
     survivor = both[1 - lost]
     code = survivor.wait(ENDS_S)
@@ -53,7 +53,7 @@ def _killed(folder: Path, lost: int, world: int) -> None:
 def _terminated(folder: Path) -> None:
     """SIGTERM to both: a state is saved, both leave with 143, and the end is the same."""
     both = ranks(folder, "terminated", "epochs=6")
-    both[0].wait_for(lambda: lines_of(folder / "terminated") >= 9)
+    both[0].wait_for(lambda: len(metrics(folder / "terminated")) >= 9)
     for child in both:
         os.kill(child.process.pid, signal.SIGTERM)
     for child in both:
@@ -68,7 +68,7 @@ def _launched(folder: Path, name: str, *flags: str) -> Child:
     words = [*LAUNCH, *flags, "-m", "flashcaps", *train_arguments(folder, name, *OPTIONS)]
     environment = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "FAULTS_MARK": str(folder / name)}
     launched = Child([], folder / f"{name}.log", functools.partial(launcher.main, words), environment)
-    launched.wait_for(lambda: lines_of(folder / name) >= 9)
+    launched.wait_for(lambda: len(metrics(folder / name)) >= 9)
     for pid, rank in _ranks(folder / name).items():
         if rank == "1":
             os.kill(pid, signal.SIGKILL)

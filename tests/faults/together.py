@@ -12,7 +12,7 @@ from flashcaps.data.download import fetch
 from flashcaps.data.files import Remote
 from flashcaps.data.mnist import MNIST
 from tests.data.test_download import Handler, Server, checksum
-from tests.faults.child import Child, assert_same, lines_of, prepare, start, train_arguments
+from tests.faults.child import Child, assert_same, metrics, prepare, start, train_arguments
 
 CONTENT = random.Random(0).randbytes(400_000)
 
@@ -43,7 +43,7 @@ def try_all(folder: Path, full: bool) -> int:
 def _two_runs(folder: Path, k: int) -> None:
     name, alone = f"run-{k}", f"alone-{k}"
     first = start(folder, name)
-    first.wait_for(lambda: lines_of(folder / name) >= 2)
+    first.wait_for(lambda: len(metrics(folder / name)) >= 2)
     os.kill(first.process.pid, signal.SIGSTOP)  # it would be done before the others have begun
     others = [Child(train_arguments(folder, name, flag), folder / f"{name}{flag}.log")
               for flag in ("--device=cpu", "--fresh", "--resume")]  # fmt: skip

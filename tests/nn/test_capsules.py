@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flashcaps import ROUTING, ConvCapsules, DenseCapsules, PrimaryCapsules, Routed
-from flashcaps.functional import dynamic_routing, em_routing, squash
+from flashcaps.functional import em_routing, squash
 
 from ..conftest import assert_near
 from ..layer_cases import LayerCase, cases, ids, transforms
@@ -285,38 +285,26 @@ def test_children_at_the_border_have_fewer_parents(backend: str) -> None:
         assert_near(coupling[:, :, ky, kx, :, row, column], 1 / (3 * len(covering)))
 
 
-def masked_dynamic(votes: Tensor, mask: Tensor, iterations: int, leaky: bool) -> Tensor:
-    """Procedure 1 among the parents a child can vote for."""
-    b = torch.zeros(votes.shape[:3], **DOUBLE)
-    for _ in range(iterations):
+def masked_dynamic(votes: Tensor, mask: Tensor, axes: tuple[int, ...], leaky: bool) -> Tensor:
+    """Procedure 1 among the parents (axes: those that compete) a child can vote for; votes (B, I, types, places, D)."""
+    b = torch.zeros(votes.shape[:-1], **DOUBLE)
+    for _ in range(3):
         e = b.exp() * mask
-        c = e / (e.sum(-1, keepdim=True) + float(leaky)).clamp(min=1e-300)
+        c = e / (e.sum(axes, keepdim=True) + float(leaky)).clamp(min=1e-300)
         v = squash((c[..., None] * votes).sum(1))
         b = b + (votes * v[:, None]).sum(-1)
     return v
 
 
 @pytest.mark.parametrize("leaky", [False, True])
+@pytest.mark.parametrize(("over", "axes"), [("types", (2,)), ("positions", (2, 3))])
 @pytest.mark.parametrize("geometry", GEOMETRY)
-def test_dynamic_over_positions(geometry: tuple[int, int, int], leaky: bool) -> None:
-    made, u, _ = convolution("dynamic", geometry, over="positions", leaky=leaky)
+def test_dynamic(geometry: tuple[int, int, int], over: str, axes: tuple[int, ...], leaky: bool) -> None:
+    made, u, _ = convolution("dynamic", geometry, over=over, leaky=leaky)
     nn.init.normal_(made.weight)
-    routed = made(u)
-    assert_near(routed.pose, masked_dynamic(*explicit(made, u), 3, leaky).view(routed.pose.shape), 1e-10)
-
-
-@pytest.mark.parametrize("geometry", GEOMETRY)
-def test_dynamic_over_types_is_dense_at_every_place(geometry: tuple[int, int, int]) -> None:
-    made, u, _ = convolution("dynamic", geometry)
-    nn.init.normal_(made.weight)
-    votes, mask = explicit(made, u)
-    pose = made(u).pose
-    rows, columns = pose.shape[2:4]
-    votes, mask = votes.view(2, -1, 3, rows, columns, 4), mask.view(-1, 3, rows, columns)
-    for row in range(rows):
-        for column in range(columns):
-            seen = mask[:, 0, row, column]
-            assert_near(pose[:, :, row, column], dynamic_routing(votes[:, seen, :, row, column]).pose)
+    pose, (votes, mask) = made(u).pose, explicit(made, u)
+    expected = masked_dynamic(votes.unflatten(2, (3, -1)), mask.unflatten(1, (3, -1)), axes, leaky)
+    assert_near(pose, expected.view(pose.shape), 1e-10)
 
 
 # ---- errors at the boundary: argument, expectation, what came, remedy

@@ -131,28 +131,18 @@ def train_step(model: nn.Module, u: Tensor, order: str) -> None:
         ascend_coefficients(model, LABELS)
 
 
-def test_order_relative_to_the_optimiser_does_not_matter() -> None:
+@pytest.mark.parametrize(("order", "checkpointed"), [("after backward", False), ("before backward", True)])
+def test_neither_order_nor_checkpoints_matter(order: str, checkpointed: bool, recwarn: pytest.WarningsRecorder) -> None:
     """The gradient of the weights is the one of the coefficients the forward pass used, moved since or not."""
-    start, u = hidden_and_class(), torch.randn(4, 1, 3, 3, 3, **DOUBLE)
-    early, late = copy.deepcopy(start), copy.deepcopy(start)
-    train_step(early, u, "before backward")
-    train_step(late, u, "after backward")
-    for key, x in early.state_dict().items():
-        assert_near(late.state_dict()[key], x, 1e-14, key)
-
-
-def test_checkpointed_layers_run_again_with_the_coefficients_of_their_forward_pass(
-    recwarn: pytest.WarningsRecorder,
-) -> None:
-    start, u = hidden_and_class(), torch.randn(4, 1, 3, 3, 3, **DOUBLE)
-    plain, again = copy.deepcopy(start), copy.deepcopy(start)
-    for layer in again.layers:
+    plain, u = hidden_and_class(), torch.randn(4, 1, 3, 3, 3, **DOUBLE)
+    other = copy.deepcopy(plain)
+    for layer in other.layers if checkpointed else ():
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
     for _ in range(2):
         train_step(plain, u, "before backward")
-        train_step(again, u, "before backward")
+        train_step(other, u, order)
     for key, x in plain.state_dict().items():
-        assert_near(again.state_dict()[key], x, 1e-14, key)
+        assert_near(other.state_dict()[key], x, 1e-14, key)
     assert not [w for w in recwarn if "coefficients" in str(w.message)]
 
 

@@ -101,34 +101,26 @@ def test_cross_entropies_of_half_precision_scores_are_computed_in_fp32(loss, dty
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_scores_of_the_wrong_rank_or_dtype(call: str) -> None:
+def test_scores_and_targets_of_the_wrong_shape_or_dtype(call: str) -> None:
     name = call.split(",")[0]
     with pytest.raises(ValueError, match=rf"^{name}: expected \(B, classes\), got \(2, 3, 4\)"):
         CALLS[call](torch.zeros(2, 3, 4), torch.zeros(2))
     with pytest.raises(ValueError, match=rf"^{name}: .*floating.*got torch.int64"):
         CALLS[call](torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, dtype=torch.long))
-
-
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("targets", [torch.zeros(3).long(), torch.zeros(2, 4), torch.zeros(2, 3, 1)])
-def test_targets_of_the_wrong_size(call: str, targets: Tensor) -> None:
     name = "labels" if call == "activations" else "targets"
-    with pytest.raises(ValueError, match=rf"^{name}: expected \(2,\) class indices or \(2, 3\) multi-hot, got \("):
-        CALLS[call](torch.zeros(2, 3), targets)
+    for targets in (torch.zeros(3).long(), torch.zeros(2, 4), torch.zeros(2, 3, 1)):
+        with pytest.raises(ValueError, match=rf"^{name}: expected \(2,\) class indices or \(2, 3\) multi-hot, got \("):
+            CALLS[call](torch.zeros(2, 3), targets)
 
 
-@pytest.mark.parametrize("loss", CALLS.values(), ids=CALLS)
-def test_an_example_counts_as_much_as_its_class(loss) -> None:
-    x, t, weight = torch.rand(5, 3, dtype=torch.float64), torch.tensor([0, 2, 1, 1, 2]), torch.tensor([0.5, 3.0, 0.0])
-    alone = torch.stack([loss(x[k : k + 1], t[k : k + 1]) for k in range(5)])
-    torch.testing.assert_close(loss(x, t, weight=weight), (weight[t] * alone).mean())
+@pytest.mark.parametrize(("loss", "t", "counts"), [
+    *((loss, torch.tensor([0, 2, 1, 1, 2]), [0.5, 0.0, 3.0, 3.0, 0.0]) for loss in CALLS.values()),
+    (margin_loss, torch.tensor([[1.0, 1, 0], [0, 1, 0], [0, 1, 1], [0, 0, 0]]), [1.75, 3.0, 1.5, 1.0]),
+])  # fmt: skip
+def test_an_example_counts_as_much_as_its_class_or_the_mean_of_several(loss, t: Tensor, counts: list[float]) -> None:
+    x, weight = torch.rand(len(t), 3, dtype=torch.float64), torch.tensor([0.5, 3.0, 0.0])
+    alone = torch.stack([loss(x[k : k + 1], t[k : k + 1]) for k in range(len(t))])
+    torch.testing.assert_close(loss(x, t, weight=weight), (torch.tensor(counts) * alone).mean())
     torch.testing.assert_close(loss(x, t, weight=torch.ones(3)), loss(x, t))
     with pytest.raises(ValueError, match=r"weight: expected \(3,\), one number per class, got \(2,\)"):
         loss(x, t, weight=torch.ones(2))
-
-
-def test_an_example_of_several_classes_counts_as_their_mean() -> None:
-    x, t = torch.rand(3, 3, dtype=torch.float64), torch.tensor([[1.0, 1, 0], [0, 0, 1], [0, 0, 0]])
-    alone = torch.stack([margin_loss(x[k : k + 1], t[k : k + 1]) for k in range(3)])
-    expected = (torch.tensor([1.5, 4.0, 1.0]) * alone).mean()
-    torch.testing.assert_close(margin_loss(x, t, weight=torch.tensor([1.0, 2, 4])), expected)

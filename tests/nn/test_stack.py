@@ -32,10 +32,6 @@ def attention_layers(**options: Any) -> nn.ModuleList:
     return layers
 
 
-def primary() -> tuple[Tensor, Tensor]:
-    return torch.randn(2, 2, 6, 6, 4, **DOUBLE), torch.rand(2, 2, 6, 6, **DOUBLE)
-
-
 def procedure_2(layers: nn.ModuleList, u: Tensor, activation: Tensor | None, iterations: int) -> Routed:
     """A sequential sweep, then every layer from the previous values of its neighbours, all of them, every time."""
     values = [Routed(u, activation)]
@@ -49,16 +45,6 @@ def procedure_2(layers: nn.ModuleList, u: Tensor, activation: Tensor | None, ite
     return values[-1]
 
 
-def one_by_one(layers: nn.ModuleList, u: Tensor, iterations: int) -> Tensor:
-    """Every layer finishes its routing before the next begins."""
-    for layer in layers:
-        pose = None
-        for _ in range(iterations):
-            pose = layer.step(u, pose).pose
-        u = pose
-    return u
-
-
 @pytest.mark.parametrize("iterations", [1, 2, 5])
 @pytest.mark.parametrize(
     "options",
@@ -68,8 +54,8 @@ def one_by_one(layers: nn.ModuleList, u: Tensor, iterations: int) -> Tensor:
 def test_concurrent_iterations_follow_procedure_2(options: dict[str, Any], iterations: int) -> None:
     layers = attention_layers(**options)
     twin = copy.deepcopy(layers)
-    u, a = primary()
-    a = a if options.get("activation") else None
+    u = torch.randn(2, 2, 6, 6, 4, **DOUBLE)
+    a = torch.rand(2, 2, 6, 6, **DOUBLE) if options.get("activation") else None
     routed, expected = CapsuleStack(layers, iterations)(u, a), procedure_2(twin, u, a, iterations)
     assert_near(routed.pose, expected.pose, 1e-12)
     assert (routed.activation is None) == (expected.activation is None) == (not options.get("activation"))
@@ -82,20 +68,22 @@ def test_concurrent_iterations_follow_procedure_2(options: dict[str, Any], itera
 
 
 def test_sequential_is_another_algorithm_from_two_iterations_on() -> None:
-    """Ablation B."""
-    layers = attention_layers()
-    u, _ = primary()
+    """Ablation B: every layer finishes its routing before the next begins."""
+    layers, u = attention_layers(), torch.randn(2, 2, 6, 6, 4, **DOUBLE)
     for iterations in (1, 2, 3):
-        sequential = CapsuleStack(copy.deepcopy(layers), iterations, concurrent=False)(u).pose
-        assert_near(sequential, one_by_one(layers, u, iterations), 1e-12)
+        sequential, expected = CapsuleStack(copy.deepcopy(layers), iterations, concurrent=False)(u).pose, u
+        for layer in layers:
+            below, expected = expected, None
+            for _ in range(iterations):
+                expected = layer.step(below, expected).pose
+        assert_near(sequential, expected, 1e-12)
         gap = (sequential - CapsuleStack(layers, iterations)(u).pose).abs().max().item()
         assert gap < 1e-12 if iterations == 1 else gap > 1e-3
 
 
 @pytest.mark.parametrize("concurrent", [True, False])
 def test_coupling_and_history_of_the_last_layer(concurrent: bool) -> None:
-    u, _ = primary()
-    stack = CapsuleStack(attention_layers(), 3, concurrent)
+    stack, u = CapsuleStack(attention_layers(), 3, concurrent), torch.randn(2, 2, 6, 6, 4, **DOUBLE)
     assert stack(u).coupling is None
     routed = stack(u, coupling=True, record=True)
     assert routed.coupling.shape == (2, 8, 5)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from flashcaps.cli import main
 from flashcaps.training.evaluate import Evaluation, Member
 from flashcaps.training.recipe import read_recipe
 from flashcaps.training.results import ensemble_result, keep, make_result
+from tests.conftest import Say
 from tests.tools.test_results import add, result
 from tools.pending import make_queue
 from tools.results import RESULTS
@@ -137,7 +137,7 @@ def as_run(name: str, overrides: list[str], seed: int) -> dict[str, Any]:
 
 
 def test_every_line_is_a_command_and_its_result_would_be_taken(
-    folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, say: Say
 ) -> None:
     """A line can be split at its spaces; seven results become one by the command behind them."""
     monkeypatch.setenv("FLASHCAPS_COMMIT", "abc123")  # git is not asked for every result
@@ -150,11 +150,10 @@ def test_every_line_is_a_command_and_its_result_would_be_taken(
         words = arguments.split()
         assert words == shlex.split(arguments)
         assert not set(name) & set("/ #'\"")
-        with pytest.raises(SystemExit) as left:
-            main(["train", *words, "--print"])
-        assert left.value.code == 0
+        said = say("train", *words, "--print")
+        assert said.code == 0
         recipe, seed = read_recipe(words[0], words[1:-2]), int(words[-1])
-        printed = tomllib.loads(capsys.readouterr().out)["train"]
+        printed = tomllib.loads(said.out)["train"]
         assert printed == json.loads(json.dumps(vars(recipe.train) | {"seed": seed}))
         keep(as_run(words[0], words[1:-2], seed), folder / "runs")
     together = [line for line in lines if line.startswith("#")]

@@ -33,13 +33,15 @@ def made(run: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return path
 
 
-def test_a_run_becomes_a_name(made: Path, run: tuple[Path, str]) -> None:
+def test_a_run_becomes_a_name_and_the_same_bytes_again(made: Path, run: tuple[Path, str], tmp_path: Path) -> None:
     model: Any = flashcaps.load("small")
     before: Any = flashcaps.load(run[0])
     for (name, x), y in zip(model.state_dict().items(), before.state_dict().values(), strict=True):
         assert x.dtype == y.dtype, name
         assert torch.equal(x, y.to(torch.float16).to(y.dtype) if y.is_floating_point() else y), name
     assert {x.dtype for x in read_weights(made)[0].values()} <= {torch.float16, torch.int64}
+    again = publish.publish(run[0], "small", data=run[1], folder=tmp_path / "again")
+    assert again.read_bytes() == made.read_bytes()
 
 
 def test_the_card_is_made_of_the_result(made: Path, run: tuple[Path, str]) -> None:
@@ -52,11 +54,6 @@ def test_the_card_is_made_of_the_result(made: Path, run: tuple[Path, str]) -> No
                  f"(float16): test error {stored['value']:.2f} %", 'flashcaps.load("small")'):  # fmt: skip
         assert word in card
     assert str(run[0].parent) not in card + json.dumps(flashcaps.load("small").config)  # no folder of the machine
-
-
-def test_the_same_run_gives_the_same_bytes(made: Path, run: tuple[Path, str], tmp_path: Path) -> None:
-    again = publish.publish(run[0], "small", data=run[1], folder=tmp_path / "again")
-    assert again.read_bytes() == made.read_bytes()
 
 
 def test_bfloat16_is_for_what_float16_cannot_hold(run: tuple[Path, str], tmp_path: Path) -> None:

@@ -189,7 +189,11 @@ def test_models_together_have_a_cell_of_their_own(folder: Path) -> None:
     assert breaches(table, table.row[1], [both]) == []
 
 
-def test_pages_hold_every_run_once_and_come_out_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_hold_every_finished_run_once_and_come_out_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(FileNotFoundError, match="only a finished run has one"):
+        add_result(folder.parent / "no_run", folder)
     add(folder, result("attention_simple_cifar10", 70.0, overrides="select=last epochs=8", epochs=8.0),
         result("tiny", 2.0, metric="test_error_percent"), result("gone", 1.0))  # fmt: skip
     monkeypatch.setattr(module, "RESULTS", folder)
@@ -248,11 +252,6 @@ def test_numbers_of_several_runs() -> None:
     assert less == pytest.approx((2.0, 2 - 12.706, 2 + 12.706))  # by 1 and 3: their deviation is the root of two
     assert chance([result("a", 10.0)]) == 0.5
     assert chance([result("a", 10.0), result("a", 12.0, 1)]) == pytest.approx((0.25 + 1.96**2) ** 0.5)
-
-
-def test_only_a_finished_run_is_added(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="only a finished run has one"):
-        add_result(tmp_path / "no_run", folder)
 
 
 def test_commands_lose_the_folders_of_their_machine() -> None:
