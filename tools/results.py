@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 from flashcaps.models.shipped import shipped_files
@@ -19,18 +20,22 @@ from .runs import Group, Groups, add_result, changes, read_groups, training_time
 from .tables import Cell, Table, breaches, fill, lines, links, make_section, read_tables
 
 RESULTS = Path(__file__).parents[1] / "results"
-WORDS = tomllib.loads((RESULTS / "pages.toml").read_text())
+
+
+@cache
+def words() -> dict[str, str]:
+    return tomllib.loads((RESULTS / "pages.toml").read_text())
 
 
 def make_page(results: Path) -> str:
     """results/README.md: a section for every paper, in it the paper's tables; then the shipped weights."""
     groups, tables = read_groups(results), read_tables(results)
-    parts = [WORDS["readme"], lines(["table", "entries"], (_entries(table, fill(table, groups)) for table in tables))]
+    parts = [words()["readme"], lines(["table", "entries"], (_entries(table, fill(table, groups)) for table in tables))]
     for before, table, others in zip([None, *tables], tables, left_over(tables, groups), strict=False):
         parts += [f"## {table.paper}"] if before is None or before.paper != table.paper else []
         parts.append(make_section(table, groups))
         parts += [f"Runs in other settings: [{len(others)}](attempts.md#{anchor(heading(table))})."] if others else []
-    return "\n\n".join(part.strip() for part in [*parts, WORDS["shipped"], make_shipped()]) + "\n"
+    return "\n\n".join(part.strip() for part in [*parts, words()["shipped"], make_shipped()]) + "\n"
 
 
 def heading(table: Table) -> str:
@@ -68,7 +73,7 @@ def make_shipped() -> str:
 
 def make_attempts(results: Path) -> str:
     """results/attempts.md: the runs that no table shows, by table; then goals and trials."""
-    groups, tables, parts = read_groups(results), read_tables(results), [WORDS["attempts"]]
+    groups, tables, parts = read_groups(results), read_tables(results), [words()["attempts"]]
     for table, others in zip([*tables, None], left_over(tables, groups), strict=True):
         rows = [_attempt(table, runs) for runs in others]
         head = ["runs", "changed", "percent", "epochs", "parameters", "training time", "excluded because of"]
@@ -101,7 +106,7 @@ def make_trials(results: Path) -> str:
     table = lines(["recipe", "changed", "held out", "epochs", "error"],
                   ([f"`{recipe}`", changed, held, f"{epochs:.4g}", f"{error:.2f}"]
                    for recipe, error, changed, held, epochs in sorted(rows)))  # fmt: skip
-    return f"{WORDS['trials']}\n{table}" if rows else ""
+    return f"{words()['trials']}\n{table}" if rows else ""
 
 
 def main() -> None:

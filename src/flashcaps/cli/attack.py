@@ -18,7 +18,7 @@ def attack(
     batch: Annotated[int, typer.Option(min=1, help="batch size")] = 250,
     device: Device = "auto",
     data: DataRoot = None,
-    keep: Annotated[Path | None, typer.Option(help="folder of stored results to add these to, as results")] = None,
+    keep: Annotated[Path | None, typer.Option(help="folder of stored results to add to")] = None,
     as_json: AsJson = False,
     imports: Imports = None,
 ) -> None:

@@ -124,6 +124,7 @@ class ForwardPass:
         return learned | {"coefficients": self.coefficients}
 
     def _runs_again(self, weight: Tensor) -> bool:
+        """Whether this is inside a backward pass, with the weights of the last forward pass."""
         if torch.compiler.is_compiling() or torch._C._current_graph_task_id() < 0:
             return False
         return self.coefficients is not None and self.version == weight._version

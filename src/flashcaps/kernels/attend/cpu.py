@@ -63,9 +63,9 @@ class AttendStep(torch.autograd.Function):
     def backward(ctx: Any, gs: Tensor) -> tuple[Tensor | None, ...]:
         u, weight, query, logits = ctx.saved_tensors
         options: Options = ctx.options
-        if torch.is_grad_enabled() or is_batched(gs):  # the gradient will be differentiated
+        if torch.is_grad_enabled() or is_batched(gs):  # the gradient is differentiated, or many are taken at once
             with torch.enable_grad():
-                u, weight, query, logits = given = apart(ctx.saved_tensors)
+                u, weight, query, logits = given = separate_nodes(ctx.saved_tensors)
                 s = all_at_once(u, weight, query, logits, options)
             return *differentiable_gradients([s], [gs], given, ctx.needs_input_grad[:4]), None
         gs = gs.contiguous()  # callers turn what they get, and every block reads it
@@ -102,8 +102,8 @@ def all_at_once(u: Tensor, weight: Tensor, query: Tensor | None, logits: Tensor 
     return (couple(options.softmax, a, options.leaky)[:, :, None] * v).sum(0)
 
 
-def apart(inputs: Sequence[Any]) -> list[Any]:
-    """A node of its own for each input: a query follows from the poses, whose gradient would include the query's."""
+def separate_nodes(inputs: Sequence[Any]) -> list[Any]:
+    """Each input as a node of its own. Without it the poses' gradient has the query's, which follows from them, too."""
     return [None if x is None else x.view_as(x) for x in inputs]
 
 

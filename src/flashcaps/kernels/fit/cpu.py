@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ...routing.math import Softmax
-from ..attend.cpu import EVERY, apart, differentiable_gradients
+from ..attend.cpu import EVERY, differentiable_gradients, separate_nodes
 from ..common.cpu import Block, Gradients, Source, Workspace, children_blocks, couple, couple_backward, is_batched
 
 
@@ -128,9 +128,9 @@ class FitStep(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, n, mean, centre = ctx.saved_tensors
         inputs = Inputs(*tensors)
-        if torch.is_grad_enabled() or is_batched(*gradients):  # the gradient will be differentiated again
+        if torch.is_grad_enabled() or is_batched(*gradients):  # differentiated again, or many at once
             with torch.enable_grad():
-                inputs = Inputs(*apart(tensors))
+                inputs = Inputs(*separate_nodes(tensors))
                 outputs = plain(ctx.softmax, ctx.eps, inputs)
             return None, None, *differentiable_gradients(outputs, gradients, inputs, ctx.needs_input_grad[2:])
         gn, gm, gs, g_score = (g.contiguous() for g in gradients)  # callers turn what they get: every block reads these
