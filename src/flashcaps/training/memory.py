@@ -135,7 +135,7 @@ def keep_freed_memory() -> None:
     """Has glibc keep what a process frees; does nothing with other C libraries.
 
     It returns blocks of over 32 MB to the system at once, which then maps and zeroes new pages for the same tensors of
-    the next step. On a CPU that took a third of attention_simple_cifar10's step (results/trials/cpu_pages.json).
+    the next step. On a CPU that took 30 % of attention_simple_cifar10's step (results/trials/cpu_pages.json).
     """
     with suppress(OSError, AttributeError, TypeError):  # TypeError: Windows has no such handle
         mallopt = ctypes.CDLL(None).mallopt
