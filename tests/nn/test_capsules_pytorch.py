@@ -2,15 +2,18 @@
 
 import copy
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import forward_ad, gradcheck
+from torch.distributed.fsdp import fully_shard
 from torch.func import functional_call, grad, vmap
 
-from flashcaps import ROUTING, ConvCapsules, DenseCapsules, PrimaryCapsules
+from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, PrimaryCapsules
 from flashcaps.nn.capsules import CapsuleLayer
 
 from ..conftest import TOLERANCE, assert_near
@@ -132,6 +135,44 @@ def test_exports_with_any_batch(routing: str, form: str, backend: str) -> None:
         assert_near(program.module()(u, a).pose, made(u, a).pose.double())
 
 
+@pytest.mark.parametrize("backend", ["reference", "matrix"])
+@pytest.mark.parametrize("routing", filter(takes_any_number, ROUTING))
+def test_compiles_and_exports_with_any_number_of_children(routing: str, backend: str) -> None:
+    """As one graph, whose numbers of examples and children are both free."""
+    torch._dynamo.reset()
+    made = quick(routing, "any").build(backend, torch.float32).eval()
+    free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("children")}
+    program = torch.export.export(made, (torch.randn(3, 5, 3),), dynamic_shapes=(free,))
+    for run in (program.module(), torch.compile(made, fullgraph=True, dynamic=True, backend="aot_eager")):
+        for size in ((3, 5, 3), (2, 7, 3), (4, 9, 3)):
+            u = torch.randn(size)
+            assert_near(run(u).pose, made(u).pose.double())
+
+
+@pytest.mark.parametrize("routing", ROUTING)
+def test_layers_of_a_stack_are_sharded(routing: str, tmp_path: Path) -> None:
+    """From the meta device, as `fully_shard` is used; it gathers weights in hooks of every layer."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        with torch.device("meta"):
+            layers = [DenseCapsules(routing, in_capsules=n, in_dim=4, out_capsules=3, out_dim=4) for n in (5, 3)]
+            stack, u = CapsuleStack(layers), torch.ones(2, 5, 4, device="cpu")
+        plain = copy.deepcopy(stack)
+        for part in (*stack.layers, stack):
+            fully_shard(part)
+        for model in (stack, plain):
+            model.to_empty(device="cpu")
+            torch.manual_seed(0)
+            for layer in model.layers:
+                layer.reset_parameters()
+            combination(model(u)).backward()
+        for sharded, p in zip(stack.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(sharded.full_tensor(), p)
+            assert torch.equal(sharded.grad.full_tensor(), p.grad)
+    finally:
+        dist.destroy_process_group()
+
+
 @pytest.mark.parametrize("case", BOTH, ids=ids)
 def test_autocast_changes_nothing(case: LayerCase) -> None:
     """Routing runs in fp32 whatever the context; poses keep the caller's dtype."""
@@ -213,10 +254,11 @@ def test_nan_activation_is_not_taken_for_large_poses(case: LayerCase) -> None:
 # ---- transforms of torch.func
 
 
+@pytest.mark.parametrize("backend", ["auto", "matrix"])
 @pytest.mark.parametrize("case", BOTH, ids=ids)
-def test_per_example_gradients(case: LayerCase) -> None:
+def test_per_example_gradients(case: LayerCase, backend: str) -> None:
     """vmap of grad: what one backward pass per example would give."""
-    made = case.build("auto")
+    made = case.build(backend)
     u, a = case.draw()
     learned, state = dict(made.named_parameters()), dict(made.named_buffers())
 

@@ -62,6 +62,13 @@ def test_class_layer_takes_one_step_of_the_printed_equation(backend: str, penalt
     assert not torch.equal(layer.coefficients, before)
 
 
+def test_coefficients_of_half_precision_rise_by_what_only_fp32_can_hold() -> None:
+    layer = class_layer(rate=1e-7).half()
+    layer(torch.full((4, 5, 3), 100.0, dtype=torch.half))
+    ascend_coefficients(layer, LABELS)
+    assert layer.coefficients.isfinite().all()
+
+
 @pytest.mark.parametrize("labels", [torch.tensor([0, 1]), torch.zeros(4, 2, dtype=torch.long), torch.tensor(1)])
 def test_labels_are_checked(labels: Tensor) -> None:
     model = hidden_and_class()

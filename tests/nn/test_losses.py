@@ -54,6 +54,8 @@ def test_margins_of_the_spread_loss_rise() -> None:
     assert [spread_margin(p) for p in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([0.2, 0.375, 0.55, 0.9])
     for step, x in ((0, -4), (200_000, 0), (250_000, 1), (700_000, 10), (10**9, 10)):
         assert spread_margin_by_step(step) == pytest.approx(0.2 + 0.79 / (1 + math.exp(-x)), abs=1e-12)
+    with pytest.raises(ValueError, match=r"^margin: expected one number, got \(3,\)"):  # of examples, or of classes
+        spread_loss(torch.zeros(3, 3), torch.arange(3), torch.rand(3))
 
 
 # ---- reconstruction
@@ -111,6 +113,11 @@ def test_scores_and_targets_of_the_wrong_shape_or_dtype(call: str) -> None:
     for targets in (torch.zeros(3).long(), torch.zeros(2, 4), torch.zeros(2, 3, 1)):
         with pytest.raises(ValueError, match=rf"^{name}: expected \(2,\) class indices or \(2, 3\) multi-hot, got \("):
             CALLS[call](torch.zeros(2, 3), targets)
+    for targets, last in ((torch.tensor([0, 3]), 2), (torch.tensor([[1, -1, -1], [-1, 1, -1]]), 1)):
+        with pytest.raises(ValueError, match=rf"^{name}: expected (classes|numbers) from 0 to {last}, got "):
+            CALLS[call](torch.zeros(2, 3), targets)
+    with pytest.raises(TypeError, match=r"^weight: expected a torch.Tensor, got list"):
+        CALLS[call](torch.zeros(2, 3), torch.tensor([0, 2]), weight=[1.0, 1.0, 5.0])
 
 
 @pytest.mark.parametrize(("loss", "t", "counts"), [

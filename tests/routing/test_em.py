@@ -97,3 +97,6 @@ def test_batch_normalisation_of_the_last_logit() -> None:
     half = layer.bfloat16()(u.bfloat16(), a.bfloat16())
     assert half.activation.dtype == torch.bfloat16
     assert half.activation.isfinite().all()
+    layer.output_norm[0].eval()  # frozen, which it stays
+    layer(u, a, record=True)  # looks at earlier iterations with the statistics of the last
+    assert not layer.output_norm[0].training

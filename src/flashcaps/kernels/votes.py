@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ..routing.checks import is_transformed
 from ..routing.math import OverPositions, Softmax
 
 # Elements of a block's largest temporary: a CPU wants it in its cache, a GPU wants to be filled.
@@ -53,6 +54,8 @@ class Votes(NamedTuple):
     def split(self, children: int) -> list[Votes]:
         """Blocks of about `children` children. Split, not sliced: the gradient is then one concatenation."""
         _, g, r, _, _ = self.u.shape
+        if children >= g * r:  # not split into one part: what is traced with any number of children asks how many
+            return [self]
         if g == 1:
             return [Votes(u, self.weight) for u in self.u.split(max(children, 1), 2)]
         step = max(children // r, 1)
@@ -151,13 +154,13 @@ def children_per_block(votes: Votes, per_child: int, softmax: Softmax) -> int:
         return votes.shape[1]
     budget = BUDGET.get(votes.u.device.type, BUDGET["cuda"])
     whole = softmax.kernel if isinstance(softmax, OverPositions) else 1
-    fit = max(budget // max(per_child, 1), math.isqrt(votes.shape[1]))
+    fit = max(budget // max(per_child, 1), int(math.sqrt(votes.shape[1])))  # torch.compile cannot trace isqrt
     return max(fit // whole, 1) * whole
 
 
 def split_children(x: Tensor | None, blocks: list[Votes], dim: int) -> list[Any]:
     """A tensor with an axis of children, cut like the blocks."""
-    if x is None or x.shape[dim] == 1:
+    if x is None or len(blocks) == 1 or x.shape[dim] == 1:
         return [x] * len(blocks)
     return list(x.split([block.shape[1] for block in blocks], dim))
 
@@ -168,8 +171,8 @@ def add_up(parts: Iterable[Tensor]) -> Tensor:
 
 
 def recompute(function: Callable[..., Any], *inputs: Any) -> Any:
-    """function(*inputs), whose temporaries are computed again in the backward pass."""
+    """function(*inputs), whose temporaries are computed again in the backward pass; torch.func has no checkpoints."""
     needed = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
-    if not needed or torch.compiler.is_exporting():
+    if not needed or torch.compiler.is_exporting() or is_transformed():
         return function(*inputs)
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)

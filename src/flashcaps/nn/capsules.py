@@ -227,14 +227,29 @@ class CapsuleLayer(FiniteModule):
             self.bias.zero_()
         for name, spec in self._specs.items():
             value = self.get_buffer(name) if spec.state else self.learned[name]
-            value.copy_(torch.randn(spec.shape) if spec.random else torch.full(spec.shape, spec.start))
+            _ = value.normal_() if spec.random else value.fill_(spec.start)
         reset_parts(self)
 
     def forward(
-        self, u: Tensor | Routed, activation: Tensor | None = None, *, coupling: bool = False, record: bool = False
+        self,
+        u: Tensor | Routed,
+        activation: Tensor | None = None,
+        *,
+        coupling: bool = False,
+        record: bool = False,
+        pose: Tensor | None = None,
+        once: bool = False,
     ) -> Routed:
+        """pose: the parents' so far, shaped like the result's, to go on from. once: take one step, as `step` does."""
         u, activation, transform, grid = self._children(u, activation)
-        return place(self._route(self.routing, u, activation, transform, coupling=coupling, record=record), grid)
+        if self.single is None and (once or pose is not None):
+            raise TypeError(f"step: {self.name} routing has no single step: it cannot go on from a given pose")
+        b, *places = (u.shape[0],) if grid is None else grid
+        check_shape("pose", pose, (b, transform.weight.shape[0], *places, self.out_dim), "the parents' pose so far")
+        if pose is not None and grid is not None:
+            pose = pose.permute(0, 2, 3, 1, 4).flatten(0, 2)
+        routing = self.single if once and self.single else self.routing
+        return place(self._route(routing, u, activation, transform, coupling=coupling, record=record, pose=pose), grid)
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -248,14 +263,7 @@ class CapsuleLayer(FiniteModule):
         coupling: bool = False,
     ) -> Routed:
         """One routing step from the parents' `pose`, shaped like the result's; None is the first."""
-        u, activation, transform, grid = self._children(u, activation)
-        if self.single is None:
-            raise TypeError(f"step: {self.name} routing has no single step: it cannot go on from a given pose")
-        b, *places = (u.shape[0],) if grid is None else grid
-        check_shape("pose", pose, (b, transform.weight.shape[0], *places, self.out_dim), "the parents' pose so far")
-        if pose is not None and grid is not None:
-            pose = pose.permute(0, 2, 3, 1, 4).flatten(0, 2)
-        return place(self._route(self.single, u, activation, transform, coupling=coupling, pose=pose), grid)
+        return self(u, activation, coupling=coupling, pose=pose, once=True)
 
     def votes(self, u: Tensor | Routed) -> Tensor:
         """The votes of children (B, I, J, D), to look at. The places of a convolution are part of B."""
@@ -365,9 +373,11 @@ class CapsuleLayer(FiniteModule):
         if not (early and norm.training):
             normed: Tensor = norm(activation)
             return normed
+        modes = [(part, part.training) for part in norm.modules()]  # some may be frozen
         norm.eval()  # its statistics are those of the last iteration
         normed = norm(activation)
-        norm.train()
+        for part, training in modes:
+            part.training = training
         return normed
 
     def _check(self, u: Tensor, activation: Tensor | None, types: int | None) -> None:

@@ -117,4 +117,4 @@ def _ascend(layers: list[CapsuleLayer], parts: Sequence[Slopes], pace: float | T
     for layer, agreement in zip(layers, agreements, strict=True):
         options, b = cast(Discriminative, layer.routing), layer.get_buffer("coefficients")
         rate = options.rate * pace if options.bounded else options.rate
-        b.copy_(ascend(b, agreement.to(b.dtype), batch, rate, options.strength, options.penalty))
+        b.copy_(ascend(b.to(agreement.dtype), agreement, batch, rate, options.strength, options.penalty))

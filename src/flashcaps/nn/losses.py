@@ -48,6 +48,7 @@ def _mean(rows: Tensor, targets: Tensor, weight: Tensor | None, classes: int) ->
     """The mean over the batch of rows (B,), each times the weight of its class, or the mean weight of its classes."""
     if weight is None:
         return rows.mean()
+    check_tensor("weight", weight)
     if weight.shape != (classes,):
         raise ValueError(f"weight: expected ({classes},), one number per class, got {tuple(weight.shape)}")
     t = multi_hot(targets, classes, rows.dtype)
@@ -82,6 +83,8 @@ def spread_loss(
     """sum over wrong classes i of max(0, margin - (a_t - a_i))^2 (em)."""
     if not isinstance(margin, Tensor):
         check_number("margin", margin)
+    elif margin.numel() != 1:  # one for each example would be taken for one for each class
+        raise ValueError(f"margin: expected one number, got {tuple(margin.shape)}")
     a = _check("activations", activations, labels, "labels")
     t = multi_hot(labels, a.shape[1], a.dtype)
     right = (a * t).sum(1, keepdim=True)

@@ -115,7 +115,7 @@ def check_number(name: str, value: float, least: float = -math.inf) -> None:
     """Raises unless `value` is a finite number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name}: expected a number, got {value!r}")
-    if not (math.isfinite(value) and value >= least):
+    if not (least <= value < math.inf and value > -math.inf):  # torch.compile cannot trace isfinite
         raise ValueError(f"{name}: expected a finite number{f' of at least {least:g}' * (least > -math.inf)}, "
                          f"got {value}")
 
@@ -177,7 +177,7 @@ def check_given(name: str, x: Tensor, shapes: tuple[int, ...] | list[tuple[int, 
     """Raises unless `x` is floating point with one of these shapes."""
     check_floating(name, x)
     allowed = shapes if isinstance(shapes, list) else [shapes]
-    if tuple(x.shape) not in allowed:
+    if all(x.ndim != len(shape) or tuple(x.shape) != shape for shape in allowed):  # an export keeps every comparison
         raise ValueError(f"{name}: expected {' or '.join(map(str, allowed))} ({what}), got {tuple(x.shape)}")
 
 
@@ -241,9 +241,10 @@ def check_labels(name: str, labels: Tensor, batch: int, classes: int) -> None:
         raise ValueError(f"{name}: expected {wanted}, got {tuple(labels.shape)}")
     if labels.is_complex() or (labels.ndim == 1 and labels.dtype.is_floating_point):
         raise ValueError(f"{name}: expected whole numbers as class indices, got {labels.dtype}")
-    if labels.ndim == 1 and can_look(labels) and batch and not 0 <= labels.min() <= labels.max() < classes:
-        raise ValueError(f"{name}: expected classes from 0 to {classes - 1}, "
-                         f"got {labels.min().item()} to {labels.max().item()}")
+    what, most = ("classes", classes - 1) if labels.ndim == 1 else ("numbers", 1)
+    if labels.numel() and can_look(labels) and not -1e-3 <= labels.min() <= labels.max() <= most + 1e-3:
+        raise ValueError(f"{name}: expected {what} from 0 to {most}, "
+                         f"got {labels.min().item():g} to {labels.max().item():g}")
 
 
 class TooLarge(ValueError):

@@ -177,7 +177,7 @@ class EM(Routing):
         if d == h:
             nn.init.normal_(weight, std=0.2 * d**-0.5)
             with torch.no_grad():
-                weight += torch.eye(d, dtype=weight.dtype, device=weight.device)[:, None]
+                weight.diagonal(dim1=1, dim2=3).add_(1)
         else:
             super().init_weights(weight, sizes)
 
