@@ -33,7 +33,7 @@ from ..nn.backbones import Image, output_shape
 from ..routing import ROUTING
 from ..routing.checks import check_choice
 from .checkpoint import load
-from .recipe import Recipe, make_recipe
+from .recipe import Recipe, make_recipe, read_override
 
 LONGEST = 10  # places along the longer side of the primary grid; routing takes time for each
 STRIDES = (1, 2, 3, 4)  # of one convolution; images that need more get a residual network
@@ -289,8 +289,9 @@ def own_command(recipe: Recipe) -> list[str]:
         words += ["--transformer", data.transformer]
     elif data.name in LISTS and "pretrained" not in overrides:
         words += ["--size", *map(str, data.options["size"])]
+    given = {read_override(word)[0].rpartition(".")[2] for word in recipe.overrides}  # --routing chooses the loss, too
     for key, flag in (("routing", "--routing"), ("backbone", "--backbone"), ("pretrained", "--from")):
-        words += [flag, overrides[key]] if isinstance(overrides.get(key), str) else []
+        words += [flag, overrides[key]] if isinstance(overrides.get(key), str) and key not in given else []
     return words
 
 

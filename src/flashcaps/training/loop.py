@@ -179,7 +179,7 @@ def train_loop(
             done = is_done(step, run, at, {"epoch": epoch, **held}, callbacks)
             read_s = run.wall_s
         asked = workers.agreed(bool(signals)) if workers.world == 1 or read_at == at else False
-        if main and at < step.total and (asked or run.save_due()):
+        if main and at < step.total and not done and (asked or run.save_due()):
             run.save(step, at)
         if asked and at < step.total and not done:
             raise Stopped(signals[-1] if signals else 15, run.resume_command)
@@ -196,7 +196,7 @@ def make_run(recipe: Recipe, options: RunOptions) -> RunFolder:
     flags = {"--seed": seed, "--device": options.device, "--out": options.out, "--data": options.data}
     for flag, value in flags.items():
         command += [] if value in (None, "auto") else [flag, str(value)]
-    command += options.flags
+    command += ["--dev"] * options.dev + [*options.flags]
     return RunFolder(path, recipe, command)
 
 
@@ -205,7 +205,7 @@ def claimed(run: RunFolder, resume: bool, options: RunOptions, workers: Workers)
     """A context that locks the run's folder, and whose errors name the processes that do not answer any more."""
     try:
         if workers.rank == 0:
-            run.claim(resume, options.fresh or options.dev)
+            run.claim(resume, options.fresh or options.dev, options.out is not None)
         workers.agreed(False)
         yield
     except RuntimeError as error:
