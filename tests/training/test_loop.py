@@ -145,6 +145,13 @@ def test_another_recipe_is_not_resumed_but_one_older_than_a_field(stopped: Path)
         train(small_recipe("patience=3"), options(stopped, resume=True))
     train(small_recipe(), options(stopped, resume=True))
     assert (stopped / "result.json").is_file()
+    given = TensorDataset(torch.rand(50, 1, 28, 28), torch.arange(50) % 10)
+    with pytest.raises(Stopped):
+        train(small_recipe(), options(stopped.with_name("given")), [StopAt(3, signal.SIGTERM)],
+              data={"train": given, "test": given})  # fmt: skip
+    with pytest.raises(ValueError, match=r"--resume: expected the 34 training examples .* started with, got 64;"):
+        train(small_recipe(), options(stopped.with_name("given"), resume=True),
+              data={"train": TensorDataset(torch.rand(80, 1, 28, 28), torch.arange(80) % 10), "test": given})
     with pytest.raises(FileNotFoundError, match="no whole state"):
         train(small_recipe(), options(stopped / "nothing", resume=True))
 

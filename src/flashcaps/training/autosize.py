@@ -21,6 +21,7 @@ from ..data.user_images import (
     count_classes,
     feature_columns,
     feature_scale,
+    fingerprint,
     holds_numbers,
     list_numbers,
     list_text,
@@ -305,7 +306,7 @@ def _content(
     options: dict[str, Any] = {
         "path": path if kind == "hub" else str(Path(path).expanduser().resolve()),
         "class_names": list(listing.class_names),
-        "examples": len(listing.files),
+        "examples": fingerprint(listing),
     }
     return {
         "name": "".join(c if c.isalnum() else "_" for c in Path(path).stem) or kind,

@@ -96,6 +96,9 @@ def train_once(
     sources = open_sources(recipe, options.data, workers.device, share, dev=options.dev, given=data)
     stream = sources.train
     assert stream is not None
+    if state and state.get("examples", stream.examples) != stream.examples:
+        raise ValueError(f"--resume: expected the {state['examples']:,} training examples that the run was started "
+                         f"with, got {stream.examples:,}; give the same data, or start another run")
     spec = recipe.train
     stops = "stop_error" * bool(spec.stop_error) or "patience" * bool(spec.patience)
     if sources.validation is None and (spec.select == "validation" or (stops and spec.select == "last")):

@@ -157,7 +157,7 @@ class RunFolder:
         cuda = torch.cuda.get_rng_state(step.workers.device) if step.workers.device.type == "cuda" else None
         images = step.stream.share.batch * step.workers.world
         state = {"at": at, "step": step.state_dict(), "best": self.best, "seconds": self.wall_s, "images": images,
-                 "random": torch.get_rng_state(), "random_cuda": cuda}
+                 "examples": step.stream.examples, "random": torch.get_rng_state(), "random_cuda": cuda}
         save_state(self.path, state, at)
         self.saved = time.monotonic()
 
