@@ -26,9 +26,11 @@ from ..data.user_images import (
     list_numbers,
     list_text,
     read_rows,
+    same_labels,
     survey,
 )
 from ..models.specs import Route
+from ..models.stored import find_weights, read_weights
 from ..models.timm import PREFIX, Timm
 from ..nn.backbones import Image, output_shape
 from ..routing import ROUTING
@@ -189,6 +191,9 @@ def own_recipe(
     classes = len(listing.class_names)
     if start:
         sized, image, loss, draws = _started(start, classes, listing.multilabel)
+        known = read_weights(find_weights(start))[1].get("recipe", {}).get("data", {}).get("options", {})
+        if known.get("path") in (path, str(Path(path).expanduser().resolve())):  # others of the same are held out now
+            same_labels(listing, path, None, known.get("examples", 0))
         image = survey(listing, image[1:], image[0])
     else:
         image, loss = survey(listing, size), ROUTING[routing].loss
