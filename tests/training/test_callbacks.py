@@ -167,7 +167,7 @@ def test_a_table_of_numbers_is_trained_and_predicted(tmp_path: Path, monkeypatch
     torch.manual_seed(0)
     table, rows = tmp_path / "flowers.csv", ["width,height,constant,label"]
     for k in range(90):
-        x = torch.randn(2) * 20 + 100 * (k % 3)
+        x = torch.randn(2).double() * 20 + 100 * (k % 3) + 1e10  # as float32, all would be equal
         rows.append(f"{x[0]:.3f},{x[1]:.3f},7,{'abc'[k % 3]}")
     table.write_text("\n".join(rows))
     recipe, why = own_recipe("table", str(table), ["epochs=8"])
@@ -177,7 +177,7 @@ def test_a_table_of_numbers_is_trained_and_predicted(tmp_path: Path, monkeypatch
     assert recipe.data.options["std"][2] == 1  # a constant column is not divided by zero
     assert train(recipe, RunOptions("cpu", str(tmp_path / "run"))).test.error < 15
     more = tmp_path / "more.csv"
-    more.write_text("constant,height,width,note\n7,0,0,x\n7,200,200,y\n")
+    more.write_text("constant,height,width,note\n7,1e10,1e10,x\n7,10000000200,10000000200,y\n")
     model = load(tmp_path / "run")
     assert [found.answer for found in predict_numbers(model, [str(more)])] == [("a",), ("c",)]
     more.write_text("constant,height,width\n7,much,0\n")

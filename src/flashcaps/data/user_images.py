@@ -150,7 +150,7 @@ def _number(word: str) -> float | None:
 
 
 def read_features(table: Path, rows: Rows, columns: Sequence[str]) -> Tensor:
-    """(N, F) float32: these columns of a table of numbers."""
+    """(N, F) float64: these columns of a table of numbers, as their scale is not known yet."""
     for column in columns:
         if column not in rows[0]:
             raise ValueError(f"{table}: no column {column!r}; expected {', '.join(columns)}")
@@ -159,7 +159,7 @@ def read_features(table: Path, rows: Rows, columns: Sequence[str]) -> Tensor:
         if None in numbers:
             column = columns[numbers.index(None)]
             raise ValueError(f"{table}: row {k + 1}: expected a number in column {column!r}, got {rows[k][column]!r}")
-    return torch.tensor(values, dtype=torch.float32)
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def list_numbers(path: str | Path, class_names: Sequence[str] = (), features: Sequence[str] = ()) -> Listing:
@@ -484,8 +484,13 @@ def read_numbers(
     listing = same_labels(list_numbers(path, class_names, columns), path, multilabel, examples)
     if not mean:
         mean, std = feature_scale(listing, seed)
-    x = (torch.stack(list(listing.files)) - torch.tensor(mean)) / torch.tensor(std)
-    return _dataset(Split(x[:, :, None, None], listing.labels), listing, "numbers", (x.shape[1], 1, 1), seed)
+    x = scaled(torch.stack(list(listing.files)), mean, std)
+    return _dataset(Split(x, listing.labels), listing, "numbers", (x.shape[1], 1, 1), seed)
+
+
+def scaled(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """x (N, F) float64 -> (x - mean) / std as images (N, F, 1, 1) float32."""
+    return ((x - x.new_tensor(mean)) / x.new_tensor(std)).float()[:, :, None, None]
 
 
 def feature_scale(listing: Listing, seed: int = 0) -> tuple[list[float], list[float]]:

@@ -24,7 +24,7 @@ from ..data.augment import center_crop
 from ..data.cifar import CIFAR10, CIFAR100
 from ..data.mnist import CLOTHES
 from ..data.norb import CLASSES as TOYS
-from ..data.user_images import SUFFIXES, TEXT_COLUMNS, fit, pictures_in, read_features, read_picture, read_rows
+from ..data.user_images import SUFFIXES, TEXT_COLUMNS, fit, pictures_in, read_features, read_picture, read_rows, scaled
 from ..routing.checks import check_sizes
 from ..routing.math import length
 from ..training.evaluate import answers, evaluating, score_threshold
@@ -232,10 +232,9 @@ def predict_numbers(model: Any, tables: Iterable[str], *, top: int = 3, batch: i
     known, device, found = recipe_of(model)["data"]["options"], next(model.parameters()).device, []
     if not (tables := list(tables)):
         raise ValueError(f"files: expected a .csv with columns {', '.join(known['columns'])}, got none")
-    mean, std = torch.tensor(known["mean"]), torch.tensor(known["std"])
     for word in tables:
         table, rows, _ = read_rows(word, "files", ",".join(known["columns"]))
-        x = ((read_features(table, rows, known["columns"]) - mean) / std)[:, :, None, None].to(device)
+        x = scaled(read_features(table, rows, known["columns"]), known["mean"], known["std"]).to(device)
         for index in torch.arange(len(x)).split(batch):
             with evaluating(model):
                 output = model(x[index])
