@@ -338,6 +338,9 @@ def test_wrong_settings_say_what_to_do_and_leave_nothing(tmp_path: Path) -> None
     several = TensorDataset(torch.rand(24, 1, 20, 20), torch.eye(3)[torch.arange(24) % 3])
     with pytest.raises(ValueError, match=r"loss\.reconstruction: expected 0 for images of several labels"):
         train(small_recipe("validation=8"), options(tmp_path / "run"), data={"train": several, "test": several})
+    with pytest.raises(ValueError, match=r"loss\.kind: expected margin or bce for .* several classes, got spread"):
+        train(small_recipe("reconstruction=0", "loss.kind=spread"), options(tmp_path / "run"),
+              data={"train": several, "test": several})  # fmt: skip
     with pytest.raises(ValueError, match="device: expected auto, cpu"):
         find_device("gpu")
     assert list(tmp_path.iterdir()) == []
