@@ -136,8 +136,8 @@ def test_stopped_and_resumed_is_bit_for_bit(
 
 def test_another_recipe_is_not_resumed_but_one_older_than_a_field(stopped: Path) -> None:
     """Which is resumed with the default of the field."""
-    with pytest.raises(ValueError, match=r"other values of optimiser\.lr"):
-        train(small_recipe("lr=0.1"), options(stopped, resume=True))
+    with pytest.raises(ValueError, match=r"other values of optimiser\.lr, model\.iterations;"):
+        train(small_recipe("lr=0.1", "model.iterations=2"), options(stopped, resume=True))
     before = json.loads((stopped / "config.json").read_text())
     del before["train"]["patience"], before["loss"]["class_weights"], before["data"]["held"]
     (stopped / "config.json").write_text(json.dumps(before))

@@ -124,8 +124,12 @@ class RunFolder:
             raise FileExistsError(f"{self.path} holds a config.json that is no run's; choose another folder with --out")
         now = json.loads(self.recipe.to_json()) if resume or not overwrites else {}
         default = json.loads(Recipe("", "", Model(""), Data("")).to_json())  # for fields that are newer than the run
-        changed = [f"{s}.{k}" for s in now if s in SECTIONS and s != "claim" for k in now[s]
-                   if before.get(s, {}).get(k, default[s][k]) != now[s][k] and f"{s}.{k}" not in MAY_CHANGE]
+        pairs = {(s, k): (before.get(s, {}).get(k, default[s][k]), now[s][k])
+                 for s in now if s in SECTIONS and s != "claim" for k in now[s]}  # fmt: skip
+        for s, k in [(s, k) for s, k in pairs if isinstance(pairs[s, k][1], dict)]:  # options, by their own names
+            old, new = pairs.pop((s, k))
+            pairs |= {(s, name): (old.get(name), new.get(name)) for name in {**old, **new}}
+        changed = [name for (s, k), (a, b) in pairs.items() if a != b and (name := f"{s}.{k}") not in MAY_CHANGE]
         if changed and not resume:
             raise FileExistsError(f"{self.path} holds a run with other values of {', '.join(changed)}; choose another "
                                   "folder with --out, or overwrite it with --fresh")
