@@ -25,6 +25,8 @@ def add_result(run: Path, results: Path) -> Path:
         raise FileNotFoundError(f"{run}: no result.json; only a finished run has one")
     result = json.loads(source.read_text())
     result["command"] = plain_command(result.get("command", ""))
+    if "--dev" in result["command"].split():
+        raise ValueError(f"{run}: expected a whole run, got a trial of a few steps; train it without --dev")
     path = keep(result, results / "runs")
     log = source.with_name("metrics.jsonl")
     if log.is_file():

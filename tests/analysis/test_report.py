@@ -170,11 +170,12 @@ def test_unknown_names_are_answered_with_the_nearest():
 
 def test_a_checkpoint_opens_with_its_data_or_says_what_is_missing(tmp_path):
     model = small_run(2, image=(1, 28, 28), classes=10).model
-    recipe = read_recipe("tiny", ["model.classes=10"]).to_dict()
+    recipe = read_recipe("tiny", ["model.classes=10", "crop=28"]).to_dict()
     save_weights(tmp_path / "last.safetensors", model, {"recipe": recipe, "step": 7})
     run = open_run(tmp_path, results=tmp_path, count=20)
     assert run.batch.inputs.shape == (20, 1, 28, 28)
     assert run.class_name(3) == "3"
+    assert (len(run.split), run.crop) == (1000, 28)  # for figures of all toys
     elsewhere = read_recipe("capsnet_mnist").to_dict()
     save_weights(tmp_path / "last.safetensors", model, {"recipe": elsewhere, "step": 7})
     run = open_run(tmp_path / "last.safetensors", data=str(tmp_path), results=tmp_path)

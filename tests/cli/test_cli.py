@@ -183,15 +183,17 @@ def test_names_with_spaces_are_quoted_and_nothing_else_is_written(
 
 
 def test_pictures_that_came_later_are_told(say: Any, tmp_path: Path) -> None:
-    """Others are held out then, some of which were trained on; of another folder, none were."""
+    """Others are held out then, some of which were trained on, as after a renaming; of another folder, none were."""
     folder = write_pictures(tmp_path / "shapes", 30, 12, 12)
     weights = save_own(tmp_path / "last.safetensors", folder)
     assert say("evaluate", str(weights)).err == ""
+    (folder / "bar" / "0000.png").rename(folder / "bar" / "9999.png")
+    assert "others are held out now" in say("evaluate", str(weights)).err
     write_pictures(folder, 33, 12, 12)
     said = say("evaluate", str(weights))
     assert said.code == 0
     assert said.err == f"warning: {said.err.removeprefix('warning: ').rstrip()}\n"
-    assert f"{folder}: 33 examples, 30 when the model was trained: others are held out now" in said.err
+    assert f"{folder}: these are not the examples, in the order, that the model was trained with" in said.err
     assert say("evaluate", str(weights), f"data.path={folder}").err == ""
 
 

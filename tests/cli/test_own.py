@@ -74,6 +74,10 @@ def test_fine_tuning_keeps_everything_but_the_class_layer(
     for key in kept:
         assert torch.equal(first.state_dict()[key], shipped.state_dict()[key].float()), key
     assert second.config["recipe"]["model"]["overrides"]["pretrained"] == str(tmp_path / "first")
+    again = "train", "--images", "shapes", "--from", "first", "--print"
+    assert "warning" not in say(*again).err
+    (tmp_path / "shapes" / "bar" / "0000.png").rename(tmp_path / "shapes" / "bar" / "9999.png")
+    assert "others are held out now, and it was trained on some of them" in say(*again).err
 
 
 def test_what_fine_tuning_cannot_begin_with(tmp_path: Path) -> None:

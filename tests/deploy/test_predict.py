@@ -90,9 +90,12 @@ def test_pictures_are_made_as_the_data_were(model: Any, pictures: Path) -> None:
     colour = Image.open(file).convert("RGB").resize((56, 56), Image.Resampling.NEAREST)
     colour.save(pictures / "large.png")
     torch.testing.assert_close(prepare(pictures / "large.png", model), pixels(file))
-    model.config["recipe"]["data"]["resize"], model.config["recipe"]["augment"]["crop"] = 48, 28
-    whole = resize(torch.from_numpy(np.asarray(Image.open(file)).copy())[None, None], 48)
-    torch.testing.assert_close(prepare(file, model), center_crop(whole, 28)[0].float() / 255)
+    data, model.config["recipe"]["augment"]["crop"] = model.config["recipe"]["data"], 28
+    for known, size in (("resize", 48), ("size", (40, 50)), ("size", 36)):
+        data["resize"], data["options"] = 0, {}
+        (data if known == "resize" else data["options"])[known] = size
+        whole = resize(torch.from_numpy(np.asarray(Image.open(file)).copy())[None, None], size)
+        torch.testing.assert_close(prepare(file, model), center_crop(whole, 28)[0].float() / 255)
 
 
 def test_answers_of_several_classes(model: Any, pictures: Path) -> None:

@@ -194,6 +194,8 @@ def test_pages_hold_every_finished_run_once_and_come_out_the_same(
 ) -> None:
     with pytest.raises(FileNotFoundError, match="only a finished run has one"):
         add_result(folder.parent / "no_run", folder)
+    with pytest.raises(ValueError, match="expected a whole run, got a trial of a few steps; train it without --dev"):
+        add(folder, result("tiny", 9.0, command="flashcaps train tiny --device cpu --dev"))
     add(folder, result("attention_simple_cifar10", 70.0, overrides="select=last epochs=8", epochs=8.0),
         result("tiny", 2.0, metric="test_error_percent"), result("gone", 1.0))  # fmt: skip
     monkeypatch.setattr(module, "RESULTS", folder)

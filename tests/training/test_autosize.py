@@ -96,6 +96,8 @@ def test_a_recipe_for_a_folder(tmp_path: Path) -> None:
     again = ["--images", str(folder.resolve()), "--size", "16", "18", "--routing", "attention"]
     assert own_command(smaller) == again
     assert own_command(read_recipe("tiny")) == ["tiny"]
+    overridden, _ = own_recipe("images", str(folder), ["model.routing=em"])
+    assert (overridden.loss.kind, "--routing" in own_command(overridden)) == ("margin", False)  # it would choose spread
 
 
 @pytest.mark.parametrize("size", ["3", "[16, 16]"])

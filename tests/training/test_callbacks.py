@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from flashcaps.cli.train import Bar
-from flashcaps.data import from_torch
+from flashcaps.data import find_data, from_torch
 from flashcaps.deploy.predict import predict_numbers
 from flashcaps.training import loop as module
 from flashcaps.training.autosize import own_command, own_recipe
@@ -130,12 +130,23 @@ def test_any_torch_dataset_is_trained_on(tmp_path: Path, streaming: bool) -> Non
     assert (model.classes, tuple(model.image)) == (3, (2, 14, 16))
     assert model.config["class_names"] == ["a", "b", "c"]
     assert "resume=True" in (tmp_path / "resume.txt").read_text()
+    with pytest.raises(FileNotFoundError, match="trained on a Dataset given in Python, which a command cannot open"):
+        find_data(model.config["recipe"]["data"]["name"])
 
 
 def test_items_that_cannot_be_trained_on_are_named() -> None:
     good = [(torch.zeros(1, 4, 4), 0), (torch.ones(1, 4, 4), 1)]
     several = from_torch([(x, torch.eye(2)[k]) for x, k in good], [(x, torch.ones(2)) for x, _ in good])
     assert (several.multilabel, several.classes) == (True, 2)
+    draws = torch.randint(2, (99,)).tolist()
+
+    class Random(list[Any]):  # every item is another each time, its label with it
+        def __getitem__(self, k: Any) -> Any:
+            label = draws.pop()
+            return torch.full((1, 4, 4), float(label)), label
+
+    split = from_torch(Random(range(20)), good).train
+    assert split.images[:, 0, 0, 0].tolist() == split.labels.tolist()
     for data, match in (
         ([*good, (torch.zeros(1, 4, 5), 1)], r"train\[2\]: expected an image .* like the first"),
         ([(x, -1) for x, _ in good], "train: expected labels that are classes from 0"),
@@ -156,7 +167,7 @@ def test_a_table_of_numbers_is_trained_and_predicted(tmp_path: Path, monkeypatch
     torch.manual_seed(0)
     table, rows = tmp_path / "flowers.csv", ["width,height,constant,label"]
     for k in range(90):
-        x = torch.randn(2) * 20 + 100 * (k % 3)
+        x = torch.randn(2).double() * 20 + 100 * (k % 3) + 1e10  # as float32, all would be equal
         rows.append(f"{x[0]:.3f},{x[1]:.3f},7,{'abc'[k % 3]}")
     table.write_text("\n".join(rows))
     recipe, why = own_recipe("table", str(table), ["epochs=8"])
@@ -166,12 +177,15 @@ def test_a_table_of_numbers_is_trained_and_predicted(tmp_path: Path, monkeypatch
     assert recipe.data.options["std"][2] == 1  # a constant column is not divided by zero
     assert train(recipe, RunOptions("cpu", str(tmp_path / "run"))).test.error < 15
     more = tmp_path / "more.csv"
-    more.write_text("constant,height,width,note\n7,0,0,x\n7,200,200,y\n")
+    more.write_text("constant,height,width,note\n7,1e10,1e10,x\n7,10000000200,10000000200,y\n")
     model = load(tmp_path / "run")
     assert [found.answer for found in predict_numbers(model, [str(more)])] == [("a",), ("c",)]
     more.write_text("constant,height,width\n7,much,0\n")
     with pytest.raises(ValueError, match=r"row 1: expected a number in column 'height', got 'much'"):
         predict_numbers(model, [str(more)])
+    table.write_text("width,height,label\n,2,a\n1,2,b\n")
+    with pytest.raises(ValueError, match=r"row 1: expected a number in column 'width', got ''"):
+        own_recipe("table", str(table))
     more.write_text("constant,height\n7,1\n")
     with pytest.raises(ValueError, match="no column 'width'; expected width, height, constant"):
         predict_numbers(model, [str(more)])

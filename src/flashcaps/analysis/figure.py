@@ -230,7 +230,7 @@ def open_run(
         ids = held.phrases.ids[spread(len(held), count).to(held.phrases.ids.device)]
         run.tokens = [held.phrases.transformer.tokenizer.convert_ids_to_tokens(row.tolist()) for row in ids]
     run.batch = held.some(min(count, len(held)))
-    run.split, run.crop = getattr(held, "split", None), getattr(held, "crop", 0)
+    run.split, run.crop = held.split, recipe.augment.crop
     return run
 
 

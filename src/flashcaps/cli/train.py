@@ -97,7 +97,7 @@ def train(
     out: Annotated[str | None, typer.Option(help="the run's folder (default runs/RECIPE-SEED)")] = None,
     data: DataRoot = None,
     resume: Annotated[bool, typer.Option("--resume", help="continue an unfinished run")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="overwrite an unfinished run")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="overwrite an unfinished or another run")] = False,
     dev: Annotated[bool, typer.Option("--dev", help="a few steps on a few hundred examples, as a trial")] = False,
     callback: CallbackNames = None,
     imports: Imports = None,

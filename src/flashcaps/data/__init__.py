@@ -20,7 +20,7 @@ from .split import Batch, Dataset, Split, describe, holdout, to_float
 from .sst import sst2, sst5
 from .svhn import svhn
 from .synthetic_norb import synthetic_norb
-from .user_images import from_torch, read_numbers, read_pictures, read_text
+from .user_images import OWN, from_torch, read_numbers, read_pictures, read_text
 
 DATA: Registry[Callable[..., Dataset]] = Registry("flashcaps.data", {
     "mnist": mnist,
@@ -62,6 +62,8 @@ def load_data(name: str, root: Root = None, **options: Any) -> Dataset:
 def find_data(name: str) -> Callable[..., Dataset]:
     """The function that loads the data set `name`; the error for an unknown name has the nearest ones."""
     known = name.replace("-", "_")
+    if name == OWN:
+        raise FileNotFoundError("data: the model was trained on a Dataset given in Python, which a command cannot open")
     if known not in DATA:
         hint = nearest(known.lower(), DATA) or f"; there are {', '.join(DATA)}"
         raise ValueError(f"name: no data set {name!r}{hint}")

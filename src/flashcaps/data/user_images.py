@@ -10,6 +10,7 @@ and of texts; any torch.utils.data.Dataset of (image, label).
 """
 
 import csv
+import hashlib
 import io
 import math
 import os
@@ -37,6 +38,7 @@ TEXT_COLUMNS = ("text", "sentence", "review", "phrase", "content")
 Rows = list[dict[str, str]]
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 MAX_SIDE = 128  # of images without a given size
+OWN = "a Dataset of your own"  # the name of data given in Python
 SAMPLE = 200  # pictures that a size is chosen from
 
 
@@ -83,8 +85,9 @@ def list_folder(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """All pictures below a folder, by their suffix, without hidden files."""
-    return sorted(f for f in folder.rglob("*") if f.suffix.lower() in SUFFIXES and f.name[0] != "." and not f.is_dir())
+    """All pictures below a folder, by their suffix, without hidden files and what lies in hidden folders."""
+    return sorted(f for f in folder.rglob("*") if f.suffix.lower() in SUFFIXES and not f.is_dir()
+                  and not any(part.startswith(".") for part in f.relative_to(folder).parts))  # fmt: skip
 
 
 def _names(seen: Sequence[str], given: Sequence[str], where: str) -> tuple[str, ...]:
@@ -120,7 +123,7 @@ def list_table(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
     missing = next((f for f in files if not os.path.isfile(f)), None)  # os.path, as Path raises for impossible paths
     if missing is not None:
         raise FileNotFoundError(f"{table}: no file {str(missing)[:300]}; paths in column {file!r} are relative to the "
-                                "table")
+                                "table. A table of numbers has a column label, and numbers as 0.5 in all others")
     return _listing(files, file, table, rows, columns, class_names)
 
 
@@ -129,7 +132,8 @@ def holds_numbers(path: str | Path) -> bool:
     _, rows, columns = read_rows(path, "--table", "file,label")
     features = feature_columns(columns)
     files = any(c.lower() in FILE_COLUMNS for c in columns)
-    return 0 < len(features) < len(columns) and not files and all(_number(rows[0][c]) is not None for c in features)
+    first = [_number(rows[0][c]) for c in features if rows[0][c].strip()]  # read_features tells of an empty field
+    return len(first) > 0 and len(features) < len(columns) and not files and None not in first
 
 
 def feature_columns(columns: list[str]) -> list[str]:
@@ -146,7 +150,7 @@ def _number(word: str) -> float | None:
 
 
 def read_features(table: Path, rows: Rows, columns: Sequence[str]) -> Tensor:
-    """(N, F) float32: these columns of a table of numbers."""
+    """(N, F) float64: these columns of a table of numbers, as their scale is not known yet."""
     for column in columns:
         if column not in rows[0]:
             raise ValueError(f"{table}: no column {column!r}; expected {', '.join(columns)}")
@@ -155,7 +159,7 @@ def read_features(table: Path, rows: Rows, columns: Sequence[str]) -> Tensor:
         if None in numbers:
             column = columns[numbers.index(None)]
             raise ValueError(f"{table}: row {k + 1}: expected a number in column {column!r}, got {rows[k][column]!r}")
-    return torch.tensor(values, dtype=torch.float32)
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def list_numbers(path: str | Path, class_names: Sequence[str] = (), features: Sequence[str] = ()) -> Listing:
@@ -447,7 +451,7 @@ def fit(picture: Tensor, shape: tuple[int, int, int]) -> Tensor:
 
 def read_pictures(
     kind: str, root: Root = None, *, path: str, size: Sequence[int] = (), channels: int = 0,
-    class_names: Sequence[str] = (), multilabel: bool | None = None, examples: int = 0, seed: int = 0,
+    class_names: Sequence[str] = (), multilabel: bool | None = None, examples: int | str = 0, seed: int = 0,
     streaming: bool = False,
 ) -> Dataset:
     """Your own pictures. kind: "images", a folder at `path`; "table", a .csv; "hub", a name or a folder of data files.
@@ -471,7 +475,7 @@ def read_pictures(
 
 def read_numbers(
     root: Root = None, *, path: str, columns: Sequence[str] = (), mean: Sequence[float] = (), std: Sequence[float] = (),
-    class_names: Sequence[str] = (), multilabel: bool | None = None, examples: int = 0, seed: int = 0,
+    class_names: Sequence[str] = (), multilabel: bool | None = None, examples: int | str = 0, seed: int = 0,
 ) -> Dataset:  # fmt: skip
     """The rows of a table as images (F, 1, 1), a channel per column: (x - mean) / std, by default of the training rows.
 
@@ -480,8 +484,13 @@ def read_numbers(
     listing = same_labels(list_numbers(path, class_names, columns), path, multilabel, examples)
     if not mean:
         mean, std = feature_scale(listing, seed)
-    x = (torch.stack(list(listing.files)) - torch.tensor(mean)) / torch.tensor(std)
-    return _dataset(Split(x[:, :, None, None], listing.labels), listing, "numbers", (x.shape[1], 1, 1), seed)
+    x = scaled(torch.stack(list(listing.files)), mean, std)
+    return _dataset(Split(x, listing.labels), listing, "numbers", (x.shape[1], 1, 1), seed)
+
+
+def scaled(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """x (N, F) float64 -> (x - mean) / std as images (N, F, 1, 1) float32."""
+    return ((x - x.new_tensor(mean)) / x.new_tensor(std)).float()[:, :, None, None]
 
 
 def feature_scale(listing: Listing, seed: int = 0) -> tuple[list[float], list[float]]:
@@ -491,16 +500,24 @@ def feature_scale(listing: Listing, seed: int = 0) -> tuple[list[float], list[fl
     return used.mean(0).tolist(), torch.where(std > 0, std, 1).tolist()
 
 
-def same_labels(listing: Listing, path: str, multilabel: bool | None, examples: int = 0) -> Listing:
+def fingerprint(listing: Listing) -> str:
+    """A checksum of the examples' file names or content and labels, in order: `assign` goes by their places."""
+    files = () if isinstance(listing.files, HubPictures) else listing.files  # whose names are not known
+    names = [file.tolist() if isinstance(file, Tensor) else getattr(file, "name", file) for file in files]
+    return hashlib.sha256(repr((names, listing.labels.tolist(), listing.parts)).encode()).hexdigest()[:16]
+
+
+def same_labels(listing: Listing, path: str, multilabel: bool | None, examples: int | str = 0) -> Listing:
     """The listing. Raises, or warns, if a model was trained with other data.
 
-    If the number of examples (0: not known) has changed, other examples are held out.
+    examples: the `fingerprint` then, or the number of examples; 0 if it is not known. If it has changed, other examples
+    are held out.
     """
     if multilabel not in (None, listing.multilabel):
         raise ValueError(f"{path}: expected {'several labels' if multilabel else 'one label'} an example, as the "
                          "model was trained with")  # fmt: skip
-    if "" in listing.parts and examples not in (0, len(listing.files)):
-        warnings.warn(f"{path}: {len(listing.files):,} examples, {examples:,} when the model was trained: others are "
+    if "" in listing.parts and examples not in (0, len(listing.files), fingerprint(listing)):
+        warnings.warn(f"{path}: these are not the examples, in the order, that the model was trained with: others are "
                       "held out now, and it was trained on some of them; train it again, or keep those it never saw in "
                       "a part test", stacklevel=4)  # fmt: skip
     return listing
@@ -508,7 +525,7 @@ def same_labels(listing: Listing, path: str, multilabel: bool | None, examples: 
 
 def read_text(
     root: Root = None, *, path: str, class_names: Sequence[str] = (), multilabel: bool | None = None,
-    examples: int = 0, seed: int = 0,
+    examples: int | str = 0, seed: int = 0,
 ) -> Dataset:
     """Texts and labels of a table, for whose batches a transformer computes hidden states."""
     listing = same_labels(list_text(path, class_names), path, multilabel, examples)
@@ -523,7 +540,7 @@ def from_torch(
 
     An image is a tensor or array (C, H, W) of bytes or floats, whose values are kept, or a PIL picture. A label is a
     class from 0, or (K,) of 0 and 1 for several at once. Items are read once. streaming: several threads read images
-    anew for every batch, as random transforms and large data need it.
+    anew for every batch, as random transforms and large data need it; labels are those of the first time.
     """
     given = {"train": train, "test": test, "validation": validation}
     splits = {name: _torch_split(name, data, streaming) for name, data in given.items() if data is not None}
@@ -538,7 +555,7 @@ def from_torch(
     if class_names and len(class_names) < classes:
         raise ValueError(f"class_names: expected {classes}, one per class, got {len(class_names)}")
     c, h, w = image
-    return Dataset("a Dataset of your own", whole, splits["test"], max(classes, len(class_names)), (c, h, w), several,
+    return Dataset(OWN, whole, splits["test"], max(classes, len(class_names)), (c, h, w), several,
                    tuple(class_names), splits.get("validation"))  # fmt: skip
 
 
@@ -549,17 +566,19 @@ def _torch_split(name: str, data: Any, streaming: bool) -> Split:
     first = _torch_image(data[0][0])
     shape, dtype = first.shape, first.dtype
 
-    def read(k: int) -> Tensor:
-        image = _torch_image(data[k][0])
+    def read(k: int) -> tuple[Tensor, Tensor]:
+        item = data[k]
+        image = _torch_image(item[0])
         if image.shape != shape or image.dtype != dtype or image.ndim != 3:
             raise ValueError(f"{name}[{k}]: expected an image (C, H, W) like the first, {tuple(shape)} {dtype}, got "
                              f"{tuple(image.shape)} {image.dtype}; bring all to one size")  # fmt: skip
-        return image
+        return image, torch.as_tensor(item[1])
 
-    images: Any = StoredImages(read, torch.arange(len(data)), shape, dtype=dtype)
-    if not streaming:
-        images = torch.stack([read(k) for k in range(len(data))])
-    labels = torch.stack([torch.as_tensor(data[k][1]) for k in range(len(data))])
+    images: Any = StoredImages(lambda k: read(k)[0], torch.arange(len(data)), shape, dtype=dtype)
+    if streaming:
+        labels = torch.stack([torch.as_tensor(data[k][1]) for k in range(len(data))])
+    else:  # an item may be another the next time, with another label
+        images, labels = map(torch.stack, zip(*map(read, range(len(data))), strict=True))
     classes = labels.ndim == 1 and not labels.is_floating_point() and int(labels.min()) >= 0
     if not classes and not (labels.ndim == 2 and bool(((labels == 0) | (labels == 1)).all())):
         raise ValueError(f"{name}: expected labels that are classes from 0, or rows of 0 and 1, got {labels.dtype} "

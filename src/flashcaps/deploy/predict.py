@@ -24,7 +24,7 @@ from ..data.augment import center_crop
 from ..data.cifar import CIFAR10, CIFAR100
 from ..data.mnist import CLOTHES
 from ..data.norb import CLASSES as TOYS
-from ..data.user_images import SUFFIXES, TEXT_COLUMNS, fit, pictures_in, read_features, read_picture, read_rows
+from ..data.user_images import SUFFIXES, TEXT_COLUMNS, fit, pictures_in, read_features, read_picture, read_rows, scaled
 from ..routing.checks import check_sizes
 from ..routing.math import length
 from ..training.evaluate import answers, evaluating, score_threshold
@@ -32,7 +32,7 @@ from ..training.text import Transformer
 
 DIGITS = tuple("0123456789")
 NAMES = {"cifar10": CIFAR10, "cifar100": CIFAR100, "fashion_mnist": CLOTHES, "smallnorb": TOYS, "synthetic_norb": TOYS}
-CROPPED = {"cifar10": 32, "cifar100": 32, "svhn": 32}  # side of the images that recipes crop without resizing
+SIDES = dict.fromkeys(("cifar10", "cifar100", "svhn"), 32) | dict.fromkeys(("mnist", "fashion_mnist", "digits"), 28)
 
 
 class Score(NamedTuple):
@@ -158,10 +158,11 @@ def prepare(picture: Any, model: Any, *, invert: bool = False) -> Tensor:
                          "predict_texts")
     channels, height, width = model.image
     data, crop = recipe_of(model).get("data", {}), recipe_of(model).get("augment", {}).get("crop", 0)
-    side = data.get("resize") or CROPPED.get(data.get("name", ""), 0)
+    side = data.get("resize") or data.get("options", {}).get("size") or SIDES.get(data.get("name", ""), 0)
+    h, w = (side, side) if isinstance(side, int) else side  # before the crop; 0 if they are not known
     pixels = read_picture(picture, channels)
-    if crop and side > crop == height == width:
-        pixels = center_crop(fit(pixels, (channels, side, side))[None], crop)[0]
+    if h and crop == height == width:
+        pixels = center_crop(fit(pixels, (channels, h, w))[None], crop)[0]
     pixels = fit(pixels, (channels, height, width))
     return to_float(255 - pixels if invert else pixels)
 
@@ -231,10 +232,9 @@ def predict_numbers(model: Any, tables: Iterable[str], *, top: int = 3, batch: i
     known, device, found = recipe_of(model)["data"]["options"], next(model.parameters()).device, []
     if not (tables := list(tables)):
         raise ValueError(f"files: expected a .csv with columns {', '.join(known['columns'])}, got none")
-    mean, std = torch.tensor(known["mean"]), torch.tensor(known["std"])
     for word in tables:
         table, rows, _ = read_rows(word, "files", ",".join(known["columns"]))
-        x = ((read_features(table, rows, known["columns"]) - mean) / std)[:, :, None, None].to(device)
+        x = scaled(read_features(table, rows, known["columns"]), known["mean"], known["std"]).to(device)
         for index in torch.arange(len(x)).split(batch):
             with evaluating(model):
                 output = model(x[index])

@@ -21,19 +21,22 @@ from ..data.user_images import (
     count_classes,
     feature_columns,
     feature_scale,
+    fingerprint,
     holds_numbers,
     list_numbers,
     list_text,
     read_rows,
+    same_labels,
     survey,
 )
 from ..models.specs import Route
+from ..models.stored import find_weights, read_weights
 from ..models.timm import PREFIX, Timm
 from ..nn.backbones import Image, output_shape
 from ..routing import ROUTING
 from ..routing.checks import check_choice
 from .checkpoint import load
-from .recipe import Recipe, make_recipe
+from .recipe import Recipe, make_recipe, read_override
 
 LONGEST = 10  # places along the longer side of the primary grid; routing takes time for each
 STRIDES = (1, 2, 3, 4)  # of one convolution; images that need more get a residual network
@@ -188,6 +191,9 @@ def own_recipe(
     classes = len(listing.class_names)
     if start:
         sized, image, loss, draws = _started(start, classes, listing.multilabel)
+        known = read_weights(find_weights(start))[1].get("recipe", {}).get("data", {}).get("options", {})
+        if known.get("path") in (path, str(Path(path).expanduser().resolve())):  # others of the same are held out now
+            same_labels(listing, path, None, known.get("examples", 0))
         image = survey(listing, image[1:], image[0])
     else:
         image, loss = survey(listing, size), ROUTING[routing].loss
@@ -289,8 +295,9 @@ def own_command(recipe: Recipe) -> list[str]:
         words += ["--transformer", data.transformer]
     elif data.name in LISTS and "pretrained" not in overrides:
         words += ["--size", *map(str, data.options["size"])]
+    given = {read_override(word)[0].rpartition(".")[2] for word in recipe.overrides}  # --routing chooses the loss, too
     for key, flag in (("routing", "--routing"), ("backbone", "--backbone"), ("pretrained", "--from")):
-        words += [flag, overrides[key]] if isinstance(overrides.get(key), str) else []
+        words += [flag, overrides[key]] if isinstance(overrides.get(key), str) and key not in given else []
     return words
 
 
@@ -304,7 +311,7 @@ def _content(
     options: dict[str, Any] = {
         "path": path if kind == "hub" else str(Path(path).expanduser().resolve()),
         "class_names": list(listing.class_names),
-        "examples": len(listing.files),
+        "examples": fingerprint(listing),
     }
     return {
         "name": "".join(c if c.isalnum() else "_" for c in Path(path).stem) or kind,

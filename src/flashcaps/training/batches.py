@@ -60,12 +60,13 @@ class Stream:
 class Held:
     """Examples to evaluate on, always the same. take(index) gives the batch of those at index (n,).
 
-    rule: how scores become an answer, "top1", "top2" or "threshold".
+    rule: how scores become an answer, "top1", "top2" or "threshold". split: where examples are images of one.
     """
 
     def __init__(self, take: Callable[[Tensor], Batch], count: int, classes: int, rule: str,
-                 device: torch.device | str = "cpu") -> None:  # fmt: skip
+                 device: torch.device | str = "cpu", split: Split | None = None) -> None:  # fmt: skip
         self.take, self.count, self.classes, self.rule, self.device = take, count, classes, rule, device
+        self.split = split
 
     def __len__(self) -> int:
         return self.count
@@ -227,4 +228,5 @@ def held_images(split: Split, crop: int, dataset: Dataset) -> Held:
         images = to_float(change.center_crop(images, crop) if crop else images)
         return Batch(images, labels, labels, images)
 
-    return Held(take, len(split), dataset.classes, "threshold" if dataset.multilabel else "top1", split.labels.device)
+    rule = "threshold" if dataset.multilabel else "top1"
+    return Held(take, len(split), dataset.classes, rule, split.labels.device, split)

@@ -96,6 +96,9 @@ def train_once(
     sources = open_sources(recipe, options.data, workers.device, share, dev=options.dev, given=data)
     stream = sources.train
     assert stream is not None
+    if state and state.get("examples", stream.examples) != stream.examples:
+        raise ValueError(f"--resume: expected the {state['examples']:,} training examples that the run was started "
+                         f"with, got {stream.examples:,}; give the same data, or start another run")
     spec = recipe.train
     stops = "stop_error" * bool(spec.stop_error) or "patience" * bool(spec.patience)
     if sources.validation is None and (spec.select == "validation" or (stops and spec.select == "last")):
@@ -179,7 +182,7 @@ def train_loop(
             done = is_done(step, run, at, {"epoch": epoch, **held}, callbacks)
             read_s = run.wall_s
         asked = workers.agreed(bool(signals)) if workers.world == 1 or read_at == at else False
-        if main and at < step.total and (asked or run.save_due()):
+        if main and at < step.total and not done and (asked or run.save_due()):
             run.save(step, at)
         if asked and at < step.total and not done:
             raise Stopped(signals[-1] if signals else 15, run.resume_command)
@@ -196,7 +199,7 @@ def make_run(recipe: Recipe, options: RunOptions) -> RunFolder:
     flags = {"--seed": seed, "--device": options.device, "--out": options.out, "--data": options.data}
     for flag, value in flags.items():
         command += [] if value in (None, "auto") else [flag, str(value)]
-    command += options.flags
+    command += ["--dev"] * options.dev + [*options.flags]
     return RunFolder(path, recipe, command)
 
 
@@ -205,7 +208,7 @@ def claimed(run: RunFolder, resume: bool, options: RunOptions, workers: Workers)
     """A context that locks the run's folder, and whose errors name the processes that do not answer any more."""
     try:
         if workers.rank == 0:
-            run.claim(resume, options.fresh or options.dev)
+            run.claim(resume, options.fresh or options.dev, options.out is not None)
         workers.agreed(False)
         yield
     except RuntimeError as error:

@@ -32,6 +32,7 @@ TEXT = 10_000  # characters of one string
 DEPTH = 16  # of tables and lists in each other
 BELOW_1 = math.nextafter(1.0, 0.0)
 LARGEST = 2**31 - 1
+FLOAT = 3e38  # about the most that float32 holds
 
 # Former fields that stored recipes still hold; at these values they have no effect.
 RETIRED: dict[str, tuple[Any, ...]] = {
@@ -443,6 +444,8 @@ def _check_limits(key: str, value: Any, low: float, high: float, depth: int = DE
         return
     if isinstance(value, str) and len(value) > TEXT:
         raise ValueError(f"{key}: expected at most {TEXT:,} characters, got {len(value):,}")
+    if isinstance(value, float) and high == LARGEST:  # no limit of its own, as the mean of a column of a table
+        low, high = -FLOAT, FLOAT
     if isinstance(value, bool) or not isinstance(value, int | float) or low <= value <= high:
         return
     if high == BELOW_1:

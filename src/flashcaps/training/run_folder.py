@@ -72,8 +72,10 @@ class RunFolder:
         """Whether a run was started here and did not finish."""
         return (self.path / "config.json").is_file() and not (self.path / "result.json").is_file()
 
-    def claim(self, resume: bool, fresh: bool) -> None:
-        """Locks the folder for this process. An unfinished run in it is overwritten only with `fresh`."""
+    def claim(self, resume: bool, fresh: bool, chosen: bool) -> None:
+        """Locks the folder for this process. An unfinished run in it is overwritten only with `fresh`; a finished one
+        of other values also where the folder was `chosen`, not named by the recipe, as another may have that name.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock.acquire(timeout=0)
@@ -84,7 +86,7 @@ class RunFolder:
             raise FileExistsError(f"{self.path} holds an unfinished run; continue it with --resume, start over with "
                                   "--fresh, or choose another folder with --out")
         if (self.path / "config.json").is_file():
-            self._check_config(resume)
+            self._check_config(resume, fresh or chosen)
 
     def release(self) -> None:
         """Unlocks the folder, and removes it where it is empty."""
@@ -111,18 +113,26 @@ class RunFolder:
         write_atomic(self.path / "config.json", self.recipe.to_json())
         write_atomic(self.path / "resume.txt", f"{self.resume_command}\n")
 
-    def _check_config(self, resume: bool) -> None:
-        """Raises if config.json belongs to another program, or if a resumed run was started with other values."""
+    def _check_config(self, resume: bool, overwrites: bool) -> None:
+        """Raises if config.json belongs to another program, or to a run of other values that is resumed or would be
+        lost."""
         try:
             before = json.loads((self.path / "config.json").read_bytes())
         except ValueError:
             before = None
         if not isinstance(before, dict) or not before.keys() >= {"model", "data", "train"}:
             raise FileExistsError(f"{self.path} holds a config.json that is no run's; choose another folder with --out")
-        now = json.loads(self.recipe.to_json()) if resume else {}
+        now = json.loads(self.recipe.to_json()) if resume or not overwrites else {}
         default = json.loads(Recipe("", "", Model(""), Data("")).to_json())  # for fields that are newer than the run
-        changed = [f"{s}.{k}" for s in now if s in SECTIONS and s != "claim" for k in now[s]
-                   if before.get(s, {}).get(k, default[s][k]) != now[s][k] and f"{s}.{k}" not in MAY_CHANGE]
+        pairs = {(s, k): (before.get(s, {}).get(k, default[s][k]), now[s][k])
+                 for s in now if s in SECTIONS and s != "claim" for k in now[s]}  # fmt: skip
+        for s, k in [(s, k) for s, k in pairs if isinstance(pairs[s, k][1], dict)]:  # options, by their own names
+            old, new = pairs.pop((s, k))
+            pairs |= {(s, name): (old.get(name), new.get(name)) for name in {**old, **new}}
+        changed = [name for (s, k), (a, b) in pairs.items() if a != b and (name := f"{s}.{k}") not in MAY_CHANGE]
+        if changed and not resume:
+            raise FileExistsError(f"{self.path} holds a run with other values of {', '.join(changed)}; choose another "
+                                  "folder with --out, or overwrite it with --fresh")
         if changed:
             raise ValueError(f"--resume: the run in {self.path} was started with other values of {', '.join(changed)}; "
                              "give the same, or start another run")
@@ -151,7 +161,7 @@ class RunFolder:
         cuda = torch.cuda.get_rng_state(step.workers.device) if step.workers.device.type == "cuda" else None
         images = step.stream.share.batch * step.workers.world
         state = {"at": at, "step": step.state_dict(), "best": self.best, "seconds": self.wall_s, "images": images,
-                 "random": torch.get_rng_state(), "random_cuda": cuda}
+                 "examples": step.stream.examples, "random": torch.get_rng_state(), "random_cuda": cuda}
         save_state(self.path, state, at)
         self.saved = time.monotonic()
 

@@ -68,6 +68,9 @@ class TrainStep:
         if recipe.loss.reconstruction and isinstance(stream, ShuffledStream) and stream.labels.ndim == 2:
             raise ValueError("loss.reconstruction: expected 0 for images of several labels, which one capsule cannot "
                              f"draw, got {recipe.loss.reconstruction}")  # fmt: skip
+        if rule != "top1" and recipe.loss.kind not in ("margin", "bce"):  # the others are of one class an image
+            raise ValueError("loss.kind: expected margin or bce for examples of several classes, got "
+                             f"{recipe.loss.kind}")  # fmt: skip
         self.total = spec.steps or spec.epochs * stream.steps
         self.network: Any = torch.compile(model) if spec.compile else model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
