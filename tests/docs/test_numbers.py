@@ -57,7 +57,7 @@ def test_what_is_installed_is_what_was_tested() -> None:
     said = numbers.tested()
     named = [x.rpartition(" ")[2] for x in project["classifiers"] if x.startswith("Programming Language :: Python ::")]
     assert sorted(named) == sorted({word for k in range(11, 20) if f"Python {(word := f'3.{k}')} and" in said})
-    assert project["requires-python"] == ">=3.11,<3.13"
+    assert project["requires-python"] == ">=3.11"  # a later Python may do: its tests have just not run
     runs = json.loads((numbers.RESULTS / "versions.json").read_text())
     assert not [run["command"] for run in runs if "tests/" in run["command"]]  # of the whole suite
     oldest = ".".join(map(str, OLDEST_TORCH))

@@ -24,7 +24,7 @@ def weighted_sum(votes: Votes, coefficients: Tensor, triton: bool = False) -> Te
         j = votes.weight.shape[0]
         return TritonAttend(Votes(votes.u, votes.weight * (j * coefficients.t()[:, None, :, None])))(None)
     blocks = _blocks(votes)
-    if coefficients.shape[0] != votes.shape[1]:
+    if coefficients.shape[0] != votes.size()[1]:
         coefficients = coefficients.repeat_interleave(votes.u.shape[2], 0)
     b = split_children(coefficients[None], blocks, 1)
     return add_up(recompute(combine, *block, c) for block, c in zip(blocks, b, strict=True))
@@ -41,7 +41,7 @@ def discriminative_routing(
 ) -> Routed:
     """The routing file's `discriminative_routing` on votes that stay u and W."""
     s = squash_poses(weighted_sum(votes, coefficients, triton))
-    b, i, j, _ = votes.shape
+    b, i, j, _ = votes.size()
     c = coefficients.expand(b, i, j) if coupling or record else None
     return Routed(s, length(s), c, history=(Step(c, s),) if record and c is not None else None)
 

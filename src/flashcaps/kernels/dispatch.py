@@ -262,7 +262,7 @@ def _bias_apart(transform: Transform, twin: Twin | None) -> bool:
 def _present(votes: Votes | Windows, routing: Routing) -> Tensor:
     """The activation of children that are all there."""
     weight = votes.weight
-    shape = votes.image.shape[:4] if isinstance(votes, Windows) else votes.shape[:2]
+    shape = votes.image.shape[:4] if isinstance(votes, Windows) else votes.size()[:2]
     sure = math.inf if routing.input_activation == "score" else 1.0
     return torch.full(shape, sure, dtype=weight.dtype, device=weight.device)
 

@@ -36,9 +36,8 @@ class Votes(NamedTuple):
     u: Tensor  # (B, G, R, C, d)
     weight: Tensor  # (J, d, G, h)
 
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(B, I, J, D) of the explicit votes."""
+    def size(self) -> tuple[int, int, int, int]:
+        """(B, I, J, D) of the explicit votes. A method like a tensor's: older Dynamo reads no property of a tuple."""
         b, g, r, c, _ = self.u.shape
         return b, g * r, self.weight.shape[0], c * self.weight.shape[3]
 
@@ -49,7 +48,7 @@ class Votes(NamedTuple):
 
     def explicit(self) -> Tensor:
         """All votes, (B, I, J, D)."""
-        return torch.einsum("bgrcd,jdgh->bgrjch", self.u, self.weight).reshape(self.shape)
+        return torch.einsum("bgrcd,jdgh->bgrjch", self.u, self.weight).reshape(self.size())
 
     def split(self, children: int) -> list[Votes]:
         """Blocks of about `children` children. Split, not sliced: the gradient is then one concatenation."""
@@ -74,8 +73,7 @@ class Windows(NamedTuple):
     kernel: int
     stride: int
 
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
+    def size(self) -> tuple[int, int, int, int]:
         """(B * H' * W', I, J, D) of the explicit votes."""
         b, t, h, w, _ = self.image.shape
         places = ((h - self.kernel) // self.stride + 1) * ((w - self.kernel) // self.stride + 1)
@@ -151,10 +149,10 @@ def children_per_block(votes: Votes, per_child: int, softmax: Softmax) -> int:
     Children of a convolution that share their parents' softmax over positions stay together.
     """
     if torch.compiler.is_exporting():  # one block, so that the exported batch size stays free
-        return votes.shape[1]
+        return votes.size()[1]
     budget = BUDGET.get(votes.u.device.type, BUDGET["cuda"])
     whole = softmax.kernel if isinstance(softmax, OverPositions) else 1
-    fit = max(budget // max(per_child, 1), int(math.sqrt(votes.shape[1])))  # torch.compile cannot trace isqrt
+    fit = max(budget // max(per_child, 1), int(math.sqrt(votes.size()[1])))  # torch.compile cannot trace isqrt
     return max(fit // whole, 1) * whole
 
 
@@ -162,7 +160,7 @@ def split_children(x: Tensor | None, blocks: list[Votes], dim: int) -> list[Any]
     """A tensor with an axis of children, cut like the blocks."""
     if x is None or len(blocks) == 1 or x.shape[dim] == 1:
         return [x] * len(blocks)
-    return list(x.split([block.shape[1] for block in blocks], dim))
+    return list(x.split([block.size()[1] for block in blocks], dim))
 
 
 def add_up(parts: Iterable[Tensor]) -> Tensor:

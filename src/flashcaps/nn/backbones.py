@@ -36,7 +36,7 @@ def through(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
     while rest:
         layer = rest.pop(0)
         if isinstance(layer, nn.BatchNorm2d) and takes(layer, x):
-            relu = bool(rest) and isinstance(rest[0], nn.ReLU)
+            relu = len(rest) > 0 and isinstance(rest[0], nn.ReLU)
             x = normalise_taken(layer, x, None, relu)
             rest = rest[relu:]
         else:

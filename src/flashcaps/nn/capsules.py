@@ -310,7 +310,7 @@ class CapsuleLayer(FiniteModule):
         """The algorithm's learned tensors; what children or parents share is repeated."""
         learned = self.learned  # keeps each under its own name as an attribute, the quickest way to it
         tensors: Tensors = {
-            name: self.get_buffer(name) if spec.state else getattr(learned, name) for name, spec in self._specs.items()
+            name: getattr(self if spec.state else learned, name) for name, spec in self._specs.items()
         }
         if memory is not None:
             tensors = memory.keep(tensors, self.weight, self.hidden)

@@ -88,7 +88,7 @@ def _slopes(layers: list[CapsuleLayer], labels: Tensor) -> Slopes:
     for layer, kept in zip(layers, passes, strict=True):
         if kept.version is not None and kept.version != layer.weight._version:
             raise RuntimeError("ascend_coefficients: weights changed since the forward pass; call before the optimiser")
-    batch = top.votes.shape[0]
+    batch = top.votes.size()[0]
     check_labels("labels", labels, batch, top.coefficients.shape[1])
     check_devices(top.coefficients, labels=labels)
     below = [x for x in (kept.coefficients for kept in lower) if x is not None and x.requires_grad]

@@ -126,7 +126,7 @@ class Attention(Routing):
         **common: Any,
     ) -> Routed:
         """Routes from `pose`, or from the initial one."""
-        b, _, j, d = votes.shape
+        b, _, j, d = votes.size()
         initial = learned.get("initial")
         learned = {name: x for name, x in learned.items() if name != "initial"}
         if pose is None and initial is not None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-OLDEST_TORCH = (2, 11)  # as in pyproject.toml
+OLDEST_TORCH = (2, 8)  # as in pyproject.toml
 DEVICES = ("cpu", "cuda", "meta")  # no others, such as mps, have been tested
 MOST_ITERATIONS = 1000  # more are a mistake, and would look like a hang
 # The names of arguments in other layers of PyTorch, and the names that a capsule layer may have for them.
@@ -97,9 +97,12 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> None:
         raise ValueError(f"{name}: expected one of {known}, got {value!r}{nearest(str(value), choices)}")
 
 
+# Types are tuples in these checks: Dynamo of PyTorch before 2.10 reads no `int | float`.
+
+
 def check_sizes(least: int = 1, **sizes: int) -> None:
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int | torch.SymInt):
+        if isinstance(size, bool) or not isinstance(size, (int, torch.SymInt)):
             raise TypeError(f"{name}: expected a whole number, got {size!r}")
         if size < least:
             raise ValueError(f"{name}: expected at least {least}, got {size}")
@@ -113,7 +116,7 @@ def check_iterations(iterations: int) -> None:
 
 def check_number(name: str, value: float, least: float = -math.inf) -> None:
     """Raises unless `value` is a finite number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name}: expected a number, got {value!r}")
     if not (least <= value < math.inf and value > -math.inf):  # torch.compile cannot trace isfinite
         raise ValueError(f"{name}: expected a finite number{f' of at least {least:g}' * (least > -math.inf)}, "
@@ -122,7 +125,7 @@ def check_number(name: str, value: float, least: float = -math.inf) -> None:
 
 def check_per_iteration(name: str, value: float | Sequence[float], iterations: int) -> tuple[float, ...]:
     """`value` as one number of at least 0 for each iteration."""
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, (list, tuple)):
         value = (cast(float, value),) * iterations
     if len(value) != iterations:
         raise ValueError(f"{name}: expected one number, or one for each of {iterations} iterations, got {len(value)}")

@@ -121,7 +121,7 @@ class ForwardPass:
             if hidden:  # the objective of the class layer gives its gradient
                 self.coefficients.requires_grad_()
         assert self.coefficients is not None
-        return learned | {"coefficients": self.coefficients}
+        return {**learned, "coefficients": self.coefficients}
 
     def _runs_again(self, weight: Tensor) -> bool:
         """Whether this is inside a backward pass, with the weights of the last forward pass."""

@@ -182,7 +182,7 @@ class EM(Routing):
             super().init_weights(weight, sizes)
 
     def run(self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any) -> Routed:
-        schedule, tau, shape = self.inverse_temperature, self.sharpness, votes.shape
+        schedule, tau, shape = self.inverse_temperature, self.sharpness, votes.size()
         if schedule is None:
             schedule = 1.0 if self.relative else inverse_temperature(self.iterations)
         if tau is None:
@@ -190,7 +190,7 @@ class EM(Routing):
         if self.relative:  # lambda (beta_a - cost / (n_0 D)) = lambda / (n_0 D) (n_0 D beta_a - cost)
             whole = even_share(shape, common.get("softmax", over_parents)) * shape[3]
             schedule = tuple(x / whole for x in check_per_iteration("inverse_temperature", schedule, self.iterations))
-            learned = learned | {"beta_a": whole * learned["beta_a"]}
+            learned = {**learned, "beta_a": whole * learned["beta_a"]}
         return function(
             votes,
             activation,

@@ -94,7 +94,7 @@ class Heinsen(Routing):
         nn.init.normal_(weight, std=1 / weight.shape[1])  # N(0, 1) / d_inp
 
     def run(self, function: Function, votes: Any, activation: Tensor | None, learned: Tensors, **common: Any) -> Routed:
-        _, i, j, _ = votes.shape
+        _, i, j, _ = votes.size()
         use = learned["beta_use"]
         betas = {"beta_use": use, "beta_ignore": learned.get("beta_ignore", use)}
         start = None

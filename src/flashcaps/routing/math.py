@@ -46,7 +46,7 @@ def full_precision(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def inner(*args: P.args, **kwargs: P.kwargs) -> T:
-        first = next(iter([*args, *kwargs.values()]), None)
+        first = (*args, *kwargs.values(), None)[0]
         with no_autocast(first.device) if isinstance(first, Tensor) else nullcontext():
             return function(*args, **kwargs)
 

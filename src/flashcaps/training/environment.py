@@ -46,7 +46,7 @@ def versions() -> dict[str, str]:
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-    return found
+    return found | {"torch": str(torch.__version__)}  # names its CUDA version, as its metadata may not
 
 
 def devices() -> list[str]:

@@ -81,7 +81,7 @@ def test_fit_can_be_differentiated_twice(
 def test_an_example_of_closed_gates_has_the_gradient_of_the_formula() -> None:
     """Where nobody is assigned, a mean of what is assigned does not exist; weight, mean and variance do."""
     votes = draw(4, 1)
-    b, i, j, _ = votes.shape
+    b, i, j, _ = votes.size()
     gate = torch.rand(b, i, **DOUBLE)
     gate[0] = 0
     gate.requires_grad_()

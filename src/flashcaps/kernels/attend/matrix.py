@@ -45,7 +45,7 @@ def combine(u: Tensor, weight: Tensor, coupling: Tensor) -> Tensor:
 
 def coupling(u: Tensor, weight: Tensor, logits: Tensor | None, query: Tensor | None, options: Options) -> Tensor:
     """c (B, I, J)."""
-    b, i, j, _ = Votes(u, weight).shape
+    b, i, j, _ = Votes(u, weight).size()
     u, weight = (u.detach(), weight.detach()) if options.detach else (u, weight)
     a = u.new_zeros(b, i, j) if query is None else project(u, weight, query)
     return options.softmax(a if logits is None else a + logits, leaky=options.leaky)

@@ -58,7 +58,7 @@ def check_supported(votes: Votes | Windows, softmax: Softmax = over_parents) -> 
 
 def _per_child(logits: Tensor | None, votes: Votes) -> Tensor | None:
     """Logits (I, J) or (J,) as fp32 (I, J)."""
-    return None if logits is None else logits.float().expand(votes.shape[1], votes.shape[2])
+    return None if logits is None else logits.float().expand(votes.size()[1:3])
 
 
 class TritonAttend:
@@ -99,7 +99,7 @@ def dynamic_poses(
 ) -> Tensor:
     """v (B, J, D) after all iterations of dynamic routing in one operator; arguments as `dynamic_routing`'s."""
     check_supported(votes)
-    bias = None if bias is None else bias.float().expand(votes.shape[2], votes.shape[3])
+    bias = None if bias is None else bias.float().expand(votes.size()[2:])
     return route_dynamic(*votes, bias, _per_child(logits, votes), leaky, iterations, detach)[0]
 
 
@@ -117,8 +117,8 @@ def attention_poses(
     u, w, *window = votes
     gamma = beta = None
     if norm:
-        gamma = u.new_ones(votes.shape[3]) if weight is None else weight
-        beta = u.new_zeros(votes.shape[3]) if bias is None else bias
+        gamma = u.new_ones(votes.size()[3]) if weight is None else weight
+        beta = u.new_zeros(votes.size()[3]) if bias is None else bias
     return route_attention(u, w, pose, gamma, beta, window, scale, iterations)[0]
 
 

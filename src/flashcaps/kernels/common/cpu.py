@@ -76,7 +76,7 @@ def sources_of(votes: Votes, softmax: Softmax) -> list[Source]:
     of the budget has some children of each example. Rows that share a softmax over positions stay together.
     """
     u, weight = votes
-    _, _, j, d = votes.shape
+    _, _, j, d = votes.size()
     whole = softmax.child.shape[0] if isinstance(softmax, OverPositions) else 1
     fit = max(_votes.BUDGET["cpu"] // (FEWEST * d * j), math.isqrt(u.shape[0]))
     rows = max(fit // whole, 1) * whole

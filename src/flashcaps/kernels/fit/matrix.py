@@ -104,7 +104,7 @@ class Fit:
         betas: tuple[Tensor, Tensor] | None = None,
         softmax: Softmax = over_parents,
     ) -> None:
-        b, _, j, d = votes.shape
+        b, _, j, d = votes.size()
         self.softmax = softmax
         self.sources = sources_of(votes, softmax) if fits(votes) else []
         self.given = (gate, start, betas)
@@ -188,7 +188,7 @@ def spread_of_attended(votes: Votes, query: Tensor | None, softmax: Softmax, eps
         a = v.new_zeros(v.shape[:3]) if query is None else project(u, weight, query)
         return block_moments(softmax(a), v)
 
-    b, _, j, d = votes.shape
+    b, _, j, d = votes.size()
     parts = [recompute(block, *x, query) for x in votes.split(children_per_block(votes, b * j * d, softmax))]
     weight, _, variance = merge(parts, eps)
     return weight, variance

@@ -24,7 +24,7 @@ WIDEST = 64  # pose elements that kernels hold, or walk over, unrolled
 
 def supported(votes: Votes | Windows, softmax: Softmax = over_parents) -> str | None:
     """None where `TritonFit` can run, else the reason why not."""
-    b, i, j, dim = votes.shape
+    b, i, j, dim = votes.size()
     u = votes.image if isinstance(votes, Windows) else votes.u
     if u.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"votes on {u.device}: the kernels run on CUDA devices"
@@ -66,7 +66,7 @@ class TritonFit:
 
     def route(self, rule: Rule, eps: float, every: bool = True) -> list[Fitted]:
         """The parents after every iteration, or after the last."""
-        (b, i, _, _), n = self.votes.shape, len(rule.scales) if every else 1
+        (b, i, _, _), n = self.votes.size(), len(rule.scales) if every else 1
         first = first_z = None
         grid = list(self.softmax.grid or ()) if isinstance(self.softmax, OverPositions) else []
         if self.start is not None:
