@@ -227,7 +227,10 @@ class CapsuleLayer(FiniteModule):
             self.bias.zero_()
         for name, spec in self._specs.items():
             value = self.get_buffer(name) if spec.state else self.learned[name]
-            _ = value.normal_() if spec.random else value.fill_(spec.start)
+            if spec.random:
+                value.normal_()
+            else:
+                value.fill_(spec.start)
         reset_parts(self)
 
     def forward(

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-OLDEST_TORCH = (2, 8)  # as in pyproject.toml
+# As in pyproject.toml. Its Dynamo reads no isinstance(x, int | float): the checks of layers have tuples of types.
+OLDEST_TORCH = (2, 8)
 DEVICES = ("cpu", "cuda", "meta")  # no others, such as mps, have been tested
 MOST_ITERATIONS = 1000  # more are a mistake, and would look like a hang
 # The names of arguments in other layers of PyTorch, and the names that a capsule layer may have for them.
@@ -95,9 +96,6 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     if not isinstance(value, str) or value not in choices:  # a list cannot be looked up in a dict
         known = ", ".join(map(repr, choices))
         raise ValueError(f"{name}: expected one of {known}, got {value!r}{nearest(str(value), choices)}")
-
-
-# Types are tuples in these checks: Dynamo of PyTorch before 2.10 reads no `int | float`.
 
 
 def check_sizes(least: int = 1, **sizes: int) -> None:
