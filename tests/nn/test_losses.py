@@ -56,6 +56,8 @@ def test_margins_of_the_spread_loss_rise() -> None:
         assert spread_margin_by_step(step) == pytest.approx(0.2 + 0.79 / (1 + math.exp(-x)), abs=1e-12)
     with pytest.raises(ValueError, match=r"^margin: expected one number, got \(3,\)"):  # of examples, or of classes
         spread_loss(torch.zeros(3, 3), torch.arange(3), torch.rand(3))
+    with pytest.raises(ValueError, match=r"^labels: expected one class of each example.*margin_loss takes them"):
+        spread_loss(torch.zeros(3, 3), torch.ones(3, 3), 0.5)
 
 
 # ---- reconstruction

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..kernels.common.margin import CLASSES, margin_rows
 from ..kernels.common.rows import fused
-from ..routing.checks import check_floating, check_labels, check_number, check_overflow, check_tensor
+from ..routing.checks import can_look, check_floating, check_labels, check_number, check_overflow, check_tensor
 from ..routing.math import compute_dtype
 
 PRESENT, ABSENT = 0.9, 0.1  # m+ and m- of the margin loss
@@ -86,6 +86,9 @@ def spread_loss(
     elif margin.numel() != 1:  # one for each example would be taken for one for each class
         raise ValueError(f"margin: expected one number, got {tuple(margin.shape)}")
     a = _check("activations", activations, labels, "labels")
+    if labels.ndim == 2 and can_look(labels) and labels.sum(1).max() > 1 + 1e-3:
+        raise ValueError("labels: expected one class of each example, with which others are compared, got several; "
+                         "margin_loss takes them")
     t = multi_hot(labels, a.shape[1], a.dtype)
     right = (a * t).sum(1, keepdim=True)
     gap = F.relu(margin - (right - a)).square()
