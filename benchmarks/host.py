@@ -70,6 +70,9 @@ class CountingDriver:
     def load_binary(self, name: str, *_: Any) -> tuple[Any, ...]:
         return name, name, 32, 0, 1024
 
+    def unload_module(self, module: str) -> None:
+        """Asked for by Triton from 3.8 on."""
+
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {"max_shared_mem": 232448}
 
@@ -85,17 +88,17 @@ class CountingDriver:
     def launcher_cls(self, source: Any, metadata: Any) -> CudaLauncher:
         """Triton's own, around a function that counts."""
         launcher = object.__new__(CudaLauncher)
-        sizes = {"global_scratch_size": 0, "profile_scratch_size": 0, "num_ctas": 1}
+        sizes = {"global_scratch_size": 0, "profile_scratch_size": 0, "num_ctas": 1, "gsan_enabled": False}
         known = {"launch_cooperative_grid": False, "launch_pdl": False, "arg_annotations": [], "kernel_signature": b""}
         launcher.__dict__.update(launch=self.count, global_scratch_align=1, profile_scratch_align=1, **sizes, **known)
         return launcher
 
     def count(self, x: int, y: int, z: int, stream: int, function: Any, *given: Any) -> None:
-        """The call of a kernel with its arguments, the last in one tuple as from Triton 3.7 on, or after six others."""
+        """The call of a kernel with its arguments, the last in one tuple; Triton 3.6 lists them, after eight others."""
         for hook in given:
             if isinstance(hook, HookChain):
                 hook(None)
-        self.launches.append(((x, y, z), stream, function, given[-1] if isinstance(given[-1], tuple) else given[8:]))
+        self.launches.append(((x, y, z), stream, function, given[-1] if given[2] else given[8:]))
 
 
 class QuietDriver(CountingDriver):

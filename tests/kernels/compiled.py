@@ -51,7 +51,7 @@ class Compiler:
                 types[p.name] = "constexpr" if p.is_constexpr or value is None else type_of(value)
                 if types[p.name] == "constexpr":
                     constants[(k,)] = value
-            options = {x: named[x] for x in ("num_warps", "num_stages", "maxnreg") if x in named}
+            options = {x: value for x, value in named.items() if x not in kernel.arg_names}
             key = f"{kernel.__name__} {types} {[kind(value) for value in constants.values()]}"
             if key not in self.seen:
                 self.seen.add(key)

@@ -52,7 +52,8 @@ class Launch:
         self.now, self.fresh = now, []
 
     def touch(self, pointers: Any, mask: Any, stored: bool) -> None:
-        addresses, there = np.broadcast_arrays(pointers.data, mask.data.astype(bool))
+        mask.data = mask.data.astype(bool)  # Triton 3.9's own takes no other, yet makes integers of (block & scalar)
+        addresses, there = np.broadcast_arrays(pointers.data, mask.data)
         self.touched.append((addresses[there], self.now, stored))
         if stored:
             self.fresh.append(addresses[there])

@@ -76,6 +76,11 @@ def test_a_step_finds_what_was_compiled_ahead(tmp_path: Path) -> None:
     run("-c", SCRIPT, TRITON_CACHE_DIR=str(tmp_path))
 
 
+@pytest.mark.slow  # for its C compiler
+def test_plans_tell_the_driver_what_triton_does() -> None:
+    assert "the same in plans" in run("-m", "tests.kernels.launched")
+
+
 def test_arguments_are_of_few_kinds() -> None:
     assert [kind_of(x) for x in (1, 32, 48, 5, 7, 2**31, 0.1, True)] == [1, 16, 16, 3, 3, 2**32 + 16, 0.5, True]
     assert kind_of(torch.zeros(8)[1:]) == Pointer(torch.float32, 4)

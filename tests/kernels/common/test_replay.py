@@ -94,7 +94,7 @@ def test_kinds_that_come_once_are_forgotten() -> None:
 def test_a_buffer_is_freed_after_its_last_use() -> None:
     alive: list[int] = []
 
-    def count(x: Tensor) -> None:
+    def count(x: Tensor, **options: bool) -> None:
         gc.collect()
         alive.append(sum(type(y) is Tensor and y.shape == (1231,) for y in gc.get_objects()))
 
@@ -224,6 +224,12 @@ def test_places_in_a_workspace() -> None:
             assert apart or x.last < y.first or y.last < x.first
         most = max(sum(x.size for x in buffers if x.first <= k <= x.last) for k in range(20))
         assert most <= max(offsets[x] + x.size for x in buffers) <= 1.3 * most
+
+
+def test_kernels_fuse_multiply_and_add_in_every_version_of_triton() -> None:
+    with replay.dry_run() as launches:
+        launch(add_one, (1,))(torch.zeros(8), torch.zeros(8), 8, BLOCK=8)
+    assert [constants for *_, constants in launches] == [{"BLOCK": 8, "enable_fp_fusion": True}]
 
 
 def test_every_kernel_is_launched_where_plans_see_it() -> None:

@@ -38,6 +38,7 @@ def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
     """kernel[grid], which also adds the launch to the plan that is being recorded, if any."""
 
     def run(*given: Any, **constants: Any) -> None:
+        constants["enable_fp_fusion"] = True  # Triton's default up to 3.9, which warns that 3.10's will be False
         if _dry is not None:
             _dry.append((kernel, given, constants))
             return
