@@ -77,7 +77,7 @@ def draw(case: Case, given: str, dtype: torch.dtype = torch.float32, device: str
         u = case.layout(*case.children, c * d)
     made = torch.empty_strided(u.shape, u.stride(), dtype=dtype, device=device).copy_(u).requires_grad_()
     weight = torch.randn(j, d, case.children[1] * k * k, h) * d**-0.5
-    b = Drawn(made, weight, None, None, None).of(case).shape[0]
+    b = Drawn(made, weight, None, None, None).of(case).size()[0]
     pose = torch.randn(b, j, c * h) if given != "nothing" else None
     norm = () if given == "no norm" else (torch.randn(c * h), torch.randn(c * h))
     rest = [None if x is None else x.to(device, dtype).requires_grad_() for x in (weight, pose, *norm)]
