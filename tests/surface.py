@@ -40,6 +40,8 @@ def signature(function: Any) -> str:
 def written(annotation: Any) -> str:
     """A type as it is written in the source."""
     text = getattr(annotation, "__forward_arg__", annotation)
+    if isinstance(text, types.UnionType):  # has a name from Python 3.14 on, which is not how it is written
+        return repr(text)
     return text if isinstance(text, str) else getattr(text, "__name__", repr(text))
 
 
