@@ -231,9 +231,7 @@ def measure(pictures: Tensor) -> dict[str, Tensor]:
 
 def correlation(x: Tensor, y: Tensor) -> Tensor:
     """Pearson's r along the last axis; 0 where either does not vary."""
-    x, y = x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True)
-    scale = (x.square().sum(-1) * y.square().sum(-1)).sqrt()
-    return torch.where(scale > 1e-9, (x * y).sum(-1) / scale.clamp(min=1e-9), torch.zeros_like(scale))
+    return torch.cosine_similarity(x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True), dim=-1)
 
 
 @styled
