@@ -35,8 +35,7 @@ def reconstructions(run: Run, right: int = 6, wrong: int = 2) -> Drawn:
     data = {"image": batch.inputs[rows], "reconstruction": run.draw(run.poses[rows], target),
             "label": batch.targets[rows], "prediction": answer[rows], "target": target, "right": ok, "rows": rows,
             "error": (run.draw(run.poses, answer) - batch.inputs).square().flatten(1).sum(1)}
-    n = len(rows)
-    fig, (axis,) = subplots(max(0.92 * n, 4) + 0.6, 2.8)
+    fig, (axis,) = subplots(max(0.92 * len(rows), 4) + 0.6, 2.8)
     named = [[run.class_name(int(x)) for x in data[key]] for key in ("label", "prediction", "target")]
     named = [[f"{key} = {row[0]}", *row[1:]] for key, row in zip("lpr", named, strict=True)]
     titles = ["\n".join(column) for column in zip(*named, strict=True)]
@@ -242,8 +241,7 @@ def segmentation(run: Run, right: int = 4, neither: int = 2, wrong: int = 1) -> 
     labels and from the prediction.
     """
     data = choose_pairs(run, right, neither, wrong)
-    n = len(data["rows"])
-    fig, (axis,) = subplots(max(1.1 * n, 4) + 0.6, 2.9)
+    fig, (axis,) = subplots(max(1.1 * len(data["rows"]), 4) + 0.6, 2.9)
     mark = {"right": "", "neither": "*", "label": "", "prediction": "P"}
     titles = [f"{mark[kind]}R {_pair(run, r)}\nL {_pair(run, l)}"
               for kind, r, l in zip(data["kinds"], data["drawn"], data["labels"], strict=True)]

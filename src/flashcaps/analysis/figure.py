@@ -241,8 +241,7 @@ def gather(results: str | Path, folders: Iterable[str | Path]) -> list[dict[str,
         inner = sorted(Path(folder).glob("*/result.json"))
         for path in [Path(folder) / "result.json"] if (Path(folder) / "result.json").is_file() else inner:
             record = json.loads(path.read_text())
-            same = ("recipe", "variant", "seed")
-            found = [r for r in found if any(r[k] != record[k] for k in same)]
+            found = [r for r in found if any(r[k] != record[k] for k in ("recipe", "variant", "seed"))]
             found.append(record | {"metrics": read_metrics(path.parent), "folder": str(path.parent)})
     return found
 
