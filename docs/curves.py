@@ -14,7 +14,8 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FormatStrFormatter, LogLocator
 
 from flashcaps.analysis.adversarial import mean_curve
-from flashcaps.analysis.figure import read_attacks, routed_by
+from flashcaps.analysis.figure import routed_by
+from flashcaps.training.results import read_results
 
 from .numbers import ATTACKED, DOCS, RESULTS
 
@@ -57,7 +58,7 @@ def draw(runs: Path = RUNS, picture: Path = PICTURE) -> None:
 def draw_attacks(results: Path = RESULTS, picture: Path = ATTACKS) -> None:
     """Accuracy under attack, a data set a panel: capsules blue, networks without them black; PGD solid, FGSM dotted."""
     figure, axes = plt.subplots(1, len(ATTACKED), figsize=(11, 4), layout="constrained", sharey=True)
-    records = read_attacks(results)
+    records = read_results(results, "robustness")
     for axis, (data, title) in zip(axes, ATTACKED.items(), strict=True):
         for record in (r for r in records if r["data"] == data):
             colour = COLOURS[1 if routed_by(record["model"], {})[0] else 0]

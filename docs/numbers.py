@@ -107,12 +107,11 @@ def rivals_met() -> str:
 def attacks() -> str:
     """Accuracy by the largest change of a pixel, for every network that was attacked."""
     from flashcaps.analysis.adversarial import mean_curve
-    from flashcaps.analysis.figure import read_attacks
 
     tables = []
     for data, title in ATTACKED.items():
         rows: list[str] = []
-        for record in (r for r in read_attacks(RESULTS) if r["data"] == data):
+        for record in (r for r in read_results(RESULTS, "robustness") if r["data"] == data):
             for attack in ("fgsm", "pgd"):
                 points = mean_curve([record], attack)
                 if not rows:

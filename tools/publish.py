@@ -65,8 +65,7 @@ def measure(model: Any, data: str | None) -> Evaluation:
     """On the test set its recipe names, with the weights as they will be stored."""
     recipe = make_recipe(model.config["recipe"])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    held = open_sources(recipe, data, device, None).test
-    found = evaluate_as(recipe, model.to(device), held)
+    found = evaluate_as(recipe, model.to(device), open_sources(recipe, data, device, None).test)
     model.cpu()
     return found
 

@@ -13,10 +13,9 @@ import flashcaps
 from flashcaps import ROUTING
 from flashcaps.analysis import DoesNotApply
 from flashcaps.analysis.adversarial import Plan, adversarial, climb, fgsm, gap, make_record, objective, pgd, robustness
-from flashcaps.analysis.figure import read_attacks
 from flashcaps.training.batches import Batch
 from flashcaps.training.recipe import Loss, read_recipe
-from flashcaps.training.results import keep
+from flashcaps.training.results import keep, read_results
 from tests.analysis.conftest import small_run
 from tests.fake_data import fake_split
 
@@ -186,7 +185,7 @@ def test_a_record_says_what_made_it_and_the_figure_measures_the_rest(tmp_path: P
     run = replace(small_run(12, decoder=False), recipe=read_recipe("tiny", ["epochs=1"]), name="tiny-0")
     record = make_record(run, Plan((0.0, 0.1), steps=2), "flashcaps attack runs/tiny-0")
     assert keep(record, tmp_path / "robustness") == tmp_path / "robustness" / "tiny" / "epochs=1-0.json"
-    assert read_attacks(tmp_path) == [record]
+    assert read_results(tmp_path, "robustness") == [record]
     assert {"recipe", "variant", "seed", "hardware", "versions", "commit", "command", "parameters"} <= set(record)
     assert (record["steps"], record["loss"], record["trained_with"]) == (2, "gap", "margin")
     cnn = record | {"recipe": "cnn", "variant": "default", "model": "cnn_smallnorb"}

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from flashcaps.analysis import FIGURES, open_run
-from flashcaps.analysis.figure import read_attacks
 from flashcaps.training.checkpoint import save_weights
 from flashcaps.training.recipe import read_recipe
+from flashcaps.training.results import read_results
 from tests.analysis.conftest import small_run
 from tests.conftest import Say
 from tests.fake_data import save_small, write_idx
@@ -35,7 +35,7 @@ def test_attack_prints_a_table_and_keeps_what_a_figure_reads(tmp_path: Path, say
     said = say(*arguments, "--keep", tmp_path / "results")
     assert said.code == 0, said.err
     assert "accuracy on 10 images" in said.out
-    (record,) = read_attacks(tmp_path / "results")
+    (record,) = read_results(tmp_path / "results", "robustness")
     assert record["command"] == ("flashcaps attack runs/small-0 --epsilon 0 --epsilon 0.1 --steps 2 --loss gap "
                                  "--examples 10 --seed 0")
     opened = open_run(run, results=tmp_path / "results", data=str(tmp_path))

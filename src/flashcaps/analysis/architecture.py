@@ -1,5 +1,6 @@
 """Encoder and decoder with shapes and parameter counts, from the model itself (em slides; dynamic, Fig. 1, 2)."""
 
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
@@ -85,12 +86,10 @@ def stages(run: Run) -> list[Stage]:
     parts = [(n, m) for n, m in model.named_children() if n not in ("capsules", "head", "decoder") and m is not None]
     shapes: dict[nn.Module, tuple[int, ...]] = {}
     leaves = [leaf for name, part in parts for leaf in _leaves(name, part)]
-    hooks = [m.register_forward_hook(lambda m, _, out: shapes.__setitem__(m, _shape(out))) for _, m in leaves]
-    try:
+    with ExitStack() as hooks:
+        for _, m in leaves:
+            hooks.enter_context(m.register_forward_hook(lambda m, _, out: shapes.__setitem__(m, _shape(out))))
         scores = forward(model, batch).scores
-    finally:
-        for hook in hooks:
-            hook.remove()
     for name, m in leaves:
         kind = "capsules" if name == "primary" else "layer"
         found.append(Stage(kind, name, shapes[m], count(m), _detail(m)))

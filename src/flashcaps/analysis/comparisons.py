@@ -51,8 +51,7 @@ def _facts(name: str, overrides: tuple[str, ...]) -> Facts | None:
 
 
 def known(run: Run) -> Rows:
-    pairs = ((record, facts(record)) for record in run.records)
-    return [(record, f) for record, f in pairs if f is not None]
+    return [(record, f) for record in run.records if (f := facts(record)) is not None]
 
 
 def comparable(run: Run) -> Rows:

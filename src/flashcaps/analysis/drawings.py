@@ -35,8 +35,7 @@ def reconstructions(run: Run, right: int = 6, wrong: int = 2) -> Drawn:
     data = {"image": batch.inputs[rows], "reconstruction": run.draw(run.poses[rows], target),
             "label": batch.targets[rows], "prediction": answer[rows], "target": target, "right": ok, "rows": rows,
             "error": (run.draw(run.poses, answer) - batch.inputs).square().flatten(1).sum(1)}
-    n = len(rows)
-    fig, (axis,) = subplots(max(0.92 * n, 4) + 0.6, 2.8)
+    fig, (axis,) = subplots(max(0.92 * len(rows), 4) + 0.6, 2.8)
     named = [[run.class_name(int(x)) for x in data[key]] for key in ("label", "prediction", "target")]
     named = [[f"{key} = {row[0]}", *row[1:]] for key, row in zip("lpr", named, strict=True)]
     titles = ["\n".join(column) for column in zip(*named, strict=True)]
@@ -231,9 +230,7 @@ def measure(pictures: Tensor) -> dict[str, Tensor]:
 
 def correlation(x: Tensor, y: Tensor) -> Tensor:
     """Pearson's r along the last axis; 0 where either does not vary."""
-    x, y = x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True)
-    scale = (x.square().sum(-1) * y.square().sum(-1)).sqrt()
-    return torch.where(scale > 1e-9, (x * y).sum(-1) / scale.clamp(min=1e-9), torch.zeros_like(scale))
+    return torch.cosine_similarity(x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True), dim=-1)
 
 
 @styled
@@ -244,8 +241,7 @@ def segmentation(run: Run, right: int = 4, neither: int = 2, wrong: int = 1) -> 
     labels and from the prediction.
     """
     data = choose_pairs(run, right, neither, wrong)
-    n = len(data["rows"])
-    fig, (axis,) = subplots(max(1.1 * n, 4) + 0.6, 2.9)
+    fig, (axis,) = subplots(max(1.1 * len(data["rows"]), 4) + 0.6, 2.9)
     mark = {"right": "", "neither": "*", "label": "", "prediction": "P"}
     titles = [f"{mark[kind]}R {_pair(run, r)}\nL {_pair(run, l)}"
               for kind, r, l in zip(data["kinds"], data["drawn"], data["labels"], strict=True)]

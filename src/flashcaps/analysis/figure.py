@@ -213,7 +213,7 @@ def open_run(
     known = (folder / "config.json").is_file()
     records = gather(results, [*beside, *([folder] if known else [])])
     run = Run(model, name=path.name or str(path), recipe=recipe, folder=folder if known else None,
-              metrics=read_metrics(folder), records=records, robustness=read_attacks(Path(results)))
+              metrics=read_metrics(folder), records=records, robustness=read_results(Path(results), ATTACKS))
     if recipe is None:
         run.missing = "the checkpoint names no recipe, so its data are unknown"
         return run
@@ -241,15 +241,9 @@ def gather(results: str | Path, folders: Iterable[str | Path]) -> list[dict[str,
         inner = sorted(Path(folder).glob("*/result.json"))
         for path in [Path(folder) / "result.json"] if (Path(folder) / "result.json").is_file() else inner:
             record = json.loads(path.read_text())
-            same = ("recipe", "variant", "seed")
-            found = [r for r in found if any(r[k] != record[k] for k in same)]
+            found = [r for r in found if any(r[k] != record[k] for k in ("recipe", "variant", "seed"))]
             found.append(record | {"metrics": read_metrics(path.parent), "folder": str(path.parent)})
     return found
-
-
-def read_attacks(results: Path) -> list[dict[str, Any]]:
-    """All stored records of attacks, in a fixed order."""
-    return [json.loads(path.read_text()) for path in sorted((results / ATTACKS).glob("*/*.json"))]
 
 
 def routed_by(model: str, overrides: Mapping[str, Any]) -> tuple[str, int]:

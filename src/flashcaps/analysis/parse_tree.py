@@ -230,8 +230,7 @@ def credit(run: Run, sentences: int = 3) -> Drawn:
         raise DoesNotApply("text is needed: hidden states of a transformer; this model reads images")
     batch = run.first(sentences)
     n, depth = batch.inputs.shape[1:3]
-    scores = run.model(batch.inputs, batch.mask).scores
-    answer = scores.argmax(1)
+    answer = run.model(batch.inputs, batch.mask).scores.argmax(1)
     shares = credit_of(run.trace(batch))  # (B, n * l, K)
     table = shares[torch.arange(len(answer)), :, answer].view(-1, n, depth)
     fig, axes = subplots(10, 2.5 * len(table) + 0.2, len(table), 1)

@@ -110,13 +110,12 @@ def tiles(axis: Any, pictures: Tensor, columns: Sequence[str] = (), rows: Sequen
 
 def bare(axis: Any) -> None:
     axis.set(xticks=[], yticks=[])
-    for spine in axis.spines.values():
-        spine.set_visible(False)
+    axis.spines[:].set_visible(False)
 
 
-def grid(*axes: Any, along: str = "y") -> None:
+def grid(*axes: Any) -> None:
     for axis in axes:
-        axis.grid(True, axis=along, linewidth=0.8)
+        axis.grid(True, axis="y", linewidth=0.8)
 
 
 def label_curves(axis: Any, x: str, y: str, log: bool = False) -> None:

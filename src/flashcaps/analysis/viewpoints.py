@@ -133,10 +133,10 @@ def sequences(split: Split, what: str, toys: list[tuple[int, int]]) -> tuple[lis
     return [FIRST[what] + DEGREES[what] * int(s) for s in steps], torch.stack(rows)
 
 
-def mds(distances: Tensor, dim: int = 2) -> Tensor:
-    """Classical multidimensional scaling: (N, N) distances -> the (N, dim) points that keep them best."""
+def mds(distances: Tensor) -> Tensor:
+    """Classical multidimensional scaling: (N, N) distances -> the (N, 2) points that keep them best."""
     n = len(distances)
     centre = torch.eye(n, dtype=torch.float64) - 1 / n
     gram = -0.5 * centre @ distances.double().cpu().square() @ centre
     values, vectors = torch.linalg.eigh(gram)
-    return (vectors[:, -dim:] * values[-dim:].clamp(min=0).sqrt()).flip(1)
+    return (vectors[:, -2:] * values[-2:].clamp(min=0).sqrt()).flip(1)

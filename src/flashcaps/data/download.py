@@ -8,7 +8,6 @@ file, one gets it and the others wait.
 import gzip
 import hashlib
 import http.client
-import os
 import shutil
 import tarfile
 import urllib.request
@@ -109,8 +108,7 @@ def _take(remote: Remote, folder: Path, source: Root, report: Progress) -> list[
         paths = _unpack(remote, part, folder)
         part.unlink()
         return paths
-    os.replace(part, folder / remote.file)
-    return [folder / remote.file]
+    return [part.replace(folder / remote.file)]
 
 
 def _copy(remote: Remote, part: Path, source: Path, name: str) -> str:
@@ -139,8 +137,7 @@ def _get(url: str, part: Path, remote: Remote, report: Progress) -> None:
     if have == remote.size:
         return
     if have > remote.size:
-        part.unlink()
-        have = 0
+        have = 0  # of another file, which is written over
     headers = {"User-Agent": "flashcaps"} | ({"Range": f"bytes={have}-"} if have else {})
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S) as answer:
         resumed = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
@@ -172,11 +169,8 @@ def _unpack(remote: Remote, archive: Path, folder: Path) -> list[Path]:
             with source, part.open("wb") as out:
                 shutil.copyfileobj(source, out)
     faults = [f"{m.path} in {archive}: {fault}" for m, part in parts.items() if (fault := _fault(part, m))]
-    for member, part in parts.items():
-        if faults:
-            part.unlink()
-        else:
-            os.replace(part, folder / member.file)
     if faults:
+        for part in parts.values():
+            part.unlink()
         raise ValueError(faults[0])
-    return [folder / m.file for m in remote.members]
+    return [part.replace(folder / member.file) for member, part in parts.items()]

@@ -45,8 +45,7 @@ def facts_of(name: str, model: Any, digits: Tensor, *, card: str = "", own: bool
 
     `info` is the model's entry in the list of models. own: a user's model, whose title has its name.
     """
-    batch = batch_of(model, digits)
-    run = Run(model.eval(), batch, name=name)
+    run = Run(model.eval(), batch_of(model, digits), name=name)
     layer, (rule, threshold) = run.layer(), answer_rule(model)
     routing, pairs = layer.routing, rule != "top1"
     signed = keeps_couplings(routing)

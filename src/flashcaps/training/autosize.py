@@ -153,8 +153,7 @@ def _residual(image: Image) -> Sized:
     _, height, width = image
     halvings = math.ceil(math.log2(max(height, width) / FEATURES))
     stages = [[min(16 << k, 128), 1, 2] for k in range(halvings)]
-    for _ in range(halvings):
-        height, width = (height + 1) // 2, (width + 1) // 2
+    height, width = (math.ceil(side / 2**halvings) for side in (height, width))
     kernel = min(3, height, width)
     grid = _places(height + 2, width + 2, kernel, 2)
     why = (f"backbone: a residual network that halves {halvings} times, to {height} x {width}: one convolution would "

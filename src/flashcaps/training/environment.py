@@ -114,8 +114,7 @@ def _layer(name: str, backend: str, device: torch.device | str) -> DenseCapsules
 def _run(name: str, backend: str, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     layer = _layer(name, backend, device)
-    u = torch.randn(4, 96, 8).to(device)
-    pose = layer(u).pose
+    pose = layer(torch.randn(4, 96, 8).to(device)).pose
     (pose * torch.randn(4, 10, 16).to(device)).sum().backward()
     assert layer.weight.grad is not None
     return pose.detach(), layer.weight.grad

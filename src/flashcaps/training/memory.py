@@ -104,11 +104,9 @@ def batch_that_fits(step: TrainStep, index: Tensor, noise: Tensor) -> Iterator[N
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether it is CUDA's own error, or that of the CPU allocator, a plain RuntimeError."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(
-        words in str(error).lower() for words in ("out of memory", "can't allocate memory", "not enough memory")
-    )
+    words = ("out of memory", "can't allocate memory", "not enough memory")
+    told = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    return told or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
 def largest_batch(step: TrainStep, index: Tensor, noise: Tensor) -> int:

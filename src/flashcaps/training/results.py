@@ -120,10 +120,10 @@ def keep(result: dict[str, Any], folder: Path) -> Path:
     return path
 
 
-def read_results(results: Path) -> list[dict[str, Any]]:
-    """All runs, in a fixed order."""
+def read_results(results: Path, kind: str = "runs") -> list[dict[str, Any]]:
+    """All runs, in a fixed order; or what a folder of another kind has of them."""
     runs = []
-    for path in sorted((results / "runs").glob("*/*.json")):
+    for path in sorted((results / kind).glob("*/*.json")):
         try:
             runs.append(json.loads(path.read_text()))
         except json.JSONDecodeError as error:

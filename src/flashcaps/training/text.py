@@ -183,10 +183,8 @@ def parts_of_like_length(length: Tensor) -> Iterator[tuple[Tensor, int]]:
 def check_room(shape: tuple[int, int, int], keep: str, device: torch.device) -> None:
     """Raises where the states would not fit, before any is computed."""
     tokens, layers, width = shape
+    release(device)  # a finished run may still hold memory
     needed, free = tokens * layers * width * KEPT[keep].itemsize, memory_free(device)
-    if free is not None and needed > SPARE * free:
-        release(device)  # a finished run may still hold memory
-        free = memory_free(device)
     if free is not None and needed > SPARE * free:
         raise ValueError(
             f"data.keep: {tokens:,} tokens x {layers} layers x {width} in {keep} need {in_bytes(needed)}, "
