@@ -129,5 +129,5 @@ def times(record: dict[str, Any]) -> Any:
     axis.invert_yaxis()
     axis.set_xlabel(f"ms of forward + backward, {record['hardware']}")
     axis.legend(fontsize=9, ncols=5, loc="upper center", bbox_to_anchor=(0.3, 1.1))
-    grid(axis, along="x")
+    axis.grid(True, axis="x", linewidth=0.8)
     return picture

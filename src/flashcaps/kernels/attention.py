@@ -9,10 +9,11 @@ from torch import Tensor
 from ..routing.contract import Routed, Step
 from ..routing.em import activation_logit
 from ..routing.math import Softmax, over_parents
-from .attend.matrix import Attend
+from .attend.matrix import Attend, uniform_over_image
 from .attend.plan import wide
 from .attend.triton import TritonAttend, attention_poses
 from .common.norm import layer_norm_poses
+from .common.patches import gathered
 from .fit.matrix import spread_of_attended
 from .votes import Votes, Windows
 
@@ -42,7 +43,10 @@ def attention_routing(
     if triton and not (record or coupling or active or wide(votes)):  # all iterations in one operator
         return Routed(attention_poses(votes, pose, iterations, scale, norm, weight, bias))
     if isinstance(votes, Windows):
-        raise ValueError("votes: patches left in their image are for the Triton kernel's poses alone; gather them")
+        if pose is None and iterations == 1:
+            p = uniform_over_image(votes)
+            return Routed(layer_norm_poses(p, weight, bias) if norm else p)
+        votes = gathered(votes)
     attend: Any = TritonAttend(votes, softmax=softmax) if triton else Attend(votes, softmax=softmax)
     history: list[Step] = []
     for _ in range(iterations):

@@ -40,12 +40,13 @@ class Twin(NamedTuple):
     family: str | None = None  # whose Triton kernels it has: "attend" (dot products) or "fit" (Gaussians)
     adds_bias: bool = False  # kernels add the bias of votes themselves
     reads_images: tuple[str | None, ...] = ()  # with these input activations they find children in their image
+    convolves: bool = False  # the first step is a convolution of that image, which a CPU computes as such
 
 
 TWINS: dict[str, Twin] = {
     "dynamic": Twin(dynamic_routing, "attend"),
     "em": Twin(em_routing, "fit", reads_images=("probability",)),
-    "attention": Twin(attention_routing, "attend", reads_images=(None,)),
+    "attention": Twin(attention_routing, "attend", reads_images=(None,), convolves=True),
     "heinsen": Twin(heinsen_routing, "fit", adds_bias=True),
     "discriminative": Twin(discriminative_routing, "attend"),
 }
@@ -246,11 +247,13 @@ def _reads_image(
     backend: str,
     softmax: Softmax,
 ) -> bool:
-    """Whether kernels find children where they overlap in the image, so that no patch is copied."""
+    """Whether children stay where they overlap in the image, so that no patch is copied."""
     if twin is None or takes not in twin.reads_images or transform.bias is not None:
         return False
     if activation is not None and takes is None:
         return False
+    if image.image.device.type == "cpu" and backend in ("auto", "matrix"):
+        return twin.convolves and softmax is over_parents and not is_transformed()
     asked = backend == "triton" or (backend == "auto" and image.image.is_cuda and not is_transformed())
     return asked and why_not_triton(twin, image, softmax) is None
 

@@ -9,11 +9,12 @@ parent and pose column over all children of a block, and no vote is formed.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ...routing.math import Softmax, over_parents
 from ..common.cpu import Source, fits, sources_of
-from ..votes import Votes, add_up, children_per_block, recompute, split_children
+from ..votes import Votes, Windows, add_up, children_per_block, recompute, split_children
 from .cpu import AttendStep, Options
 
 
@@ -63,6 +64,20 @@ def uniform_on_cpu(source: Source) -> Tensor:
     j = weight.shape[3]
     poses = (u.sum(1) if u.shape[1] > 1 else u[:, 0]).permute(1, 2, 0, 3).flatten(2).flatten(0, 1)
     return (poses @ weight.flatten(0, 1).flatten(1)).view(source.block) / j
+
+
+def uniform_over_image(votes: Windows) -> Tensor:
+    """The same of children in their image: a convolution, the rows of a pose a part of its batch. (B * H' * W', J, D)
+
+    Its channels are the types times the columns of a pose, and last in memory, as they are fastest on a CPU.
+    """
+    image, weight, c, k, stride = votes
+    b, t, height, width, _ = image.shape
+    j, d, _, h = weight.shape
+    u = image.unflatten(4, (c, d)).permute(0, 4, 2, 3, 1, 5).reshape(b * c, height, width, t * d)
+    w = (weight / j).view(j, d, t, k, k, h).permute(0, 5, 3, 4, 2, 1).reshape(j * h, k, k, t * d)
+    s = F.conv2d(u.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), stride=stride).permute(0, 2, 3, 1)
+    return s.view(b, c, *s.shape[1:3], j, h).permute(0, 2, 3, 4, 1, 5).reshape(-1, j, c * h)
 
 
 class Attend:

@@ -30,6 +30,12 @@ def patches(u: Tensor, kernel: int, stride: int) -> Tensor:
     return SlicedPatches.apply(u, kernel, stride) if eager(u) else votes.patches(u, kernel, stride)
 
 
+def gathered(windows: votes.Windows) -> votes.Votes:
+    """The votes of the children in their patches."""
+    image, weight, rows, kernel, stride = windows
+    return votes.Votes(votes.group(patches(image, kernel, stride).flatten(0, 2), weight.shape[2], rows), weight)
+
+
 def slices(image: Tensor, patches: Tensor, kernel: int, stride: int) -> Iterator[tuple[Tensor, Tensor]]:
     """For each offset in the kernel the same poses (T, B, H', W', D) as views of the image and of its patches."""
     _, h, w, n, _ = patches.shape
