@@ -76,6 +76,20 @@ def test_a_step_finds_what_was_compiled_ahead(tmp_path: Path) -> None:
     run("-c", SCRIPT, TRITON_CACHE_DIR=str(tmp_path))
 
 
+def test_a_kernels_key_does_not_depend_on_which_was_launched_first() -> None:
+    """Where processes disagree about it, one compiles again what lies in the cache."""
+    keys = """
+import sys
+from flashcaps.kernels.common.replay import settle_key
+from flashcaps.kernels.fit import backward_kernels as kernels
+for name in sys.argv[1:]:
+    settle_key(getattr(kernels, name))
+print(sorted(getattr(kernels, name).cache_key for name in sys.argv[1:]))
+"""
+    names = ["parent_gradients", "last_slopes", "slopes", "chunk_gradients"]
+    assert run("-c", keys, *names) == run("-c", keys, *reversed(names))
+
+
 @pytest.mark.slow  # for its C compiler
 def test_plans_tell_the_driver_what_triton_does() -> None:
     assert "the same in plans" in run("-m", "tests.kernels.launched")

@@ -87,6 +87,8 @@ def compile_kernels(step: Callable[[], Any], progress: Progress = lambda done, o
     from triton.runtime import driver
 
     target = driver.active.get_current_target()
+    for job in jobs:
+        replay.settle_key(job.function)
     sources = [(job, job.function.cache_key) for job in sorted(jobs, key=repr)]
     key = hashlib.sha256(repr((triton.__version__, target, sources)).encode()).hexdigest()
     folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
@@ -170,6 +172,7 @@ def main() -> None:
     while number := os.read(0, 2):
         job = jobs[int.from_bytes(number, "little")]
         try:
+            replay.settle_key(job.function)
             kernel = job.function.run(*job.given, grid=(1, 1, 1), warmup=True, **dict(job.constants))
             with suppress(Exception):  # up to Triton 3.6 a C compiler makes a launcher for each; later there is one
                 launcher(kernel.src, kernel.metadata)

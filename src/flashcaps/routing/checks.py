@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 # As in pyproject.toml. Its Dynamo reads no isinstance(x, int | float): the checks of layers have tuples of types.
-OLDEST_TORCH = (2, 8)
+OLDEST_TORCH = (2, 9)
 DEVICES = ("cpu", "cuda", "meta")  # no others, such as mps, have been tested
 MOST_ITERATIONS = 1000  # more are a mistake, and would look like a hang
 # The names of arguments in other layers of PyTorch, and the names that a capsule layer may have for them.

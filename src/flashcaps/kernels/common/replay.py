@@ -17,6 +17,7 @@ Two rules: kernels are launched by `launch`, and every tensor is an argument or 
 
 from __future__ import annotations
 
+import dis
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -43,12 +44,27 @@ def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
             _dry.append((kernel, given, constants))
             return
         recorder = getattr(_thread, "recorder", None)
+        settle_key(kernel)
         with nullcontext() if recorder is None else _disable_current_modes():  # Triton's interpreter calls torch, too
             compiled = kernel[grid](*given, **constants)
         if recorder is not None and recorder.listens:
             recorder.add_launch(kernel, compiled, grid, given, constants)
 
     return run
+
+
+def settle_key(kernel: Any) -> None:
+    """Has Triton work out the keys of the functions that a kernel calls before the kernel's own.
+
+    The key of a compiled kernel in Triton's cache covers the constants of those functions only if their keys are known
+    by then. It would depend on what a process launched before, and another process would compile the kernel again.
+    """
+    if getattr(kernel, "hash", "") is not None:
+        return  # known, or no compiled function
+    for instruction in dis.get_instructions(kernel.fn):
+        if instruction.opname == "LOAD_GLOBAL":
+            settle_key(kernel.fn.__globals__.get(instruction.argval))
+    kernel.cache_key  # noqa: B018  # the property keeps it
 
 
 def recording() -> bool:
