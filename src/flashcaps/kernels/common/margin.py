@@ -35,11 +35,12 @@ def margin_rows(
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.dtype = inputs[0].dtype
+    ctx.set_materialize_grads(False)  # nobody asks for the gradient's own, which would be filled with zeros
     ctx.save_for_backward(output[1])
 
 
-def _backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    return (g * ctx.saved_tensors[0]).to(ctx.dtype), None, None, None, None
+def _backward(ctx: Any, g: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    return None if g is None else (g * ctx.saved_tensors[0]).to(ctx.dtype), None, None, None, None
 
 
 margin_rows.register_fake(_empty)
