@@ -99,6 +99,7 @@ def test_a_device_that_nothing_was_tested_on(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_old_torch_is_refused_with_the_remedy() -> None:
-    with pytest.raises(ImportError, match=r"needs PyTorch 2\.8 or later, got 2\.6\.0.*pip install 'torch>=2\.8'"):
+    oldest = ".".join(map(str, checks.OLDEST_TORCH))
+    with pytest.raises(ImportError, match=f"needs PyTorch {oldest} or later, got 2.6.0.*pip install 'torch>={oldest}'"):
         checks.check_torch("2.6.0+cu124")
     checks.check_torch("2.11.0a0+git")
