@@ -36,7 +36,7 @@ def em_routing(
     if triton:
         from .fit.triton import TritonFit as kind
     fit = kind(votes, activation, softmax=softmax)
-    cost = votes.size()[3] * beta_u if beta_u.ndim == 1 else beta_u.sum(-1)  # (J,): sum_h beta_u, summed first
+    cost = beta_u if beta_u.ndim == 1 else beta_u.mean(-1)  # (J,)
     scales = check_per_iteration("inverse_temperature", inverse_temperature, iterations)
     taus = check_per_iteration("sharpness", sharpness, iterations)
     rule = Rule(scales, beta_a, cost, spread=True, sharpness=taus)

@@ -57,32 +57,34 @@ class Sums:
     beta: Tensor | None = None  # (chunks, I, J)
     first: Tensor | None = None  # (chunks, I, J)
     shift: Tensor | None = None  # (B, D, J)
-    offset: Tensor | None = None  # (B, J)
-    slope: Tensor | None = None  # (B, J)
+    logit: Tensor | None = None  # (2 or 1, B, J): of offset and slope
     gate: Tensor | None = None  # (B, I)
     first_z: Tensor | None = None  # (B, I)
 
     @classmethod
     def of(cls, x: Inputs, given: Given) -> Sums:
         b, d, j = given.outputs.parents[0].mean.shape
-        of_rows = {"offset": x.offset is not None, "slope": x.slope is not None}
-        found = {name: torch.empty(b, j, device=x.u.device) for name, there in of_rows.items() if there}
+        terms = (x.offset is not None) + (x.slope is not None)
         shifted = x.bias is not None and x.bias.shape[2] == 1
-        return cls(**found, shift=torch.empty(b, d, j, device=x.u.device) if shifted else None)
+        return cls(
+            logit=torch.empty(terms, b, j, device=x.u.device) if terms else None,
+            shift=torch.empty(b, d, j, device=x.u.device) if shifted else None,
+        )
 
     def rows(self, rows: slice) -> Sums:
         """Where the iterations of some rows add what they find: to the same sums, and to rows of their own."""
-        shift, offset, slope = (None if y is None else y[rows] for y in (self.shift, self.offset, self.slope))
-        return Sums(weight=self.weight, beta=self.beta, shift=shift, offset=offset, slope=slope)
+        shift = None if self.shift is None else self.shift[rows]
+        logit = None if self.logit is None else self.logit[:, rows]
+        return Sums(weight=self.weight, beta=self.beta, shift=shift, logit=logit)
 
     def listed(self, x: Inputs, o: Options) -> list[Tensor | None]:
-        """In the order of `Inputs`, None where there is no such tensor."""
-        shared = self.weight, self.own, self.beta, self.first, self.shift, self.slope
-        weight, own, beta, first, shift, slope = (None if y is None else summed(y) for y in shared)
+        """Of the tensors of `Inputs` up to beta, None where there is no such tensor; then `logit`."""
+        shared = self.weight, self.own, self.beta, self.first, self.shift
+        weight, own, beta, first, shift = (None if y is None else summed(y) for y in shared)
         g_u, g_weight = None if self.u is None else self.u.view(x.u.shape), _like(x.weight, weight)
         g_bias = _like(x.bias, own if shift is None else shift.t())
         g_gate = self.gate if o.gated else x.gate.new_empty(0)
-        return [g_u, g_weight, g_bias, g_gate, self.first_z, first, beta, self.offset, slope]
+        return [g_u, g_weight, g_bias, g_gate, self.first_z, first, beta, self.logit]
 
 
 class Terms(NamedTuple):
@@ -125,7 +127,7 @@ class Step(NamedTuple):
 
 
 def gradients_of(x: Inputs, o: Options, given: Given) -> list[Tensor | None]:
-    """In the order of `Inputs`, None where there is no such tensor."""
+    """As `Sums.listed` has them."""
     window = o.window_of(x.u)
     if window is not None:
         return _of_image(x, o, given, window)
@@ -289,7 +291,7 @@ class Slopes(NamedTuple):
     """Of an iteration: what `kernels.slopes` is given."""
 
     tensors: tuple[Any, ...]  # and numbers
-    options: dict[str, bool]
+    options: dict[str, int]
 
 
 def slopes_of(
@@ -299,10 +301,13 @@ def slopes_of(
     parents = given.outputs.parents
     above, below = parents[t], parents[max(t - 1, 0)]
     mean, variance, logit = (None if y is None else y.contiguous() for y in given.gradients[t])
-    optional = (x.slope, source.shift, logit, mean, variance, score, sums.offset, sums.slope, sums.shift)
+    g_offset = None if x.offset is None or sums.logit is None else sums.logit[0]
+    g_slope = None if x.slope is None or sums.logit is None else sums.logit[-1]
+    optional = (x.slope, source.shift, logit, mean, variance, score, g_offset, g_slope, sums.shift)
     tensors = (
         above.logit, above.weight, above.mean, above.variance, below.logit, below.mean, below.variance,
-        *(pointer(y, table) for y in optional), table, o.scales[t], o.eps, o.tau(t - 1) if t else 1.0, o.tau(t),
+        *(pointer(y, table) for y in optional), table, o.scales[t], *x.factors, o.eps, o.tau(t - 1) if t else 1.0,
+        o.tau(t),
     )  # fmt: skip
     known = {
         **logit_options(x, o), "SHIFT": source.shift is not None, "GIVEN": logit is not None,

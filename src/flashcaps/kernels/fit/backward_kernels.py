@@ -140,10 +140,10 @@ def add_weight_gradient(total, u, g, C: tl.constexpr, K: tl.constexpr, H: tl.con
 @triton.jit
 def slopes(
     program, programs, parts, chunks, logit, weight, mean, variance, below, centre, around, slope, shift, g_logit,
-    g_mean, g_variance, g_score, g_offset, g_slope, g_shift, table, scale, eps, tau, tau_above, count, J: tl.constexpr,
-    D: tl.constexpr, RUN: tl.constexpr, PRIOR: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr,
-    SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr,
+    g_mean, g_variance, g_score, g_offset, g_slope, g_shift, table, scale, offset_factor, slope_factor, eps, tau,
+    tau_above, count, J: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr, PRIOR: tl.constexpr, OFFSET: tl.constexpr,
+    SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr,
+    VARIANCE: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """K, A and Q of parents fitted about others (below: their logit; centre; around: their variance); in the first
     iteration, which has no density, about themselves: of what belongs to one, nothing else is read.
@@ -186,10 +186,10 @@ def slopes(
             of_shift -= tau_above * once / own
         tl.store(g_score + x, g, mask=there)
         if OFFSET:
-            accumulate(g_offset + x, 0, there, (scale * g,), 1, 1, PRIOR)
+            accumulate(g_offset + x, 0, there, (scale * offset_factor * g,), 1, 1, PRIOR)
         if SLOPE:
-            k += scale * g * tl.load(slope + j, mask=there, other=0.0)
-            accumulate(g_slope + x, 0, there, (scale * g * n,), 1, 1, PRIOR)
+            k += scale * slope_factor * g * tl.load(slope + j, mask=there, other=0.0)
+            accumulate(g_slope + x, 0, there, (scale * slope_factor * g * n,), 1, 1, PRIOR)
         divisor = tl.where(there, n + eps, 1.0)
         if SPREAD:
             k -= 0.5 * scale * g * tl.sum(tl.log(own), 0, keep_dims=True)
@@ -219,10 +219,10 @@ def slopes(
 @triton.jit
 def last_slopes(
     counters, logit, weight, mean, variance, below, centre, around, slope, shift, g_logit, g_mean, g_variance, g_score,
-    g_offset, g_slope, g_shift, table, scale, eps, tau, tau_above, count, COUNTERS: tl.constexpr, J: tl.constexpr,
-    D: tl.constexpr, RUN: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr,
-    SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr, WIDTH: tl.constexpr,
-    TILE: tl.constexpr, AHEAD: tl.constexpr,
+    g_offset, g_slope, g_shift, table, scale, offset_factor, slope_factor, eps, tau, tau_above, count,
+    COUNTERS: tl.constexpr, J: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr, OFFSET: tl.constexpr,
+    SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr,
+    VARIANCE: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """`slopes` of the last iteration, after which so many counters are 0."""
     if tl.program_id(0) == 0:
@@ -230,8 +230,9 @@ def last_slopes(
             tl.store(counters + n, 0)
     slopes(
         tl.program_id(0), tl.num_programs(0), table, 0, logit, weight, mean, variance, below, centre, around, slope,
-        shift, g_logit, g_mean, g_variance, g_score, g_offset, g_slope, g_shift, table, scale, eps, tau, tau_above,
-        count, J, D, RUN, False, OFFSET, SLOPE, SPREAD, SHIFT, GIVEN, MEAN, VARIANCE, WIDTH, TILE, AHEAD,
+        shift, g_logit, g_mean, g_variance, g_score, g_offset, g_slope, g_shift, table, scale, offset_factor,
+        slope_factor, eps, tau, tau_above, count, J, D, RUN, False, OFFSET, SLOPE, SPREAD, SHIFT, GIVEN, MEAN,
+        VARIANCE, WIDTH, TILE, AHEAD,
     )  # fmt: skip
 
 
@@ -357,12 +358,12 @@ def chunk_gradients(
 def parent_gradients(
     u, w, own, table, first, normaliser, gate, beta, g_score, s, g_z, parts, g_weight, counter, B, I, R, steps, logit,
     weight, mean, variance, below, centre, around, slope, shift, g_logit, g_mean, g_variance, next_score, g_offset,
-    g_slope, g_shift, next_table, scale, eps, tau, tau_above, J: tl.constexpr, C: tl.constexpr, K: tl.constexpr,
-    H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr,
-    PARENTS: tl.constexpr, DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr,
-    ONE: tl.constexpr, AGAIN: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr,
-    SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr, WIDTH: tl.constexpr,
-    TILE: tl.constexpr, AHEAD: tl.constexpr, AT: tl.constexpr,
+    g_slope, g_shift, next_table, scale, offset_factor, slope_factor, eps, tau, tau_above, J: tl.constexpr,
+    C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr, ROWS: tl.constexpr,
+    SPLIT: tl.constexpr, PARENTS: tl.constexpr, DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr,
+    SHARED: tl.constexpr, ONE: tl.constexpr, AGAIN: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr,
+    SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
     """Programs that walk over chunks of children; then, of an iteration that began with parents, those that finish the
     gradients of these by their `slopes`. Its own table may lie in the same place: nobody reads it any more."""
@@ -380,9 +381,9 @@ def parent_gradients(
         wait_for(counter, walks)
         slopes(
             p - walks, tl.num_programs(0) - walks, parts, chunks, logit, weight, mean, variance, below, centre, around,
-            slope, shift, g_logit, g_mean, g_variance, next_score, g_offset, g_slope, g_shift, next_table, scale, eps,
-            tau, tau_above, B * J, J, C * H, RUN, True, OFFSET, SLOPE, SPREAD, SHIFT, GIVEN, MEAN, VARIANCE,
-            WIDTH, TILE, AHEAD,
+            slope, shift, g_logit, g_mean, g_variance, next_score, g_offset, g_slope, g_shift, next_table, scale,
+            offset_factor, slope_factor, eps, tau, tau_above, B * J, J, C * H, RUN, True, OFFSET, SLOPE, SPREAD, SHIFT,
+            GIVEN, MEAN, VARIANCE, WIDTH, TILE, AHEAD,
         )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def moments(
     given = (
         *(pointer(y, gate) for y in (table, first, z, gate, x.beta)), parts, counter, b, i, r, walk.steps,
         *(pointer(y, gate) for y in (x.offset, x.slope, source.shift)), out.weight, out.logit, out.mean, out.variance,
-        o.scales[t], o.tau(t), o.eps, int(t < len(o.scales) - 1),
+        o.scales[t], *x.factors, o.tau(t), o.eps, int(t < len(o.scales) - 1),
     )  # fmt: skip
     known = {
         "DENSITY": t > 0, "FIRST": first is not None, "SCORE": x.beta is not None, **logit_options(x, o),
@@ -84,9 +84,9 @@ def moments(
         )
 
 
-def logit_options(x: Inputs, o: Options) -> dict[str, bool]:
-    """Which terms a logit has."""
-    return {"OFFSET": x.offset is not None, "SLOPE": x.slope is not None, "SPREAD": o.spread}
+def logit_options(x: Inputs, o: Options) -> dict[str, int]:
+    """Which terms a logit has; of the offset, its number of axes."""
+    return {"OFFSET": 0 if x.offset is None else x.offset.ndim, "SLOPE": x.slope is not None, "SPREAD": o.spread}
 
 
 def normaliser(source: Source, table: Tensor, out: Tensor) -> Tensor:

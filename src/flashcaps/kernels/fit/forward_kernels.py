@@ -285,10 +285,10 @@ def parents_at(t, count, J: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, 
 
 @triton.jit
 def finish_moments(
-    program, programs, parts, chunks, offset, slope, shift, weight, logit, mean, variance, table, scale, tau, eps,
-    more, count, J: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr, SCORE: tl.constexpr, OFFSET: tl.constexpr,
-    SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
-    AHEAD: tl.constexpr,
+    program, programs, parts, chunks, offset, slope, shift, weight, logit, mean, variance, table, scale, offset_factor,
+    slope_factor, tau, eps, more, count, J: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr, SCORE: tl.constexpr,
+    OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Moments of all children from those of chunks, by Chan's rule, with eps as in `routing.math.weighted_moments`; the
     logits of these parents; and if there is `more`, what the next E-step reads of them."""
@@ -324,12 +324,12 @@ def finish_moments(
         tl.store(mean + at, centre, mask=live)
         tl.store(variance + at, var, mask=live)
         if SLOPE:
-            each += tl.load(slope + j, mask=there, other=0.0)
+            each += slope_factor * tl.load(slope + j, mask=there, other=0.0)
         if SPREAD:
             each -= logs
         a = n * each
         if OFFSET:
-            a += tl.load(offset + x, mask=there, other=0.0)
+            a += offset_factor * tl.load(offset + (x if OFFSET == 2 else j), mask=there, other=0.0)
         a = scale * a + benefit
         tl.store(logit + x, a, mask=there)
         out = table + b * ((HEAD + 2 * D) * J)
@@ -453,11 +453,11 @@ def chunk_moments(
 @triton.jit(do_not_specialize=["more"])
 def moments(
     u, w, own, table, first, normaliser, gate, beta, parts, counter, B, I, R, steps, offset, slope, shift, weight,
-    logit, mean, variance, scale, tau, eps, more, J: tl.constexpr, C: tl.constexpr, K: tl.constexpr, H: tl.constexpr,
-    RUN: tl.constexpr, OWN: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, PARENTS: tl.constexpr,
-    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr,
-    SPREAD: tl.constexpr, SHIFT: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr,
-    ONE: tl.constexpr, AT: tl.constexpr,
+    logit, mean, variance, scale, offset_factor, slope_factor, tau, eps, more, J: tl.constexpr, C: tl.constexpr,
+    K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr,
+    PARENTS: tl.constexpr, DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, OFFSET: tl.constexpr,
+    SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
+    AHEAD: tl.constexpr, ONE: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
     """An M-step: programs that walk over chunks of children, then those that finish, in the place of the table read."""
     chunks = tl.cdiv(I, steps * SPLIT)
@@ -473,5 +473,6 @@ def moments(
         wait_for(counter, walks)
         finish_moments(
             p - walks, tl.num_programs(0) - walks, parts, chunks, offset, slope, shift, weight, logit, mean, variance,
-            table, scale, tau, eps, more, B * J, J, C * H, RUN, SCORE, OFFSET, SLOPE, SPREAD, SHIFT, WIDTH, TILE, AHEAD,
+            table, scale, offset_factor, slope_factor, tau, eps, more, B * J, J, C * H, RUN, SCORE, OFFSET, SLOPE,
+            SPREAD, SHIFT, WIDTH, TILE, AHEAD,
         )  # fmt: skip

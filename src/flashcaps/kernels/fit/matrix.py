@@ -48,7 +48,7 @@ def merge(parts: list[tuple[Tensor, ...]], eps: float) -> tuple[Tensor, Tensor, 
 
 
 class Rule(NamedTuple):
-    r"""How a parent's logit follows from its fit: scale [offset - n (cost + 1/2 sum_d log sigma^2)] + score.
+    r"""How a parent's logit follows from its fit: scale [offset - n sum_d (cost + 1/2 log sigma_d^2)] + score.
 
     scales: one for each iteration. spread: whether the logarithm is there. em: `routing.em.activation_logit`, where
     score is 0; heinsen: its Eq. 8, score alone. sharpness: tau of the E-step after each iteration; none: 1.
@@ -67,7 +67,7 @@ class Rule(NamedTuple):
         if self.offset is None or self.cost is None:
             return score
         spread = 0.5 * variance.log().sum(-1) if self.spread else 0.0
-        return scale * (self.offset - total * (self.cost + spread)) + score
+        return scale * (self.offset - total * (variance.shape[-1] * self.cost + spread)) + score
 
 
 class Fitted(NamedTuple):

@@ -61,32 +61,29 @@ def inputs_of(
 ) -> Inputs:  # fmt: skip
     """What kernels take: beta, offset and slope of  scale (offset + n slope - ...) + sum_i beta w.
 
-    em has an offset and a cost (J,), heinsen betas (J,) or (I, J): its  sum_i beta_use w - beta_ignore (gate - w)  is
-    one of these, with a scale of 1.
+    em has an offset (J,) and a cost (J,) of each of D elements, heinsen betas (J,) or (I, J): its  sum_i beta_use w -
+    beta_ignore (gate - w)  is one of these, with a scale of 1.
     """
     u = u if window else u.contiguous()
     if use is None or ignore is None:
-        b, _, j, _ = _sizes(u, weight, window)
-        offset = None if offset is None else offset.expand(b, j).contiguous()
-        return Inputs(u, weight, bias, gate, first_z, first, None, offset, None if cost is None else -cost)
+        d = _sizes(u, weight, window)[3]
+        return Inputs(u, weight, bias, gate, first_z, first, None, offset, cost, (1.0, -float(d)))
     both = use + ignore
     beta, slope = (both, None) if both.ndim == 2 else (None, both)
     lost = gate @ ignore if ignore.ndim == 2 else gate.sum(1, keepdim=True) * ignore
-    return Inputs(u, weight, bias, gate, first_z, first, beta, -lost, slope)
+    return Inputs(u, weight, bias, gate, first_z, first, beta, lost, slope, (-1.0, 1.0))
 
 
 def _gradients(
     found: list[Tensor | None], gate: Tensor, use: Tensor | None, ignore: Tensor | None, gated: bool
 ) -> list[Tensor | None]:
     """From the gradients of `Inputs` those of what they were made of."""
-    *others, of_gate, of_z, of_first, of_beta, of_offset, of_slope = found
+    *others, of_gate, of_z, of_first, of_beta, of_logit = found
     if use is None or ignore is None:
-        of_offset = None if of_offset is None else of_offset.sum(0)
-        return [*others, of_gate, of_z, of_first, None, None, of_offset, None if of_slope is None else -of_slope]
-    both = of_slope if of_beta is None else of_beta
-    assert both is not None
-    assert of_offset is not None
-    lost = -of_offset  # (B, J)
+        of_terms = [] if of_logit is None else [y.sum(0) for y in of_logit]
+        return [*others, of_gate, of_z, of_first, None, None, *of_terms]
+    assert of_logit is not None
+    lost, both = of_logit[0], of_logit[1].sum(0) if of_beta is None else of_beta  # (B, J); (J,) or (I, J)
     if ignore.ndim == 2:
         of_ignore, more = gate.t() @ lost, lost @ ignore.t()
     else:

@@ -54,12 +54,14 @@ class Inputs(NamedTuple):
     first_z: Tensor | None  # (B, I): Z of the first couplings, for shares over positions; None: equal shares
     first: Tensor | None  # (I, J): the first couplings; None: 1 / J
     beta: Tensor | None  # (I, J)
-    offset: Tensor | None  # (B, J)
+    offset: Tensor | None  # (J,) or (B, J)
     slope: Tensor | None  # (J,)
+    factors: tuple[float, float] = (1.0, 1.0)  # of offset and slope, which have no gradients
 
     def rows(self, rows: slice) -> Inputs:
         """The inputs of some rows, where they are not in an image."""
-        first_z, offset = (None if x is None else x[rows] for x in (self.first_z, self.offset))
+        first_z = None if self.first_z is None else self.first_z[rows]
+        offset = self.offset if self.offset is None or self.offset.ndim == 1 else self.offset[rows]
         return self._replace(u=self.u[rows], gate=self.gate[rows], first_z=first_z, offset=offset)
 
 

@@ -169,10 +169,10 @@ def chunk_moments(
 @triton.jit(do_not_specialize=["more"])
 def wide_moments(
     v, table, first, normaliser, gate, beta, parts, counter, B, I, R, steps, offset, slope, shift, weight, logit, mean,
-    variance, scale, tau, eps, more, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr,
-    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr,
-    SPREAD: tl.constexpr, SHIFT: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
-    AHEAD: tl.constexpr,
+    variance, scale, offset_factor, slope_factor, tau, eps, more, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
+    RUN: tl.constexpr, DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, OFFSET: tl.constexpr,
+    SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """An M-step: programs that walk over chunks of children, then those that finish, in the place of the table read."""
     chunks = tl.cdiv(I, steps)
@@ -188,7 +188,8 @@ def wide_moments(
         wait_for(counter, walks)
         finish_moments(
             p - walks, tl.num_programs(0) - walks, parts, chunks, offset, slope, shift, weight, logit, mean, variance,
-            table, scale, tau, eps, more, B * J, J, C * H, RUN, SCORE, OFFSET, SLOPE, SPREAD, SHIFT, WIDTH, TILE, AHEAD,
+            table, scale, offset_factor, slope_factor, tau, eps, more, B * J, J, C * H, RUN, SCORE, OFFSET, SLOPE,
+            SPREAD, SHIFT, WIDTH, TILE, AHEAD,
         )  # fmt: skip
 
 
@@ -263,10 +264,11 @@ def chunk_gradients(
 def wide_parent_gradients(
     v, table, first, normaliser, gate, beta, g_score, s, g_z, parts, counter, B, I, R, steps, logit, weight, mean,
     variance, below, centre, around, slope, shift, g_logit, g_mean, g_variance, next_score, g_offset, g_slope, g_shift,
-    next_table, scale, eps, tau, tau_above, J: tl.constexpr, C: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr,
-    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr, OFFSET: tl.constexpr,
-    SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr, GIVEN: tl.constexpr, MEAN: tl.constexpr,
-    VARIANCE: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, AHEAD: tl.constexpr,
+    next_table, scale, offset_factor, slope_factor, eps, tau, tau_above, J: tl.constexpr, C: tl.constexpr,
+    H: tl.constexpr, RUN: tl.constexpr, DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr,
+    SHARED: tl.constexpr, OFFSET: tl.constexpr, SLOPE: tl.constexpr, SPREAD: tl.constexpr, SHIFT: tl.constexpr,
+    GIVEN: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr, PARENTS: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Programs that walk over chunks of children, then those that finish by the `slopes` of the parents below."""
     chunks = tl.cdiv(I, steps)
@@ -282,9 +284,9 @@ def wide_parent_gradients(
         wait_for(counter, walks)
         slopes(
             p - walks, tl.num_programs(0) - walks, parts, chunks, logit, weight, mean, variance, below, centre, around,
-            slope, shift, g_logit, g_mean, g_variance, next_score, g_offset, g_slope, g_shift, next_table, scale, eps,
-            tau, tau_above, B * J, J, C * H, RUN, True, OFFSET, SLOPE, SPREAD, SHIFT, GIVEN, MEAN, VARIANCE,
-            WIDTH, TILE, AHEAD,
+            slope, shift, g_logit, g_mean, g_variance, next_score, g_offset, g_slope, g_shift, next_table, scale,
+            offset_factor, slope_factor, eps, tau, tau_above, B * J, J, C * H, RUN, True, OFFSET, SLOPE, SPREAD, SHIFT,
+            GIVEN, MEAN, VARIANCE, WIDTH, TILE, AHEAD,
         )  # fmt: skip
 
 
