@@ -177,7 +177,8 @@ class EM(Routing):
         if d == h:
             nn.init.normal_(weight, std=0.2 * d**-0.5)
             with torch.no_grad():
-                weight.diagonal(dim1=1, dim2=3).add_(1)
+                for k in range(d):  # in PyTorch 2.9, the diagonal of a sharded weight is a copy
+                    weight.select(1, k).select(2, k).add_(1)
         else:
             super().init_weights(weight, sizes)
 
