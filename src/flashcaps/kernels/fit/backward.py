@@ -180,21 +180,20 @@ def _of_stored_votes(x: Inputs, trail: Terms, sums: Sums, own: Tensor | None) ->
     (b, g, r, c, _), matrices = x.u.shape, plan.by_group(x.weight.float())
     _, _, j, h = matrices.shape
     g_u, g_weight = torch.empty_like(x.u), torch.zeros_like(matrices)
-    some, i, d, parents = plan.votes_at_once(x), g * r, c * h, plan.parent_lanes(j)
-    rows, run = 4 * plan.LANES // parents, 1 if d % 4 else 4
+    some, i, parents = plan.votes_at_once(x), g * r, plan.parent_lanes(j)
+    lanes, run = 4 * plan.LANES // parents, 1 if c * h % 4 else 4
     for lo in range(0, b, some):
         u = x.u[lo : lo + some]
-        v = plan.votes_by_child(plan.votes_of(u, matrices, own))
-        launch(kernels.vote_gradients, (len(u), triton.cdiv(i, rows), triton.cdiv(j, parents)))(
-            v, *trail.pointers, lo, b, i, J=j, D=d, RUN=run, T=len(trail.table), **trail.sum_options, ROWS=rows,
-            PARENTS=parents, num_warps=4,
+        rows = plan.by_rows(u)
+        v = plan.votes_of(u, rows, matrices, own)
+        launch(kernels.vote_gradients, (len(u), triton.cdiv(i, lanes), triton.cdiv(j, parents)))(
+            v, *trail.pointers, lo, b, i, r, J=j, C=c, H=h, RUN=run, T=len(trail.table), **trail.sum_options,
+            ROWS=lanes, PARENTS=parents, num_warps=4,
         )  # fmt: skip
-        v = v.view(-1, g, r, j, c, h)
-        by_row = v.permute(1, 0, 2, 4, 3, 5).reshape(g, -1, j * h)  # no copy where votes had none
-        g_u[lo : lo + some] = _of_products(by_row, u, matrices, g_weight)
+        g_u[lo : lo + some] = _of_products(v, rows, matrices, g_weight)
         if own is not None:
-            sums.own = added(sums.own, v.sum((0, 2)).permute(1, 2, 0, 3)[None])
-        del v, by_row
+            sums.own = added(sums.own, _of_biases(v))
+        del v, rows
     sums.u, sums.weight = g_u, g_weight.permute(2, 1, 0, 3)[None]
 
 
@@ -212,24 +211,29 @@ def _of_wide_votes(x: Inputs, o: Options, given: Given) -> list[Tensor | None]:
         launch(wide.wide_vote_gradients, (b * i, source.tiles))(
             votes, *trail.pointers, b, i, r, **source.options, T=len(trail.table), **trail.sum_options
         )
-        g_u[rows] = _of_products(votes.flatten(1, 3).flatten(2), part.u, matrices, g_weight)
+        g_u[rows] = _of_products(votes, plan.by_rows(part.u), matrices, g_weight)
         for whole, found in ((total.gate, sums.gate), (total.first_z, sums.first_z)):
             if whole is not None and found is not None:
                 whole[rows] = found
         total.beta, total.first = sums.beta, added(total.first, sums.first)
         if x.bias is not None and total.shift is None:
-            total.own = added(total.own, votes.sum((1, 2)).permute(2, 1, 0, 3)[None])
+            total.own = added(total.own, _of_biases(votes))
         del source, part, sums, past, trail, votes
     total.u, total.weight = g_u, g_weight.permute(2, 1, 0, 3)[None]
     return total.listed(x, o)
 
 
-def _of_products(by_row: Tensor, u: Tensor, matrices: Tensor, g_weight: Tensor) -> Tensor:
-    """The gradient of poses, like u (B, G, R, C, K), from that of votes (G, B R C, J H); that of transforms, like
-    `matrices` (G, K, J, H), is added to g_weight."""
-    b, g, r, c, k = u.shape
-    g_weight.flatten(2).baddbmm_(plan.by_rows(u).mT, by_row)
-    return (by_row @ matrices.flatten(2).mT).view(g, b, r, c, k).transpose(0, 1)
+def _of_products(votes: Tensor, rows: Tensor, matrices: Tensor, g_weight: Tensor) -> Tensor:
+    """The gradient of poses (B, G, R, C, K) from that of votes (G, B, R, C, J, H); that of transforms, like `matrices`
+    (G, K, J, H), is added to g_weight. rows: the poses, as `plan.by_rows` has them."""
+    (g, b, r, c, _, _), by_row = votes.shape, votes.flatten(1, 3).flatten(2)
+    g_weight.flatten(2).baddbmm_(rows.mT, by_row)
+    return (by_row @ matrices.flatten(2).mT).view(g, b, r, c, -1).transpose(0, 1)
+
+
+def _of_biases(votes: Tensor) -> Tensor:
+    """The gradient of biases, (1, J, C, G, H), from that of votes (G, B, R, C, J, H)."""
+    return votes.sum((1, 2)).permute(2, 1, 0, 3)[None]
 
 
 def walk_back(source: Source, x: Inputs, o: Options, given: Given, sums: Sums) -> Terms:

@@ -510,23 +510,24 @@ def pair_gradients(
 
 @triton.jit
 def vote_gradients(
-    v, table, first, normaliser, gate, beta, g_score, s, g_z, begin, B, I, J: tl.constexpr, D: tl.constexpr,
-    RUN: tl.constexpr, T: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, SHARED: tl.constexpr,
-    ROWS: tl.constexpr, PARENTS: tl.constexpr,
+    v, table, first, normaliser, gate, beta, g_score, s, g_z, begin, B, I, R, J: tl.constexpr, C: tl.constexpr,
+    H: tl.constexpr, RUN: tl.constexpr, T: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr,
+    SHARED: tl.constexpr, ROWS: tl.constexpr, PARENTS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of stored votes, of all T iterations at once, in the place of the votes.
 
-    v: from example `begin` on. Of each iteration: table, g_score (B, J), s and, SHARED, gate (B, I); of each but the
-    first: normaliser and g_z (B, I).
+    v: from example `begin` on, as `plan.votes_of` has it. Of each iteration: table, g_score (B, J), s and, SHARED, gate
+    (B, I); of each but the first: normaliser and g_z (B, I).
     """
+    D: tl.constexpr = C * H
     b = (begin + tl.program_id(0)).to(tl.int64)
     i = (tl.program_id(1) * ROWS + tl.arange(0, ROWS))[:, None]
     j = (tl.program_id(2) * PARENTS + tl.arange(0, PARENTS))[None, :]
     here, there = i < I, j < J
     live = here & there
     at = b * I + i
-    vote = v + ((tl.program_id(0).to(tl.int64) * I + i) * J + j) * D
-    uu = load(vote, 0, live, D, D)
+    vote = v + (((i // R).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * R + i % R) * (C * J * H) + j * H
+    uu = load(vote, J * H, live, D, H)
     zero = tl.full((ROWS, PARENTS), 0.0, tl.float32)
     total = repeat(zero, D)
     for t in tl.static_range(T):
@@ -546,4 +547,4 @@ def vote_gradients(
                 gw += score * tl.load(beta + i * J + j, mask=live, other=0.0)
             ga = logit_gradient(p, g, gw, s + t * B * I, g_z + (t - 1) * B * I, at, here, SHARED)
         total = plus(total, 1.0, vote_gradient(g * p + zero, ga, f, precision, a, q, D, t > 0), D)
-    store(vote, 1, live, total, D)
+    accumulate(vote, J * H, live, total, D, H, False)

@@ -201,7 +201,7 @@ def source_of(u: Tensor, weight: Tensor, bias: Tensor | None, window: Window | N
         return Source(u, by_group(weight), weight, window=window)
     shift, own = split_bias(bias)
     if is_stored(weight):
-        votes = votes_by_child(votes_of(u, by_group(weight.float()), own))
+        votes = votes_by_child(votes_of(u, by_rows(u), by_group(weight.float()), own))
         votes = votes[None, :, :, None]  # one group of I children, poses of one row
         return Source(None, votes, votes, shift=shift)
     by_parent = None if own is None else by_group(own)
@@ -225,11 +225,11 @@ def by_rows(u: Tensor) -> Tensor:
     return u.float().transpose(0, 1).reshape(u.shape[1], -1, u.shape[4])
 
 
-def votes_of(u: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
-    """(G, B, R, C, J, H), as a product of u (B, G, R, C, K) and transforms (G, K, J, H) in fp32 leaves them, with a
-    bias (J, C, G, H)."""
+def votes_of(u: Tensor, rows: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
+    """(G, B, R, C, J, H), as a product of u (B, G, R, C, K), given as `by_rows` has it, and transforms (G, K, J, H) in
+    fp32 leaves them, with a bias (J, C, G, H)."""
     (b, g, r, c, _), (_, _, j, h) = u.shape, matrices.shape
-    votes = (by_rows(u) @ matrices.flatten(2)).view(g, b, r, c, j, h)
+    votes = (rows @ matrices.flatten(2)).view(g, b, r, c, j, h)
     if bias is not None:
         votes += bias.float().permute(2, 1, 0, 3)[:, None, None]
     return votes
@@ -244,7 +244,7 @@ def votes_by_child(votes: Tensor) -> Tensor:
 def wide_source(u: Tensor, matrices: Tensor, bias: Tensor | None) -> Source:
     """As `source_of`, of transforms (G, K, J, H): nothing is copied but u."""
     shift, own = split_bias(bias)
-    votes = votes_of(u, matrices, own)
+    votes = votes_of(u, by_rows(u), matrices, own)
     return Source(None, votes, votes, tiled=True, shift=shift)
 
 
