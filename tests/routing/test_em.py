@@ -84,7 +84,6 @@ def test_even_share_is_what_an_even_assignment_sums_to() -> None:
 def test_batch_normalisation_of_the_last_logit() -> None:
     """Activations are those of a logit with mean 0 and variance 1 over the batch, and nothing else changes."""
     sizes = dict(in_capsules=4, in_dim=3, out_capsules=3, out_dim=3)
-    torch.manual_seed(0)
     layer = DenseCapsules("em", **sizes, norm_activation=True, relative=True)
     u, a = torch.randn(8, 4, 3), torch.rand(8, 4)
     logit = layer(u, a).activation.logit()

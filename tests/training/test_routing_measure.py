@@ -59,7 +59,6 @@ def by_hand(couplings: list[float]) -> tuple[float, float]:
 def test_a_child_of_a_convolution_decides_in_every_window_or_once(
     over: str, kernel: int, stride: int, padding: int, side: int
 ) -> None:
-    torch.manual_seed(0)
     types, parents = 2, 3
     layer = flashcaps.ConvCapsules("em", in_types=types, in_dim=4, out_types=parents, out_dim=4, kernel=kernel,
                                    stride=stride, padding=padding, over=over).double()  # fmt: skip
@@ -197,7 +196,6 @@ SMALL = {"backbone": {"channels": 4}, "primary": {"types": 2}, "decoder": False}
 
 @pytest.fixture
 def model() -> Any:
-    torch.manual_seed(0)
     return create_model("capsnet_tiny", **SMALL)
 
 

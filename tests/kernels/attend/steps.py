@@ -1,7 +1,5 @@
 """Steps of `attend` and of dynamic routing on drawn numbers, and how far they are from explicit votes in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

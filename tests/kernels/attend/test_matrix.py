@@ -1,7 +1,5 @@
 """Agreement and weighted sums without votes, against explicit ones."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """How `attend`'s kernels are cut: every tile has one program, and partial sums stay small."""
 
-from __future__ import annotations
-
 import pytest
 
 from flashcaps.kernels.attend import plan

@@ -1,7 +1,5 @@
 """The Triton `attend` in Triton's interpreter, outputs and every gradient, against explicit votes in float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import triton.language as tl
@@ -39,7 +37,6 @@ class TestInterpreted:
 
     @pytest.fixture(autouse=True)
     def _seed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        torch.manual_seed(0)
         poison_memory(monkeypatch, "empty", "empty_strided")
 
     @pytest.mark.parametrize("given", GIVEN)

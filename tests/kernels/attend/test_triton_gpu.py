@@ -1,7 +1,5 @@
 """The Triton `attend` on a CUDA device at real shapes, against explicit votes in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

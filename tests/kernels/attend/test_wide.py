@@ -1,8 +1,6 @@
 """Steps on formed votes: `attend` of wide poses, and the spread of attended votes; interpreted, and on a GPU at real
 shapes, against explicit votes in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,7 +30,6 @@ Pair = tuple[Tensor, Tensor]
 
 @pytest.fixture(autouse=True)
 def _seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
     poison_memory(monkeypatch, "empty")
 
 

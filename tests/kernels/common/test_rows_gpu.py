@@ -105,7 +105,6 @@ def test_margin_loss(hot: bool) -> None:
 
 def test_compiles_and_trains_under_autocast() -> None:
     """A convolution, primary and convolutional capsules as one graph, gradients as without the compiler."""
-    torch.manual_seed(0)
     stem = ImageConv2d(1, 8, 7).cuda()
     primary = PrimaryCapsules(8, 4, 16, kernel=3, form="norm").cuda()
     conv = ConvCapsules("attention", in_types=4, in_dim=16, out_types=3, out_dim=16, kernel=3, stride=2, pose="matrix")
