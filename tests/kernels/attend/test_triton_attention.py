@@ -118,7 +118,7 @@ class TestInterpreted:
     __test__ = not torch.cuda.is_available()
 
     @pytest.fixture(autouse=True)
-    def _seed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def _poison(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         poison_memory(monkeypatch, "empty", "empty_strided")
         yield
         plan.examples.cache_clear()
