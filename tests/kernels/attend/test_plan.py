@@ -52,7 +52,6 @@ def test_exact_products_have_registers_to_themselves() -> None:
     assert [plan.tile(n, "backward", e).registers for e in (False, True)] == [168, None]
 
 
-
 LAYERS = {
     "few children": (128, 256, 10, 1, 8, 16),
     "many parents": (64, 800, 128, 4, 4, 4),
