@@ -128,15 +128,18 @@ class Twins:
         monkeypatch.setattr(_blocks, "BUDGET", TINY)
         assert_twins(case, *case.draw(), coupling=True)
 
-    def test_same_where_the_layout_is_not_a_cpus(self, plain: LayerCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("budget", [_blocks.BUDGET, TINY], ids=["one block", "many"])
+    def test_same_where_the_layout_is_not_a_cpus(
+        self, case: LayerCase, budget: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """On other devices and in compiled code blocks are recomputed by autograd."""
         elsewhere(monkeypatch)
-        monkeypatch.setattr(_blocks, "BUDGET", TINY)
-        assert_twins(plain, *plain.draw())
+        monkeypatch.setattr(_blocks, "BUDGET", budget)
+        assert_twins(case, *case.draw())
 
     @pytest.mark.parametrize("batch", [0, 1])
-    def test_same_for_small_batches(self, plain: LayerCase, batch: int) -> None:
-        assert_twins(plain, *plain.draw(batch), coupling=True, record=True)
+    def test_same_for_small_batches(self, case: LayerCase, batch: int) -> None:
+        assert_twins(case, *case.draw(batch), coupling=True, record=True)
 
     def test_same_for_strided_poses(self, plain: LayerCase) -> None:
         u, a = plain.draw()
