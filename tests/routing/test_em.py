@@ -52,6 +52,8 @@ def test_inverse_temperature_schedule() -> None:
     assert inverse_temperature(3) == pytest.approx((0.01 * 0.05, 0.01 * 0.0975, 0.01 * 0.142625))
     with pytest.raises(ValueError, match=r"inverse_temperature.*3 iterations, got 2"):
         em_routing(**draw(), inverse_temperature=[0.1, 0.2], iterations=3)
+    with pytest.raises(ValueError, match=r"^iterations: expected at most 1000, got 1001"):
+        inverse_temperature(1001)
     for wrong in ({"sharpness": -3}, {"inverse_temperature": (1.0, -0.1, 1.0)}):  # densities would grow without bound
         with pytest.raises(ValueError, match=rf"^{next(iter(wrong))}: expected a finite number of at least 0, got -"):
             EM(**wrong)
