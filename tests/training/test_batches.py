@@ -117,8 +117,8 @@ def test_augmentation_reaches_both_ends_of_its_ranges() -> None:
     torch.testing.assert_close(last, whole + 25.5, rtol=0, atol=0.51)
 
 
-def test_images_are_resized_once_in_every_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "load_data", fake_load_data)
+@pytest.mark.usefixtures("fake_data")
+def test_images_are_resized_once_in_every_split() -> None:
     opened = sources.open_sources(small_recipe("data.resize=14"), None, CPU, Share(8))
     images = [opened.train.split.images, opened.validation.some(2).inputs, opened.test.some(2).inputs]
     assert [tuple(x.shape[1:]) for x in images] == [(1, 14, 14)] * 3

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from flashcaps.analysis.comparisons import facts
 from flashcaps.cli.train import runs_and_overrides
+from flashcaps.models.base import Output
 from flashcaps.training.batches import Batch, Held
 from flashcaps.training.evaluate import (
     Ensemble,
@@ -36,10 +37,6 @@ from ..conftest import Say
 from ..fake_data import small_recipe, write_idx
 
 
-class Scores(NamedTuple):
-    scores: Tensor
-
-
 class Echo(nn.Module):
     """Answers with its input, of images with the pixels of the first row."""
 
@@ -48,9 +45,9 @@ class Echo(nn.Module):
         self.weight = nn.Parameter(torch.ones(()))
         self.modes: list[bool] = []
 
-    def forward(self, images: Tensor) -> Scores:
+    def forward(self, images: Tensor) -> Output:
         self.modes.append(self.training)
-        return Scores((images if images.ndim == 2 else images[:, 0, 0]) * self.weight)
+        return Output((images if images.ndim == 2 else images[:, 0, 0]) * self.weight, None)
 
 
 def listed(scores: list[list[float]], targets: Any, rule: str = "top1") -> Held:
