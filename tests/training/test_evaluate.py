@@ -199,8 +199,7 @@ def test_scores_are_the_mean_of_the_members() -> None:
 
 
 def test_the_command_answers_with_the_mean_of_lengths(runs: list[str], root: Path, say: Say) -> None:
-    said = say("evaluate", *runs, "--ensemble", "--data", str(root), "--device", "cpu", "--json")
-    assert said.code == 0, said.err
+    said = say("evaluate", *runs, "--ensemble", "--data", str(root), "--device", "cpu", "--json").done()
     found = json.loads(said.out)
     model, members = open_ensemble(runs)
     assert len(members) == 3
@@ -215,8 +214,7 @@ def test_its_result_is_kept_and_gets_a_row_of_the_table(
     runs: list[str], root: Path, tmp_path: Path, say: Say
 ) -> None:
     words = "--ensemble", "--data", str(root), "--device", "cpu", "--keep", str(tmp_path), "--json"
-    said = say("evaluate", *runs, *words)
-    assert said.code == 0, said.err
+    said = say("evaluate", *runs, *words).done()
     assert json.loads(said.out)["examples"] == 40
     (record,) = read_results(tmp_path)
     singles = [json.loads((Path(run) / "result.json").read_text()) for run in runs]

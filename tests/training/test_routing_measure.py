@@ -178,8 +178,7 @@ def test_the_command_prints_and_keeps_it(tmp_path: Path, say: Say) -> None:
     root, run = write_idx(tmp_path / "data"), tmp_path / "small"
     train(small_recipe("steps=3"), RunOptions("cpu", str(run), str(root)))
     words = ["evaluate", str(run), "--routing", "--data", str(root), "--device", "cpu"]
-    said = say(*words, "--keep", tmp_path)
-    assert said.code == 0, said.err
+    said = say(*words, "--keep", tmp_path).done()
     kept = json.loads((run / "result.json").read_text())
     routing = kept["routing"]
     assert routing["wrong"][-1] == round(kept["value"] / 100 * kept["examples"])
