@@ -94,15 +94,6 @@ def test_votes_too_large_for_any_result_are_refused_by_name() -> None:
             F.dynamic_routing(votes)
 
 
-def test_numbers_are_not_read_while_compiling_or_under_vmap() -> None:
-    votes = torch.randn(4, 1, 3, 2, 2)
-    expected = F.dynamic_routing(votes[2]).pose
-    compiled = torch.compile(F.dynamic_routing, backend="eager", fullgraph=True)
-    assert torch.equal(compiled(votes[2]).pose, expected)
-    poses = torch.func.vmap(lambda v: F.dynamic_routing(v).pose)(votes)
-    torch.testing.assert_close(poses[2], expected)
-
-
 def test_gradients_of_shared_tensors_are_summed_before_they_are_rounded() -> None:
     """Gradients of opposite signs, each beyond fp16: their sum over the batch is not."""
     votes = torch.tensor([300.0, -300.0], dtype=torch.float16).view(2, 1, 1, 1).expand(2, 1, 1, 2)

@@ -254,7 +254,7 @@ def test_nan_activation_is_not_taken_for_large_poses(case: LayerCase) -> None:
 # ---- transforms of torch.func
 
 
-@pytest.mark.parametrize("backend", ["auto", "matrix"])
+@pytest.mark.parametrize("backend", ["auto", "reference"])
 @pytest.mark.parametrize("case", BOTH, ids=ids)
 def test_per_example_gradients(case: LayerCase, backend: str) -> None:
     """vmap of grad: what one backward pass per example would give."""

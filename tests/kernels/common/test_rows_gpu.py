@@ -9,13 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashcaps import ConvCapsules, PrimaryCapsules
 from flashcaps.functional import squash
 from flashcaps.kernels import votes
 from flashcaps.kernels.common.norm import layer_norm_poses, squash_poses
 from flashcaps.kernels.common.patches import patches
 from flashcaps.kernels.common.rows import DTYPES
-from flashcaps.kernels.common.stem import ImageConv2d, convolve_image
+from flashcaps.kernels.common.stem import convolve_image
 from flashcaps.nn.losses import margin_loss
 
 from ...conftest import TOLERANCE, assert_near
@@ -91,22 +90,3 @@ def test_margin_loss(hot: bool) -> None:
     assert_near(loss.cpu(), expected)
     (g,), (e,) = torch.autograd.grad(loss, v), torch.autograd.grad(expected, exact)
     assert_near(g.cpu(), e, TOLERANCE[torch.float32].gradient)
-
-
-def test_compiles_and_trains_under_autocast() -> None:
-    """A convolution, primary and convolutional capsules as one graph, gradients as without the compiler."""
-    stem = ImageConv2d(1, 8, 7).cuda()
-    primary = PrimaryCapsules(8, 4, 16, kernel=3, form="norm").cuda()
-    conv = ConvCapsules("attention", in_types=4, in_dim=16, out_types=3, out_dim=16, kernel=3, stride=2, pose="matrix")
-    conv = conv.cuda()
-    images = torch.randn(2, 1, 15, 15, device="cuda")
-    parameters = [*stem.parameters(), *primary.parameters(), *conv.parameters()]
-
-    def loss(images: Tensor) -> Tensor:
-        with torch.autocast("cuda", torch.bfloat16):
-            return conv(primary(stem(images)).pose).pose.float().square().mean()
-
-    expected = torch.autograd.grad(loss(images), parameters)
-    actual = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(images), parameters)
-    for a, e in zip(actual, expected, strict=True):
-        assert_near(a, e.double(), TOLERANCE[torch.bfloat16].gradient)
