@@ -44,6 +44,9 @@ TOLERANCE = {
 }
 
 
+DOUBLE = {"dtype": torch.float64}
+
+
 def assert_near(
     actual: Tensor, expected: Tensor | list | float, tolerance: float | None = None, what: str = ""
 ) -> None:

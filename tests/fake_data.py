@@ -15,6 +15,7 @@ from flashcaps.training.recipe import Recipe, make_recipe
 from flashcaps.training.step import TrainStep
 from tests.data.files import write_mnist
 
+CPU = torch.device("cpu")
 SHAPES = {
     "cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "svhn": (3, 32, 32), "smallnorb": (2, 96, 96),
     "synthetic_norb": (2, 96, 96), "affnist": (1, 40, 40), "affnist_style": (1, 40, 40),

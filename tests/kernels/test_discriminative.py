@@ -7,7 +7,7 @@ from flashcaps.functional import discriminative_update
 from flashcaps.kernels.discriminative import weighted_sum, weighted_sum_agreement
 from flashcaps.kernels.votes import Votes
 
-from ..conftest import assert_near
+from ..conftest import DOUBLE, assert_near
 from ..layer_cases import make_votes
 from .operator_checks import assert_as_in_float64, poison_memory
 from .twins import Twins
@@ -33,8 +33,7 @@ def test_kernels(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("labels", [[2, 0, 1, 1], [[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]]], ids=["one", "several"])
 def test_agreement_of_matrix_poses(labels: list) -> None:
-    double = {"dtype": torch.float64}
-    votes = make_votes(torch.randn(4, 5, 1, 2, 3, **double), torch.randn(3, 5, 3, 2, **double))
-    b, given = torch.randn(5, 3, **double), torch.tensor(labels)
+    votes = make_votes(torch.randn(4, 5, 1, 2, 3, **DOUBLE), torch.randn(3, 5, 3, 2, **DOUBLE))
+    b, given = torch.randn(5, 3, **DOUBLE), torch.tensor(labels)
     risen = discriminative_update(b, votes.explicit(), given, rate=0.5, strength=0.0)  # b + agreement: Eq. 13
     assert_near(b + weighted_sum_agreement(votes, b, given), risen)

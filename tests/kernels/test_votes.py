@@ -13,10 +13,8 @@ from flashcaps import ConvCapsules, DenseCapsules, Routed
 from flashcaps.kernels.votes import BUDGET, children_per_block, patches, recompute
 from flashcaps.routing.math import over_parents
 
-from ..conftest import assert_near
+from ..conftest import DOUBLE, assert_near
 from ..layer_cases import LayerCase, make_votes, transforms
-
-DOUBLE = {"dtype": torch.float64}
 
 
 def every(*sizes: int) -> Iterator[tuple[int, ...]]:

@@ -25,10 +25,8 @@ from flashcaps.training.batches import (
 from flashcaps.training.loader import open_sources
 from flashcaps.training.recipe import Augment, Recipe, make_recipe
 
-from ..fake_data import fake_dataset, fake_load_data, fake_split, small_recipe
+from ..fake_data import CPU, fake_dataset, fake_load_data, fake_split, small_recipe
 from ..own_pictures import write_pictures
-
-CPU = torch.device("cpu")
 
 
 def test_an_epoch_shows_each_example_once_and_processes_share_it() -> None:

@@ -30,9 +30,8 @@ from flashcaps.training.recipe import read_recipe
 from flashcaps.training.run_folder import RunFolder, read_metrics
 from flashcaps.training.step import TrainStep
 
-from ..fake_data import fake_load_data, small_recipe, small_step
+from ..fake_data import CPU, fake_load_data, small_recipe, small_step
 
-CPU = torch.device("cpu")
 # everything that could be forgotten on the way: averaging, accumulation, clipping, mixup, random contrast, momentum
 MIXED = ("accumulate=2", "clip=1", "mixup=0.2", "contrast=[0.5, 1.5]", "loss.kind=cross_entropy", "evaluate_every=2",
          "optimiser.kind=radam", "schedule.kind=one_cycle", "schedule.momentum=[0.999, 0.8991]")  # fmt: skip

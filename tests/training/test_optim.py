@@ -9,10 +9,7 @@ from flashcaps import DenseCapsules
 from flashcaps.training.optim import Muon, RAdam, Rates, make_optimiser, orthogonalise, scheduled, set_rates
 from flashcaps.training.recipe import Optimiser, Schedule
 
-from ..fake_data import small_step
-
-CPU = torch.device("cpu")
-
+from ..fake_data import CPU, small_step
 
 STAIRS, SMOOTH = Schedule("exponential", every=2000), Schedule("exponential", every=2000, smooth=True, floor=1e-6)
 STEPS, COSINE = Schedule("steps", factor=0.1, milestones=(150, 250)), Schedule("cosine", warmup=0.1)

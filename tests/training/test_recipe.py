@@ -22,10 +22,8 @@ from flashcaps.training.step import TrainStep
 from tools.results import RESULTS
 from tools.tables import read_tables
 
-from ..fake_data import SMALL, small_recipe
+from ..fake_data import CPU, SMALL, small_recipe
 from ..small_transformer import Letters
-
-CPU = torch.device("cpu")
 
 
 def test_there_are_forty_recipes_and_each_names_what_exists() -> None:

@@ -13,11 +13,9 @@ from flashcaps.kernels.fit.matrix import Fit
 from flashcaps.kernels.votes import Votes
 from flashcaps.routing.math import over_parents, weighted_moments
 
-from ...conftest import assert_near
+from ...conftest import DOUBLE, assert_near
 from ...layer_cases import make_votes
 from ..twins import TINY, footprint
-
-DOUBLE = {"dtype": torch.float64}
 
 
 def draw(g: int, r: int, b: int = 2) -> Votes:
