@@ -29,7 +29,6 @@ class Case:
     oracle: Callable[..., Result]
     axes: dict[str, str]
     options: dict[str, Any] = field(default_factory=dict)
-    distribution: bool = True  # couplings sum to one over parents
     outputs: tuple[str, ...] = ("pose", "activation")  # those in the caller's dtype
 
     def draw(
@@ -58,12 +57,12 @@ _heinsen = _votes | {"score": "bi"}
 _pose = {"pose": "bjd", "weight": "d", "bias": "d"}
 
 
-def _dynamic(axes: dict[str, str], distribution: bool = True, **options: Any) -> Case:
-    return Case(F.dynamic_routing, oracles.dynamic, _votes | axes, options, distribution)
+def _dynamic(axes: dict[str, str], **options: Any) -> Case:
+    return Case(F.dynamic_routing, oracles.dynamic, _votes | axes, options)
 
 
-def _gaussian(axes: dict[str, str], distribution: bool = True, **options: Any) -> Case:
-    return Case(F.em_routing, oracles.em, _em | axes, options, distribution)
+def _gaussian(axes: dict[str, str], **options: Any) -> Case:
+    return Case(F.em_routing, oracles.em, _em | axes, options)
 
 
 def _attention(axes: dict[str, str], outputs: tuple[str, ...] = ("pose",), **options: Any) -> Case:
@@ -79,13 +78,13 @@ CASES = {
     "dynamic, once": _dynamic({}, iterations=1),
     "dynamic, priors and bias": _dynamic({"logits": "ij", "bias": "jd"}),
     "dynamic, shared priors": _dynamic({"logits": "j"}),
-    "dynamic, leaky": _dynamic({"logits": "ij"}, distribution=False, leaky=True),
+    "dynamic, leaky": _dynamic({"logits": "ij"}, leaky=True),
     "dynamic, detach": _dynamic({"logits": "ij"}, detach=True),
     "em": _gaussian({}, inverse_temperature=(0.3, 0.6, 1.0), eps=0.05),
     "em, tempered": _gaussian({}, inverse_temperature=0.7, sharpness=0.4, eps=0.05),
     "em, once": _gaussian({}, inverse_temperature=1.0, iterations=1, eps=1e-8),
     "em, beta per element": _gaussian({"beta_u": "jd"}, inverse_temperature=0.7, eps=0.05),
-    "em, mask": _gaussian({"mask": "ij"}, distribution=False, inverse_temperature=0.7, eps=0.05),
+    "em, mask": _gaussian({"mask": "ij"}, inverse_temperature=0.7, eps=0.05),
     "attention": _attention(_pose),
     "attention, first": _attention({}),
     "attention, no norm": _attention({"pose": "bjd"}, norm=False, scale=0.5),
@@ -93,9 +92,7 @@ CASES = {
     "heinsen": _scored({"beta_use": "ij", "beta_ignore": "ij"}),
     "heinsen, any input": _scored({"beta_use": "j", "beta_ignore": "j"}),
     "heinsen, start": _scored({"beta_use": "j", "beta_ignore": "ij", "start": "ij"}),
-    "discriminative": Case(
-        F.discriminative_routing, oracles.discriminative, _votes | {"coefficients": "ij"}, distribution=False
-    ),
+    "discriminative": Case(F.discriminative_routing, oracles.discriminative, _votes | {"coefficients": "ij"}),
 }
 
 

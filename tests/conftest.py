@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -43,6 +44,9 @@ TOLERANCE = {
 }
 
 
+DOUBLE = {"dtype": torch.float64}
+
+
 def assert_near(
     actual: Tensor, expected: Tensor | list | float, tolerance: float | None = None, what: str = ""
 ) -> None:
@@ -75,6 +79,11 @@ class Said(NamedTuple):
     out: str
     err: str
 
+    def done(self) -> "Said":
+        """What a command said that went well."""
+        assert self.code == 0, self.err
+        return self
+
 
 Say = Callable[..., Said]
 
@@ -90,3 +99,10 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
         return Said(int(left.value.code or 0), *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the test, in which it runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

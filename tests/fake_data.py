@@ -15,6 +15,7 @@ from flashcaps.training.recipe import Recipe, make_recipe
 from flashcaps.training.step import TrainStep
 from tests.data.files import write_mnist
 
+CPU = torch.device("cpu")
 SHAPES = {
     "cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "svhn": (3, 32, 32), "smallnorb": (2, 96, 96),
     "synthetic_norb": (2, 96, 96), "affnist": (1, 40, 40), "affnist_style": (1, 40, 40),
@@ -78,13 +79,15 @@ def save_small(file: Path, **options: Any) -> Path:
     return file
 
 
-def small_step(*overrides: str, stream: type[ImageStream] = ImageStream) -> tuple[TrainStep, Plan]:
-    """A training step of the small recipe on a CPU, and the order of its first epoch."""
+def small_step(
+    *overrides: str, stream: type[ImageStream] = ImageStream, device: str = "cpu"
+) -> tuple[TrainStep, Plan]:
+    """A training step of the small recipe, and the order of its first epoch."""
     recipe = small_recipe(*overrides)
-    images = stream(fake_split(64, 10, (1, 28, 28)), recipe.augment, Share(8), 10, 0)
+    images = stream(fake_split(64, 10, (1, 28, 28)).to(device), recipe.augment, Share(8), 10, 0)
     torch.manual_seed(0)
-    model = create_model(recipe.model.name, **recipe.model.overrides)
-    return TrainStep(model, images, recipe, "top1", Workers(torch.device("cpu"))), images.plan(0)
+    model = create_model(recipe.model.name, **recipe.model.overrides).to(device)
+    return TrainStep(model, images, recipe, "top1", Workers(torch.device(device))), images.plan(0)
 
 
 def write_idx(root: Path) -> Path:

@@ -65,6 +65,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {name: [{}] for name in ROUTING} | {
         {"iterations": 2, "leaky": True, "vote_bias": True},
         {"iterations": 3, "prior": True, "bias": True},
         {"iterations": 3, "detach": True, "prior": True, "bias": True},
+        {"iterations": 2, "leaky": True, "prior": True},
     ],
     "em": [
         {"iterations": 3, "inverse_temperature": (0.3, 0.6, 1.0), "eps": 0.05},

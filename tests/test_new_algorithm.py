@@ -31,12 +31,9 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ROUTING, "median", file["Median"])
 
 
-def test_it_goes_from_a_folder_of_pictures_to_an_exported_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_pictures(tmp_path / "shapes", 40, 12, 12)
-    out = tmp_path / "run"
+def test_it_goes_from_a_folder_of_pictures_to_an_exported_file(here: Path, say: Say) -> None:
+    write_pictures(here / "shapes", 40, 12, 12)
+    out = here / "run"
     small = ("epochs=2", "model.backbone.channels=8", "model.primary.types=2")
     assert say("train", "--images", "shapes", "--routing", "median", *small, "--device", "cpu", "--out", out).code == 0
     result = json.loads((out / "result.json").read_text())
@@ -53,8 +50,8 @@ def test_it_goes_from_a_folder_of_pictures_to_an_exported_file(
     assert colour_of("median") == COLOURS[len(ROUTING) - 1]
     assert "median" in algorithm_names()
 
-    assert say("export", out, "--to", "torch-export", "--out", tmp_path / "median.pt2").code == 0
-    scores, pose = open_exported(tmp_path / "median.pt2")(torch.rand(3, 3, 12, 12))
+    assert say("export", out, "--to", "torch-export", "--out", here / "median.pt2").code == 0
+    scores, pose = open_exported(here / "median.pt2")(torch.rand(3, 3, 12, 12))
     assert (scores.shape, pose.shape) == ((3, 3), (3, 3, 16))
 
 

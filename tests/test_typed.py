@@ -1,7 +1,5 @@
 """What a call returns, for mypy (which `make types` runs on this file) and an editor; and that it does return it."""
 
-from __future__ import annotations
-
 from typing import Any, assert_type
 
 import pytest

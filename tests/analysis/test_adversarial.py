@@ -3,7 +3,7 @@
 import importlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ import flashcaps
 from flashcaps import ROUTING
 from flashcaps.analysis import DoesNotApply
 from flashcaps.analysis.adversarial import Plan, adversarial, climb, fgsm, gap, make_record, objective, pgd, robustness
+from flashcaps.models.base import Output
 from flashcaps.training.batches import Batch
 from flashcaps.training.recipe import Loss, read_recipe
 from flashcaps.training.results import keep, read_results
@@ -22,10 +23,6 @@ from tests.fake_data import fake_split
 module = importlib.import_module("flashcaps.analysis.adversarial")  # the package has the figure by that name
 
 
-class Scores(NamedTuple):
-    scores: Tensor
-
-
 class Linear(nn.Module):
     """scores = W x, for which every attack is known."""
 
@@ -33,8 +30,8 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(weight)
 
-    def forward(self, images: Tensor) -> Scores:
-        return Scores(images.flatten(1) @ self.weight.T)
+    def forward(self, images: Tensor) -> Output:
+        return Output(images.flatten(1) @ self.weight.T, None)
 
 
 @pytest.fixture
@@ -129,9 +126,9 @@ def test_the_training_loss_has_no_gradient_where_the_gap_has_one() -> None:
             super().__init__()
             self.scale = nn.Parameter(torch.tensor(0.01))
 
-        def forward(self, images: Tensor) -> Scores:
+        def forward(self, images: Tensor) -> Output:
             x = self.scale * images.flatten(1).mean(1)
-            return Scores(torch.stack([0.95 + x, 0.05 + x * x], 1))
+            return Output(torch.stack([0.95 + x, 0.05 + x * x], 1), None)
 
     batch = Batch(torch.rand(5, 1, 4, 4), torch.zeros(5, dtype=torch.int64))
     names = ("trained", "gap")

@@ -21,9 +21,9 @@ def losses(first: float) -> list[dict]:
     return [{"kind": "train", "step": k, "loss": first / k, "error": 1.0} for k in (1, 2, 4)]
 
 
-def tiny(records) -> Run:
+def tiny(records, recipe="tiny") -> Run:
     run = small_run(12)
-    run.recipe, run.records = read_recipe("tiny"), records
+    run.recipe, run.records = read_recipe(recipe), records
     run.model.overrides = {}
     return run
 
@@ -123,9 +123,7 @@ def views(recipe, familiar, novel, *overrides, seed=0):
 
 
 def of_views(*records):
-    run = small_run(2)
-    run.recipe, run.records = read_recipe("em_views_azimuth"), list(records)
-    return run
+    return tiny(list(records), "em_views_azimuth")
 
 
 def test_errors_on_familiar_and_novel_viewpoints_are_means_over_seeds():

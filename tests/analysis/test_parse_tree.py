@@ -30,7 +30,6 @@ def test_weights_of_a_dense_layer_are_coupling_times_length(run):
 @torch.no_grad()
 @pytest.mark.parametrize("padding", [0, 1])
 def test_weights_of_a_convolutional_layer_by_loops(padding):
-    torch.manual_seed(0)
     layer = flashcaps.ConvCapsules("em", in_types=2, in_dim=4, out_types=3, out_dim=4, kernel=3, stride=2,
                                    padding=padding)
     u, a = torch.randn(1, 2, 5, 5, 4), torch.rand(1, 2, 5, 5)
@@ -82,7 +81,6 @@ def test_tree_of_a_stack(run):
 
 
 def test_parse_tree_of_convolutional_capsules():
-    torch.manual_seed(0)
     model = flashcaps.create_model("attention_simple_cifar10", image=(3, 16, 20)).eval()  # wider than high
     images = torch.rand(2, 3, 16, 20)
     with torch.no_grad():
@@ -109,7 +107,6 @@ def test_animation_moves(run):
 
 
 def sentences() -> Run:
-    torch.manual_seed(0)
     model = flashcaps.create_model("heinsen_sst2", layers=3, width=8).eval()
     mask = torch.tensor([[1.0, 1, 1, 1], [1, 1, 0, 0]])
     batch = Batch(torch.randn(2, 4, 3, 8), torch.tensor([0, 1]), mask=mask)

@@ -98,8 +98,7 @@ def test_architecture_counts_every_parameter_once(run):
 @pytest.mark.parametrize("name", ["cnn_diverse_pool", "attention_simple_cifar10", "heinsen_smallnorb", "heinsen_sst2"])
 def test_architecture_of_other_networks(name):
     overrides = {"layers": 3, "width": 8} if "sst" in name else {}
-    with torch.device("cpu"):
-        model = flashcaps.create_model(name, **overrides)
+    model = flashcaps.create_model(name, **overrides)
     data, _, _ = architecture(Run(model))  # without examples
     assert sum(s.parameters for s in data["stages"]) == sum(p.numel() for p in model.parameters())
 

@@ -194,20 +194,18 @@ def test_a_profile_lists_kernels_by_time() -> None:
     assert shares == sorted(shares, reverse=True)
 
 
-def test_nothing_is_written_unless_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_nothing_is_written_unless_it_is_asked(here: Path, monkeypatch: pytest.MonkeyPatch, say: Say) -> None:
     monkeypatch.setattr(bench_module, "run", lambda *_: [row("em_stack", "matrix", 1.0)])
     monkeypatch.setattr(bench_module, "profile", lambda *_: "")
     monkeypatch.setattr(bench_module.cpu, "run", lambda *_: 3 * [{"seconds": 1.0, "peak_mib": 1.0, "variant": "em"}])
     for words in ((), ("--toy", "--profile")):
         assert say("bench", "--device", "cpu", *words).code == 0
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())
 
 
 def test_the_whole_command(tmp_path: Path, say: Say) -> None:
     """An axis of a sweep, from the command line to the page and its picture."""
-    said = say("bench", "discriminative/D", "--sweep", "--toy", "--device", "cpu", "--save", tmp_path)
-    assert said.code == 0, said.err
+    say("bench", "discriminative/D", "--sweep", "--toy", "--device", "cpu", "--save", tmp_path).done()
     found = json.loads((tmp_path / "cpu-rows.json").read_text())
     assert {r["workload"].split("/")[1] for r in found["sweep"]} == {"D"}
     assert all("time_ms" in r for r in found["sweep"])

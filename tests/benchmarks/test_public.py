@@ -57,7 +57,6 @@ PRINTED = {"relative": False, "norm_activation": False}  # em as public code has
 
 @pytest.mark.parametrize(("name", "options"), [("attention_simple_cifar10", {}), ("em_cifar10", PRINTED)])
 def test_a_whole_network(name: str, options: dict[str, Any]) -> None:
-    torch.manual_seed(0)
     sizes: dict[str, Any] = {"image": (3, 16, 16), "backbone": {"channels": 4}, "options": options}
     model = flashcaps.create_model(name, backend="reference", **sizes).double()
     images = torch.randn(2, *model.image, dtype=torch.float64)

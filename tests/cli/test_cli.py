@@ -33,8 +33,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_alone_it_shows_five_examples(say: Any) -> None:
-    said = say()
-    assert said.code == 0
+    said = say().done()
     lines = [line for line in said.out.splitlines() if line.startswith("  flashcaps ")]
     assert len(lines) == 5
     assert "--install-completion" in say("--help").out
@@ -42,8 +41,7 @@ def test_alone_it_shows_five_examples(say: Any) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_examples(say: Any, command: str) -> None:
-    said = say(command, "--help")
-    assert said.code == 0
+    said = say(command, "--help").done()
     assert [line for line in said.out.splitlines() if "flashcaps " in line and "Usage:" not in line]
 
 
@@ -104,9 +102,8 @@ def test_models_and_recipes_are_described(say: Any) -> None:
     ],
 )
 def test_errors_are_one_line_and_say_what_to_do(
-    say: Any, arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    say: Any, arguments: tuple[str, ...], message: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     Path("file").touch()
     said = say(*arguments)
@@ -131,8 +128,7 @@ def test_unforeseen_errors_are_named_and_can_be_traced(say: Any, monkeypatch: py
 
 def test_train_evaluate_and_table(say: Any, recipe: str, tmp_path: Path) -> None:
     out = str(tmp_path / "run")
-    said = say("train", recipe, "epochs=2", "--seed", "3", "--device", "cpu", "--out", out)
-    assert said.code == 0, said.err
+    said = say("train", recipe, "epochs=2", "--seed", "3", "--device", "cpu", "--out", out).done()
     for word in ("epoch 2: validation error", "test", "curve.png", "reconstructions.png", f"flashcaps evaluate {out}"):
         assert word in said.out
     result = json.loads((tmp_path / "run" / "result.json").read_text())
@@ -149,12 +145,11 @@ def test_train_evaluate_and_table(say: Any, recipe: str, tmp_path: Path) -> None
     assert said.code == 1
 
 
-def test_a_recipe_is_printed_with_its_overrides(say: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_recipe_is_printed_with_its_overrides(say: Any, here: Path) -> None:
     printed = say("train", "tiny", "epochs=7", "--seed", "5", "--print").out
     fields = tomllib.loads(printed)
     assert (fields["train"]["epochs"], fields["train"]["seed"]) == (7, 5)
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())
     Path("again.toml").write_text(printed)
     assert say("train", "again.toml", "--print").out == printed
 
@@ -169,15 +164,13 @@ def test_names_with_spaces_are_quoted_and_nothing_else_is_written(
     (tmp_path / "results" / "README.md").write_text("mine")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    said = say("train", recipe, "steps=2", "--device", "cpu", "--out", "my run")
-    assert said.code == 0, said.err
+    said = say("train", recipe, "steps=2", "--device", "cpu", "--out", "my run").done()
     next_lines = [line.removeprefix("next:").strip() for line in said.out.splitlines()[-3:]]
     assert shlex.split(next_lines[0]) == ["flashcaps", "evaluate", "my run"]
     assert shlex.split(next_lines[2])[2] == 'import flashcaps; print(flashcaps.load("my run"))'
     for words in (("evaluate", "my run", "--routing"), ("export", "my run", "--to", "safetensors"),
                   ("figures", "my run", "margin"), ("recipes",), ("models",)):
-        said = say(*words)
-        assert said.code == 0, said.err
+        said = say(*words).done()
     assert {path.name for path in tmp_path.iterdir()} == {"my run", "results", Path(recipe).name}
     assert [path.read_text() for path in (tmp_path / "results").iterdir()] == ["mine"]
 
@@ -190,8 +183,7 @@ def test_pictures_that_came_later_are_told(say: Any, tmp_path: Path) -> None:
     (folder / "bar" / "0000.png").rename(folder / "bar" / "9999.png")
     assert "others are held out now" in say("evaluate", str(weights)).err
     write_pictures(folder, 33, 12, 12)
-    said = say("evaluate", str(weights))
-    assert said.code == 0
+    said = say("evaluate", str(weights)).done()
     assert said.err == f"warning: {said.err.removeprefix('warning: ').rstrip()}\n"
     assert f"{folder}: these are not the examples, in the order, that the model was trained with" in said.err
     assert say("evaluate", str(weights), f"data.path={folder}").err == ""
@@ -200,8 +192,7 @@ def test_pictures_that_came_later_are_told(say: Any, tmp_path: Path) -> None:
 def test_several_labels_are_counted_together(say: Any, recipe: str, tmp_path: Path) -> None:
     out = str(tmp_path / "run")
     overrides = ("data.name=multimnist", "data.test=50", "augment.shift=0", "steps=3", "model.image=[1, 36, 36]")
-    said = say("train", recipe, *overrides, "--device", "cpu", "--out", out)
-    assert said.code == 0, said.err
+    said = say("train", recipe, *overrides, "--device", "cpu", "--out", out).done()
     assert "exact match" in said.out
     said = say("evaluate", out, "--device", "cpu")
     assert "precision" in said.out
@@ -214,8 +205,7 @@ def test_data_is_taken_from_a_folder_only_if_it_is_the_published(say: Any, tmp_p
     assert said.code == 1
     assert said.err.startswith("error: ")
     assert not list((tmp_path / "root").rglob("*ubyte*"))
-    said = say("data", "digits", "--data", str(tmp_path))
-    assert said.code == 0
+    said = say("data", "digits", "--data", str(tmp_path)).done()
     assert "4,000" in said.out
 
 
@@ -246,15 +236,12 @@ def test_names_of_all_kinds(offered: Callable[..., list[str]]) -> None:
     assert set(offered("evaluate", "x", "--weights", "")) == {"ema", "last", "best"}
 
 
-def test_run_folders_that_are_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offered: Callable[..., list[str]]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_run_folders_that_are_here(here: Path, offered: Callable[..., list[str]]) -> None:
     for name in ("tiny-0", "tiny-1", "empty"):
-        (tmp_path / "runs" / name).mkdir(parents=True)
+        (here / "runs" / name).mkdir(parents=True)
         if name != "empty":
-            (tmp_path / "runs" / name / "config.json").write_text("{}")
+            (here / "runs" / name / "config.json").write_text("{}")
     for name in ("mine.safetensors", "small.safetensors.xz", ".other.safetensors.part"):
-        (tmp_path / name).write_bytes(b"")
+        (here / name).write_bytes(b"")
     assert run_names("") == ["runs/tiny-0", "runs/tiny-1", "mine.safetensors", "small.safetensors.xz"]
     assert offered("predict", "runs/tiny-1") == ["runs/tiny-1"]

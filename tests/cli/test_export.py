@@ -38,14 +38,13 @@ def test_safetensors_on_named_pictures_and_without_data(run: Path, say: Say) -> 
     assert "no real inputs: --images: no folder" in say("export", run, "--to", "safetensors").out
 
 
-def test_weights_that_come_along_are_exported_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FLASHCAPS_DATA", str(tmp_path / "none"))
+def test_weights_that_come_along_are_exported_here(here: Path, monkeypatch: pytest.MonkeyPatch, say: Say) -> None:
+    monkeypatch.setenv("FLASHCAPS_DATA", str(here / "none"))
     before = set(FOLDER.iterdir())
     try:
         said = say("export", "demo_dynamic", "--to", "safetensors")
         assert said.out.startswith("demo_dynamic-exported.safetensors: ")
-        assert (tmp_path / "demo_dynamic-exported.safetensors").is_file()
+        assert (here / "demo_dynamic-exported.safetensors").is_file()
     finally:
         more = set(FOLDER.iterdir()) - before
         for file in more:

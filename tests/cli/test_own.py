@@ -50,15 +50,12 @@ def test_texts_need_a_transformer_and_pictures_none(tmp_path: Path, capsys: pyte
         fields(images="pets", choices={"transformer": "x"})
 
 
-def test_fine_tuning_keeps_everything_but_the_class_layer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
-) -> None:
+def test_fine_tuning_keeps_everything_but_the_class_layer(here: Path, say: Say) -> None:
     """A shipped network on three classes of pictures, then a run of those on two."""
-    monkeypatch.chdir(tmp_path)
-    write_pictures(tmp_path / "shapes", 24, 14, 14)
-    (tmp_path / "two").mkdir()
+    write_pictures(here / "shapes", 24, 14, 14)
+    (here / "two").mkdir()
     for name in ("bar", "disc"):
-        (tmp_path / "two" / name).symlink_to(tmp_path / "shapes" / name)
+        (here / "two" / name).symlink_to(here / "shapes" / name)
 
     def train(data: str, start: str, out: str) -> Any:
         assert not say("train", "--images", data, "--from", start, "--out", out, "steps=1", "lr=0", "--device=cpu").code
@@ -73,10 +70,10 @@ def test_fine_tuning_keeps_everything_but_the_class_layer(
     assert [key for key in kept if "backbone" in key]
     for key in kept:
         assert torch.equal(first.state_dict()[key], shipped.state_dict()[key].float()), key
-    assert second.config["recipe"]["model"]["overrides"]["pretrained"] == str(tmp_path / "first")
+    assert second.config["recipe"]["model"]["overrides"]["pretrained"] == str(here / "first")
     again = "train", "--images", "shapes", "--from", "first", "--print"
     assert "warning" not in say(*again).err
-    (tmp_path / "shapes" / "bar" / "0000.png").rename(tmp_path / "shapes" / "bar" / "9999.png")
+    (here / "shapes" / "bar" / "0000.png").rename(here / "shapes" / "bar" / "9999.png")
     assert "others are held out now, and it was trained on some of them" in say(*again).err
 
 

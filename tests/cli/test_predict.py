@@ -29,8 +29,7 @@ def folder(tmp_path: Path) -> Path:
 def test_json_is_one_object_a_line_and_the_table_says_the_same(
     weights: Path, folder: Path, tmp_path: Path, say: Say
 ) -> None:
-    said = say("predict", weights, folder, "--json", "--top", "2", "--reconstruct", tmp_path / "out")
-    assert said.code == 0, said.err
+    said = say("predict", weights, folder, "--json", "--top", "2", "--reconstruct", tmp_path / "out").done()
     rows = [json.loads(line) for line in said.out.splitlines()]
     assert [Path(row["file"]).name for row in rows] == ["0000.png", "0001.png", "0002.png"]
     for row in rows:

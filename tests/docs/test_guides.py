@@ -61,8 +61,7 @@ def test_guides_show_code() -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
-def test_every_block_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_every_block_runs(page: str, here: Path) -> None:
     known, namespace = dict(ROUTING), {"__name__": "guide"}
     try:
         for k, block in enumerate(blocks(page)):

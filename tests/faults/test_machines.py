@@ -19,10 +19,9 @@ from flashcaps.training.batches import Batch, ImageStream, Share
 from flashcaps.training.distributed import Workers, join_workers, leave_workers
 from flashcaps.training.step import TrainStep
 from tests.conftest import assert_near
-from tests.fake_data import fake_split, small_recipe
+from tests.fake_data import CPU, fake_split, small_recipe
 from tests.faults.child import FORKS, LIMIT_S, free_port, metrics, prepare, rank_environments, train_arguments
 
-CPU = torch.device("cpu")
 GLOBAL_BATCH = 16
 
 

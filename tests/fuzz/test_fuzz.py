@@ -94,15 +94,6 @@ def test_votes_too_large_for_any_result_are_refused_by_name() -> None:
             F.dynamic_routing(votes)
 
 
-def test_numbers_are_not_read_while_compiling_or_under_vmap() -> None:
-    votes = torch.randn(4, 1, 3, 2, 2)
-    expected = F.dynamic_routing(votes[2]).pose
-    compiled = torch.compile(F.dynamic_routing, backend="eager", fullgraph=True)
-    assert torch.equal(compiled(votes[2]).pose, expected)
-    poses = torch.func.vmap(lambda v: F.dynamic_routing(v).pose)(votes)
-    torch.testing.assert_close(poses[2], expected)
-
-
 def test_gradients_of_shared_tensors_are_summed_before_they_are_rounded() -> None:
     """Gradients of opposite signs, each beyond fp16: their sum over the batch is not."""
     votes = torch.tensor([300.0, -300.0], dtype=torch.float16).view(2, 1, 1, 1).expand(2, 1, 1, 2)
@@ -114,7 +105,6 @@ def test_gradients_of_shared_tensors_are_summed_before_they_are_rounded() -> Non
 @pytest.mark.parametrize("routing", ["em", "heinsen"])
 def test_parents_with_hardly_a_child_have_finite_gradients(routing: str) -> None:
     """Weights of 1e-37 in the third iteration: mean / weight is beyond fp32, its product with the weight is not."""
-    torch.manual_seed(0)
     layer = DenseCapsules(routing, in_capsules=None, in_dim=1, out_capsules=4, out_dim=4, eps=0.05)
     for seed in range(20):
         torch.manual_seed(seed)
@@ -126,7 +116,6 @@ def test_parents_with_hardly_a_child_have_finite_gradients(routing: str) -> None
 
 def test_patches_that_overlap_sum_their_gradients_before_they_are_rounded() -> None:
     """Each patch's gradient may be beyond fp16 with either sign; Inf - Inf would be NaN."""
-    torch.manual_seed(0)
     layer = ConvCapsules("heinsen", in_types=3, in_dim=3, out_types=2, out_dim=3, kernel=3, eps=0.05)
     u = (1e4 * torch.randn(2, 3, 3, 5, 3).tanh()).half().requires_grad_()
     routed = layer(u)
@@ -139,14 +128,3 @@ def test_an_ascent_whose_sum_passes_the_end_of_fp16_stays_finite() -> None:
     votes = torch.full((4, 2, 2, 1), 200.0, dtype=torch.float16)  # their agreement is 1.6e5
     b = torch.full((2, 2), 0.5, dtype=torch.float16)
     assert F.discriminative_update(b, votes, torch.tensor([0, 1, 0, 0]), rate=1e-4, strength=0.0).isfinite().all()
-
-
-def test_iterations_without_end_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^iterations: expected at most 1000, got 1001"):
-        F.inverse_temperature(1001)
-
-
-def test_classes_that_do_not_exist_are_refused() -> None:
-    for labels in ([0, 3], [-1, 0]):
-        with pytest.raises(ValueError, match=r"^targets: expected classes from 0 to 2, got"):
-            F.margin_loss(PLAIN, torch.tensor(labels))

@@ -96,7 +96,7 @@ def routed(compiler: Compiler) -> None:
 
     from ..layer_cases import cases, run_layer
     from .attend.steps import GIVEN, draw, fused, with_gradients
-    from .attend.test_wide import WIDE as WIDE_POSES
+    from .attend.steps import WIDE as WIDE_POSES
     from .fit.cases import CASES, WIDE, WIDE_LAYERS, names, run
 
     forms = ("dense", "dense, rectangular", "shared", "any", "conv", "conv, positions", "conv, point")

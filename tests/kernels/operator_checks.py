@@ -12,6 +12,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from flashcaps.kernels.common.rows import Parts, memory_for
 from flashcaps.training.capture import on_side_stream, record
 
+from ..conftest import TOLERANCE, assert_near
+
 STATIC = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 
 
@@ -52,3 +54,22 @@ def assert_right_when_replayed(step: Callable[[], Sequence[Tensor]], u: Tensor) 
     graph.replay()
     for x, y in zip(captured, step(), strict=True):
         assert torch.equal(x, y)
+
+
+def assert_as_in_float64(
+    ours: Callable[..., Tensor], theirs: Callable[..., Tensor], *given: Tensor | None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Our output, which is theirs of the same numbers in float64, as is every gradient.
+
+    dtype: whose tolerances count (default: that of the first tensor).
+    """
+    exact = [None if x is None else x.detach().double().requires_grad_() for x in given]
+    y, expected = ours(*given), theirs(*exact)
+    tolerance, g = TOLERANCE[dtype or given[0].dtype], torch.randn_like(y)
+    assert_near(y, expected, tolerance.output, "output")
+    leaves, wanted = ([x for x in tensors if x is not None] for tensors in (given, exact))
+    grads = torch.autograd.grad(y, leaves, g), torch.autograd.grad(expected, wanted, g.double())
+    for k, (x, a, e) in enumerate(zip(leaves, *grads, strict=True)):
+        assert a.dtype == x.dtype
+        assert_near(a, e, tolerance.gradient, f"gradient {k}")
+    return y

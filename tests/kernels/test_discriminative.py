@@ -7,9 +7,9 @@ from flashcaps.functional import discriminative_update
 from flashcaps.kernels.discriminative import weighted_sum, weighted_sum_agreement
 from flashcaps.kernels.votes import Votes
 
-from ..conftest import TOLERANCE, assert_near
+from ..conftest import DOUBLE, assert_near
 from ..layer_cases import make_votes
-from .operator_checks import poison_memory
+from .operator_checks import assert_as_in_float64, poison_memory
 from .twins import Twins
 
 
@@ -21,24 +21,19 @@ class TestDiscriminative(Twins):
 def test_kernels(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum, and its gradients, those of coefficients included: what a layer under another needs."""
     u, weight, b = torch.randn(5, 7, 1, rows, 3), torch.randn(4, 3, 7, 2), torch.randn(7, 4)
-    leaves = [x.requires_grad_() for x in (u, weight, b)]
-    exact = [x.detach().double().requires_grad_() for x in leaves]
     poison_memory(monkeypatch, "empty")
-    ours = weighted_sum(Votes(u, weight), b, triton=True)
-    theirs = torch.einsum("ij,bijd->bjd", exact[2], Votes(exact[0], exact[1]).explicit())
-    assert_near(ours, theirs)
-    g = torch.randn_like(ours)
-    grads = zip(torch.autograd.grad(ours, leaves, g), torch.autograd.grad(theirs, exact, g.double()), strict=True)
-    for actual, expected in grads:
-        assert_near(actual, expected, TOLERANCE[torch.float32].gradient)
+    assert_as_in_float64(
+        lambda u, weight, b: weighted_sum(Votes(u, weight), b, triton=True),
+        lambda u, weight, b: torch.einsum("ij,bijd->bjd", b, Votes(u, weight).explicit()),
+        *(x.requires_grad_() for x in (u, weight, b)),
+    )
     with pytest.raises(ValueError, match="cannot run, 2 children share each transform"):
         weighted_sum(Votes(u.expand(5, 7, 2, rows, 3), weight), torch.randn(14, 4), triton=True)
 
 
 @pytest.mark.parametrize("labels", [[2, 0, 1, 1], [[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]]], ids=["one", "several"])
 def test_agreement_of_matrix_poses(labels: list) -> None:
-    double = {"dtype": torch.float64}
-    votes = make_votes(torch.randn(4, 5, 1, 2, 3, **double), torch.randn(3, 5, 3, 2, **double))
-    b, given = torch.randn(5, 3, **double), torch.tensor(labels)
+    votes = make_votes(torch.randn(4, 5, 1, 2, 3, **DOUBLE), torch.randn(3, 5, 3, 2, **DOUBLE))
+    b, given = torch.randn(5, 3, **DOUBLE), torch.tensor(labels)
     risen = discriminative_update(b, votes.explicit(), given, rate=0.5, strength=0.0)  # b + agreement: Eq. 13
     assert_near(b + weighted_sum_agreement(votes, b, given), risen)

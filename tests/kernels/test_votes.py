@@ -1,6 +1,7 @@
 """Votes from poses and transforms, entry by entry."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,13 +10,11 @@ import torch
 from torch import Tensor
 
 from flashcaps import ConvCapsules, DenseCapsules, Routed
-from flashcaps.kernels.votes import BUDGET, add_bias, add_coordinates, centres, children_per_block, patches, recompute
+from flashcaps.kernels.votes import BUDGET, children_per_block, patches, recompute
 from flashcaps.routing.math import over_parents
 
-from ..conftest import assert_near
+from ..conftest import DOUBLE, assert_near
 from ..layer_cases import LayerCase, make_votes, transforms
-
-DOUBLE = {"dtype": torch.float64}
 
 
 def every(*sizes: int) -> Iterator[tuple[int, ...]]:
@@ -39,55 +38,37 @@ def test_a_vote_is_the_pose_with_the_transform_on_the_right(form: str) -> None:
     assert torch.equal(layer.votes(Routed(u)), votes)
 
 
-def test_pose_is_a_square_matrix_flattened_row_by_row() -> None:
-    layer = DenseCapsules("em", in_capsules=1, in_dim=4, out_capsules=1, out_dim=4, pose="matrix").double()
-    with torch.no_grad():
-        transforms(layer.weight)[0, 0].copy_(torch.tensor([[0.0, 1.0], [10.0, 100.0]]))
-    votes = layer.votes(torch.tensor([[[1.0, 2.0, 3.0, 4.0]]], **DOUBLE))
-    assert votes.flatten().tolist() == [20.0, 201.0, 40.0, 403.0]
-
-
+@pytest.mark.parametrize("places", [(), (2, 1)])
 @pytest.mark.parametrize("rows", [1, 2])
-def test_bias_is_added_to_every_vote(rows: int) -> None:
-    votes = make_votes(torch.randn(2, 3, 2, rows, 3, **DOUBLE), torch.randn(4, 3, 3, 5, **DOUBLE))
-    bias = torch.randn(4, 3, rows, 5, **DOUBLE)
-    expected = votes.explicit().view(2, 3, 2, 4, rows, 5) + bias.transpose(0, 1)[None, :, None]
-    assert_near(add_bias(votes, transforms(bias)).explicit(), expected.flatten(4).flatten(1, 2))
-
-
 @pytest.mark.parametrize("routing", ["dynamic", "heinsen"])
-def test_vote_bias_of_a_layer_starts_at_zero_and_is_per_child_and_parent(routing: str) -> None:
-    """Whether the algorithm's kernels add it themselves (heinsen's do) or not."""
-    sizes = dict(in_capsules=3, in_dim=(2, 2), out_capsules=4, out_dim=(2, 5))
+def test_vote_bias_of_a_layer_starts_at_zero_and_is_per_child_and_parent(
+    routing: str, rows: int, places: tuple[int, ...]
+) -> None:
+    """Whether the algorithm's kernels add it themselves (heinsen's do) or not; places of one type share theirs."""
+    sizes = dict(in_capsules=3, in_dim=(rows, 2), out_capsules=4, out_dim=(rows, 5), shared=bool(places))
     layer = DenseCapsules(routing, vote_bias=True, **sizes).double()
-    assert transforms(layer.bias).shape == (4, 3, 2, 5)
+    assert transforms(layer.bias).shape == (4, 3, rows, 5)
     assert not layer.bias.any()
     plain = DenseCapsules(routing, vote_bias=False, **sizes).double()
     assert plain.bias is None
     torch.nn.init.normal_(layer.bias)
     plain.weight = layer.weight
-    u = torch.randn(2, 3, 4, **DOUBLE)
-    assert_near(layer.votes(u), plain.votes(u) + transforms(layer.bias).flatten(2).transpose(0, 1))
+    u, bias = torch.randn(2, 3, *places, 2 * rows, **DOUBLE), transforms(layer.bias).flatten(2).transpose(0, 1)
+    assert_near(layer.votes(u), plain.votes(u) + bias.repeat_interleave(math.prod(places), 0))
 
 
-@pytest.mark.parametrize("h", [2, 5])
-def test_coordinates_go_to_the_first_two_elements_of_a_vector(h: int) -> None:
-    votes = make_votes(torch.zeros(1, 1, 6, 1, 3, **DOUBLE), torch.zeros(2, 1, 3, h, **DOUBLE))
-    added = add_coordinates(votes, centres(2, 3)).explicit()  # (1, 6, 2, h)
-    assert_near(added[0, :, 0, :2], centres(2, 3).double(), 1e-7)
-    assert_near(added[0, :, 1, :2], centres(2, 3).double(), 1e-7)
-    assert not added[..., 2:].any()
-
-
-def test_a_layer_adds_coordinates_at_the_top_of_the_right_hand_column_of_its_votes() -> None:
-    sizes = dict(in_capsules=2, in_dim=16, out_capsules=3, out_dim=16, pose="matrix", shared=True)
+@pytest.mark.parametrize(("rows", "columns"), [(4, 4), (1, 2), (1, 5)])
+def test_a_layer_adds_coordinates_at_the_top_of_the_right_hand_column_of_its_votes(rows: int, columns: int) -> None:
+    """Or to the first two elements of a vector."""
+    sizes = dict(in_capsules=2, in_dim=(rows, 4), out_capsules=3, out_dim=(rows, columns), shared=True)
     plain, layer = (DenseCapsules("em", **sizes, coordinates=added).double() for added in (False, True))
     plain.load_state_dict(layer.state_dict())
-    u = torch.randn(1, 2, 2, 3, 16, **DOUBLE)
-    extra = (layer.votes(u) - plain.votes(u)).view(2, 2, 3, 3, 4, 4)  # types, H, W, J, rows, columns
+    u = torch.randn(1, 2, 2, 3, 4 * rows, **DOUBLE)
+    extra = (layer.votes(u) - plain.votes(u)).view(2, 2, 3, 3, rows, columns)  # types, H, W, J
+    top, below = ((0, -1), (1, -1)) if rows > 1 else ((0, 0), (0, 1))
     for t, y, x, j in every(2, 2, 3, 3):
-        expected = torch.zeros(4, 4, **DOUBLE)
-        expected[0, 3], expected[1, 3] = (y + 0.5) / 2, (x + 0.5) / 3
+        expected = torch.zeros(rows, columns, **DOUBLE)
+        expected[top], expected[below] = (y + 0.5) / 2, (x + 0.5) / 3
         assert_near(extra[t, y, x, j], expected, 1e-7)
 
 

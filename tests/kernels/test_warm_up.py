@@ -1,8 +1,6 @@
 """Kernels are code that Triton compiles for a CUDA device, whether one is there or not. Compiled ahead, by other
 processes, they are those that a step then finds, and a plan launches as Triton does."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -16,6 +16,7 @@ from flashcaps.kernels.fit import matrix as _fit
 from flashcaps.nn.capsules import CapsuleLayer
 
 from ..layer_cases import OPTIONS, LayerCase, assert_same, combination, run_layer
+from .common.test_norm import channels_last
 
 TINY = {"cpu": 1, "cuda": 1}  # elements: every child, or every kernel's worth of them, is a block of its own
 
@@ -46,13 +47,6 @@ def strided(x: Tensor) -> Tensor:
     """The same numbers, every other element of a larger tensor."""
     y = torch.zeros(*x.shape[:-1], 2 * x.shape[-1], dtype=x.dtype)[..., ::2]
     return y.copy_(x)
-
-
-def channels_last(x: Tensor) -> Tensor:
-    """Poses (B, T, H, W, D) as primary capsules leave them when their features are channels-last."""
-    b, t, h, w, d = x.shape
-    features = x.permute(0, 1, 4, 2, 3).reshape(b, t * d, h, w).contiguous(memory_format=torch.channels_last)
-    return features.view(b, t, d, h, w).permute(0, 1, 3, 4, 2)
 
 
 class Largest(TorchDispatchMode):
@@ -134,15 +128,18 @@ class Twins:
         monkeypatch.setattr(_blocks, "BUDGET", TINY)
         assert_twins(case, *case.draw(), coupling=True)
 
-    def test_same_where_the_layout_is_not_a_cpus(self, plain: LayerCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("budget", [_blocks.BUDGET, TINY], ids=["one block", "many"])
+    def test_same_where_the_layout_is_not_a_cpus(
+        self, case: LayerCase, budget: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """On other devices and in compiled code blocks are recomputed by autograd."""
         elsewhere(monkeypatch)
-        monkeypatch.setattr(_blocks, "BUDGET", TINY)
-        assert_twins(plain, *plain.draw())
+        monkeypatch.setattr(_blocks, "BUDGET", budget)
+        assert_twins(case, *case.draw())
 
     @pytest.mark.parametrize("batch", [0, 1])
-    def test_same_for_small_batches(self, plain: LayerCase, batch: int) -> None:
-        assert_twins(plain, *plain.draw(batch), coupling=True, record=True)
+    def test_same_for_small_batches(self, case: LayerCase, batch: int) -> None:
+        assert_twins(case, *case.draw(batch), coupling=True, record=True)
 
     def test_same_for_strided_poses(self, plain: LayerCase) -> None:
         u, a = plain.draw()
@@ -150,7 +147,7 @@ class Twins:
 
     def test_same_for_channels_last_features(self, placed: LayerCase) -> None:
         u, a = placed.draw()
-        assert_twins(placed, channels_last(u), a)
+        assert_twins(placed, torch.empty_like(channels_last(*u.shape), dtype=u.dtype).copy_(u), a)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
     def test_same_in_low_precision(self, case: LayerCase, dtype: torch.dtype) -> None:

@@ -1,7 +1,5 @@
 """Models in torch.compile: one for every algorithm and kind of layer, forward and backward, as one graph."""
 
-from __future__ import annotations
-
 import copy
 import re
 from pathlib import Path
@@ -62,7 +60,6 @@ def test_traced_as_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     for module in (norm, patches, batch_norm, stem):
         monkeypatch.setattr(module, "fused", lambda x: x.is_floating_point())
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    torch.manual_seed(0)
     model = flashcaps.create_model(name)
     for layer in model.modules():
         if isinstance(layer, CapsuleLayer):
@@ -83,7 +80,6 @@ def test_traced_as_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("name", flashcaps.list_models())
 def test_compiled_gradients_on_a_cpu(name: str) -> None:
     """In float64: in fp32 the gradient of a bias before batch normalisation, which is 0, is rounding alone."""
-    torch.manual_seed(0)
     model = flashcaps.create_model(name).double()
     x = draw(model, 2).double()
     expected = [g.clone() for g in gradients(model, model, x)]
@@ -125,7 +121,6 @@ def test_compiled_on_a_device(name: str, mode: str) -> None:
     Not to eager fp32: convolutions multiply in TF32 by whichever algorithm each of the two picks, so that eager and
     compiled are as far from each other as both are from float64.
     """
-    torch.manual_seed(0)
     model, half = flashcaps.create_model(name, **MODELS[name]).cuda(), mode == "reduce-overhead"
     x = draw(model, 8, "cuda")
     double = copy.deepcopy(model).double()

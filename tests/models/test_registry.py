@@ -129,7 +129,6 @@ def test_what_stands_still_at_first_moves_once_betas_do(name: str) -> None:
 
 def first_step(name: str, **overrides: Any) -> tuple[list[float], list[float]]:
     """Mean length of the primary capsules, and loss, before and after one step at 1e-3 on a digit of each class."""
-    torch.manual_seed(0)
     model: Any = create_model(name, decoder=False, **overrides)
     digits, (channels, *size) = load_data("digits").train, model.image
     one_of_each = [digits.labels.tolist().index(k) for k in range(10)]

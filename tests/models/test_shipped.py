@@ -85,8 +85,7 @@ def test_pretrained_weights_that_do_not_fit() -> None:
             flashcaps.create_model(name, **given)  # type: ignore[arg-type]
 
 
-def test_a_folder_without_weights_does_not_hide_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_weights_does_not_hide_a_name(here: Path) -> None:
     """`flashcaps figures demo_em` makes a folder of that name."""
-    monkeypatch.chdir(tmp_path)
     Path("demo_em", "figures").mkdir(parents=True)
     assert find_weights("demo_em") == shipped_files()["demo_em"]

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from flashcaps import ROUTING, ConvCapsules, DenseCapsules, PrimaryCapsules, Routed
 from flashcaps.functional import em_routing, squash
 
-from ..conftest import assert_near
+from ..conftest import DOUBLE, assert_near
 from ..layer_cases import LayerCase, cases, ids, transforms
 
-DOUBLE = {"dtype": torch.float64}
 SCALED = [name for name in ROUTING if ROUTING[name].input_activation is None]  # activations multiply their poses
 SCRAMBLED: dict[str, Any] = {"routing": "attention", "scrambled": True}
 

@@ -16,10 +16,9 @@ from flashcaps import CapsuleStack, ConvCapsules, DenseCapsules, ascend_coeffici
 from flashcaps.functional import discriminative_update, margin_loss
 from flashcaps.training.distributed import Workers
 
-from ..conftest import assert_near
+from ..conftest import DOUBLE, assert_near
 from ..faults.test_machines import on_ranks
 
-DOUBLE = {"dtype": torch.float64}
 STEP = {"rate": 0.01, "strength": 0.3}
 LABELS = torch.tensor([2, 0, 2, 1])
 

@@ -115,7 +115,8 @@ def test_scores_and_targets_of_the_wrong_shape_or_dtype(call: str) -> None:
     for targets in (torch.zeros(3).long(), torch.zeros(2, 4), torch.zeros(2, 3, 1)):
         with pytest.raises(ValueError, match=rf"^{name}: expected \(2,\) class indices or \(2, 3\) multi-hot, got \("):
             CALLS[call](torch.zeros(2, 3), targets)
-    for targets, last in ((torch.tensor([0, 3]), 2), (torch.tensor([[1, -1, -1], [-1, 1, -1]]), 1)):
+    wrong = torch.tensor([0, 3]), torch.tensor([-1, 0]), torch.tensor([[1, -1, -1], [-1, 1, -1]])
+    for targets, last in zip(wrong, (2, 2, 1), strict=True):
         with pytest.raises(ValueError, match=rf"^{name}: expected (classes|numbers) from 0 to {last}, got "):
             CALLS[call](torch.zeros(2, 3), targets)
     with pytest.raises(TypeError, match=r"^weight: expected a torch.Tensor, got list"):

@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 from flashcaps import ROUTING, CapsuleStack, ConvCapsules, DenseCapsules, Routed
 
-from ..conftest import assert_near
+from ..conftest import DOUBLE, assert_near
 from ..layer_cases import combination
-
-DOUBLE = {"dtype": torch.float64}
 
 
 def attention_layers(**options: Any) -> nn.ModuleList:

@@ -12,10 +12,9 @@ from flashcaps.kernels.dispatch import TWINS
 from flashcaps.nn.capsules import CapsuleLayer
 
 from ..cases import CASES, SHAPES, assert_gradients, assert_oracle
-from ..conftest import TOLERANCE, assert_near
+from ..conftest import DOUBLE, TOLERANCE, assert_near
 from ..layer_cases import combination, outputs
 
-DOUBLE = {"dtype": torch.float64}
 EVERY = pytest.mark.parametrize("routing", list(ROUTING))
 LAYERS = pytest.mark.parametrize("kind", ["dense", "shared", "conv"])
 

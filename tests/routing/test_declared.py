@@ -41,10 +41,6 @@ def test_declarations(algorithm: Routing, sizes: Sizes, activations: tuple, lear
     assert {name: x._replace(parents=None) for name, x in algorithm.learned(sizes).items()} == learned
 
 
-def test_flags() -> None:
-    assert (EM.over, Heinsen.vote_bias, Attention.stepwise) == ("positions", True, True)
-
-
 RELATIVE = {"inverse_temperature": 1.0, "eps": 0.3, "share": 4 / 3}
 
 

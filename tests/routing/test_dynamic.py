@@ -1,4 +1,4 @@
-"""Dynamic routing: `detach`, and what it hands on. Values against the oracle: test_contract.py."""
+"""Dynamic routing: `detach`; of a layer, in deploy/test_convert.py. Values against the oracle: test_contract.py."""
 
 import itertools
 
@@ -7,16 +7,13 @@ import torch
 from torch import Tensor
 
 from flashcaps.functional import dynamic_routing
-from flashcaps.routing.dynamic import Dynamic
 
 from ..conftest import TOLERANCE, assert_near
 from . import oracles
 
-B, I, J, D = 2, 4, 3, 2
-
 
 def votes(*shape: int) -> Tensor:
-    return torch.randn(shape or (B, I, J, D), dtype=torch.float64)
+    return torch.randn(shape, dtype=torch.float64)
 
 
 def _constant_logits(u: Tensor, logits: Tensor, bias: Tensor, iterations: int) -> Tensor:
@@ -42,13 +39,3 @@ def test_detach_stops_gradient_on_all_but_the_last_iteration(iterations: int) ->
         gradients.append(torch.autograd.grad((pose[0] * weight).sum(), (u, logits, bias)))
     for name, actual, expected in zip(("votes", "logits", "bias"), *gradients, strict=True):
         assert_near(actual, expected, TOLERANCE[torch.float64].gradient, f"gradient of {name}")
-
-
-def test_algorithm_hands_detach_on() -> None:
-    u, learned = votes(), {"logits": votes(I, J), "bias": votes(J, D)}
-    u.requires_grad_()
-    gradients = [
-        torch.autograd.grad(Dynamic(detach=detach).run(dynamic_routing, u, None, learned).pose.square().sum(), u)[0]
-        for detach in (False, True)
-    ]
-    assert (gradients[0] - gradients[1]).abs().max() > 1e-3

@@ -13,39 +13,22 @@ from flashcaps.training.evaluate import Evaluation, Member
 from flashcaps.training.recipe import read_recipe
 from flashcaps.training.results import ensemble_result, keep, make_result
 from tests.conftest import Say
+from tests.tools.test_results import TABLES as OTHERS
 from tests.tools.test_results import add, result
 from tools.pending import make_queue
 from tools.results import RESULTS
 from tools.runs import read_groups
 from tools.tables import fill, parameters_of, read_tables
 
-TABLES = """
+TABLES = f"""
 [[table]]
 paper = "Small (2020)"
 title = "Later"
 protocol = ""
 [[table.row]]
 name = "twice"
-runs = ["cnn_cifar10 epochs=40 select=last"]
-
-[[table]]
-paper = "Attention (2020)"
-title = "First"
-protocol = ""
-columns = ["CIFAR-10", "CIFAR-100"]
-turn = 1
-epochs = 35
-seeds = 2
-[[table.row]]
-name = "capsules"
-runs = ["attention_simple_cifar10", ""]
-overrides = "select=last"
-[[table.row]]
-name = "CNN"
-runs = ["cnn_cifar10 epochs=40", "cnn_cifar100"]
-overrides = "select=last"
-seeds = 1
-
+runs = ["cnn_cifar10 select=last"]
+{OTHERS}
 [[table]]
 paper = "Dynamic (2017)"
 title = "Together"
@@ -56,15 +39,17 @@ turn = 2
 name = "two models"
 runs = ["capsnet_cifar10 ensemble=2"]
 """
-CAPSULES = "attention_simple_cifar10-select=last-{0}: attention_simple_cifar10 select=last --seed {0}"
-CNN = "cnn_cifar10-epochs=40,select=last-0: cnn_cifar10 epochs=40 select=last --seed 0"
+CAPSULES = "attention_simple_cifar10-lr=0.1,select=last-{0}: attention_simple_cifar10 lr=0.1 select=last --seed {0}"
+CNN = "cnn_cifar10-select=last-0: cnn_cifar10 select=last --seed 0"
 CNN100 = "cnn_cifar100-select=last-0: cnn_cifar100 select=last --seed 0"
 TOGETHER = ["capsnet_cifar10-0: capsnet_cifar10 --seed 0", "capsnet_cifar10-1: capsnet_cifar10 --seed 1",
             "# flashcaps evaluate runs/capsnet_cifar10-0 runs/capsnet_cifar10-1 --ensemble --keep results"]  # fmt: skip
+VIEWS = [f"{kind}_views_azimuth-0: {kind}_views_azimuth --seed 0" for kind in ("em", "cnn")]
+MNIST = "capsnet_mnist_norec-0: capsnet_mnist_norec --seed 0"
 
 
 def capsules(seed: int, **more: Any) -> dict[str, Any]:
-    return result("attention_simple_cifar10", 85.0, seed, "select=last", **more)
+    return result("attention_simple_cifar10", 85.0, seed, "lr=0.1 select=last", **more)
 
 
 def commands(folder: Path, *words: str) -> list[str]:
@@ -73,21 +58,21 @@ def commands(folder: Path, *words: str) -> list[str]:
 
 
 def test_missing_runs_come_by_turn_and_each_once(folder: Path) -> None:
-    assert make_queue(folder) == [CAPSULES.format(0), CAPSULES.format(1), CNN, CNN100, *TOGETHER]
-    assert make_queue(folder, "later", "DYNAMIC") == [*TOGETHER, CNN]
+    assert make_queue(folder) == [CAPSULES.format(0), CAPSULES.format(1), CNN, CNN100, *TOGETHER, *VIEWS, MNIST]
+    assert make_queue(folder, "later", "DYNAMIC") == [*TOGETHER, CNN, MNIST]
     with pytest.raises(SystemExit, match="nothing: expected a part of a paper or title in"):
         make_queue(folder, "later", "nothing")
 
 
 def test_a_filled_row_leaves_the_queue_and_one_that_breaks_the_protocol_stays(folder: Path) -> None:
     add(folder, capsules(1))
-    assert commands(folder, "first") == [CAPSULES.format(0), CNN, CNN100]
+    assert commands(folder, "table 1") == [CAPSULES.format(0), CNN, CNN100]
     add(folder, capsules(0, epochs=34.0))
-    assert commands(folder, "first") == [CAPSULES.format(0), CNN, CNN100]
-    add(folder, capsules(0), result("cnn_cifar10", 80.0, overrides="epochs=40 select=last", split="test, best"))
-    assert commands(folder, "first") == [CNN, CNN100]
+    assert commands(folder, "table 1") == [CAPSULES.format(0), CNN, CNN100]
+    add(folder, capsules(0), result("cnn_cifar10", 80.0, overrides="select=last", split="test, best"))
+    assert commands(folder, "table 1") == [CNN, CNN100]
     add(folder, capsules(5, earlier="it had no bias"))  # keeps the other seeds out until it is run again
-    assert commands(folder, "first") == [CAPSULES.format(5), CNN, CNN100]
+    assert commands(folder, "table 1") == [CAPSULES.format(5), CNN, CNN100]
 
 
 def test_models_together_are_all_trained_until_they_are_tested_as_one(folder: Path) -> None:
@@ -105,7 +90,7 @@ def test_time_is_that_of_the_same_network_scaled_to_the_schedule(folder: Path) -
     assert "about" not in "".join(make_queue(folder))
 
     def told() -> str:
-        return make_queue(folder, "first")[0].partition("  # ")[2]
+        return make_queue(folder, "table 1")[0].partition("  # ")[2]
 
     def trained(variant: str, **more: Any) -> dict[str, Any]:
         return result("attention_simple_cifar10", 60.0, overrides=variant, epochs=8.0, images=400_000, **more)
@@ -150,8 +135,7 @@ def test_every_line_is_a_command_and_its_result_would_be_taken(
         words = arguments.split()
         assert words == shlex.split(arguments)
         assert not set(name) & set("/ #'\"")
-        said = say("train", *words, "--print")
-        assert said.code == 0
+        said = say("train", *words, "--print").done()
         recipe, seed = read_recipe(words[0], words[1:-2]), int(words[-1])
         printed = tomllib.loads(said.out)["train"]
         assert printed == json.loads(json.dumps(vars(recipe.train) | {"seed": seed}))

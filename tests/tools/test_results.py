@@ -23,13 +23,15 @@ paper = "Attention (2020)"
 title = "Table 1"
 protocol = "Two sets."
 columns = ["CIFAR-10", "CIFAR-100"]
+turn = 1
 epochs = 35
 paper_epochs = 350
 paper_select = "test"
 seeds = 2
 [[table.row]]
 name = "capsules"
-runs = ["attention_simple_cifar10 lr=0.1 select=last", ""]
+runs = ["attention_simple_cifar10 lr=0.1", ""]
+overrides = "select=last"
 against = "CNN"
 readme = [0]
 [[table.row]]

@@ -25,10 +25,8 @@ from flashcaps.training.batches import (
 from flashcaps.training.loader import open_sources
 from flashcaps.training.recipe import Augment, Recipe, make_recipe
 
-from ..fake_data import fake_dataset, fake_load_data, fake_split, small_recipe
+from ..fake_data import CPU, fake_dataset, fake_load_data, fake_split, small_recipe
 from ..own_pictures import write_pictures
-
-CPU = torch.device("cpu")
 
 
 def test_an_epoch_shows_each_example_once_and_processes_share_it() -> None:
@@ -117,8 +115,8 @@ def test_augmentation_reaches_both_ends_of_its_ranges() -> None:
     torch.testing.assert_close(last, whole + 25.5, rtol=0, atol=0.51)
 
 
-def test_images_are_resized_once_in_every_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "load_data", fake_load_data)
+@pytest.mark.usefixtures("fake_data")
+def test_images_are_resized_once_in_every_split() -> None:
     opened = sources.open_sources(small_recipe("data.resize=14"), None, CPU, Share(8))
     images = [opened.train.split.images, opened.validation.some(2).inputs, opened.test.some(2).inputs]
     assert [tuple(x.shape[1:]) for x in images] == [(1, 14, 14)] * 3

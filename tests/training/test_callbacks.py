@@ -164,7 +164,6 @@ def test_items_that_cannot_be_trained_on_are_named() -> None:
 
 def test_a_table_of_numbers_is_trained_and_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # its own data
-    torch.manual_seed(0)
     table, rows = tmp_path / "flowers.csv", ["width,height,constant,label"]
     for k in range(90):
         x = torch.randn(2).double() * 20 + 100 * (k % 3) + 1e10  # as float32, all would be equal

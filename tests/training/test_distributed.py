@@ -8,13 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from flashcaps import create_model
 from flashcaps.nn.backbones import ChannelsLast
-from flashcaps.training.batches import ImageStream, Share
 from flashcaps.training.distributed import GradientBuckets, Workers, leave_workers
-from flashcaps.training.step import TrainStep
 
-from ..fake_data import fake_split, small_recipe
+from ..fake_data import small_step
 from ..faults.test_machines import on_ranks
 
 
@@ -67,11 +64,7 @@ def group(tmp_path: Path) -> Iterator[None]:
 
 def steps(device: str, *overrides: str) -> list[Tensor]:
     """The weights after six steps, on a GPU captured."""
-    recipe = small_recipe(*overrides)
-    images = ImageStream(fake_split(64, 10, (1, 28, 28)).to(device), recipe.augment, Share(8), 10, 0)
-    torch.manual_seed(0)
-    model = create_model(recipe.model.name, **recipe.model.overrides).to(device)
-    step, plan = TrainStep(model, images, recipe, "top1", Workers(torch.device(device))), images.plan(0)
+    step, plan = small_step(*overrides, device=device)
     for k in range(6):
         step(plan.index[k], plan.noise[k], k)
     return [p.detach().cpu() for p in step.parameters]

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from flashcaps.analysis.comparisons import facts
 from flashcaps.cli.train import runs_and_overrides
+from flashcaps.models.base import Output
 from flashcaps.training.batches import Batch, Held
 from flashcaps.training.evaluate import (
     Ensemble,
@@ -36,10 +37,6 @@ from ..conftest import Say
 from ..fake_data import small_recipe, write_idx
 
 
-class Scores(NamedTuple):
-    scores: Tensor
-
-
 class Echo(nn.Module):
     """Answers with its input, of images with the pixels of the first row."""
 
@@ -48,9 +45,9 @@ class Echo(nn.Module):
         self.weight = nn.Parameter(torch.ones(()))
         self.modes: list[bool] = []
 
-    def forward(self, images: Tensor) -> Scores:
+    def forward(self, images: Tensor) -> Output:
         self.modes.append(self.training)
-        return Scores((images if images.ndim == 2 else images[:, 0, 0]) * self.weight)
+        return Output((images if images.ndim == 2 else images[:, 0, 0]) * self.weight, None)
 
 
 def listed(scores: list[list[float]], targets: Any, rule: str = "top1") -> Held:
@@ -202,8 +199,7 @@ def test_scores_are_the_mean_of_the_members() -> None:
 
 
 def test_the_command_answers_with_the_mean_of_lengths(runs: list[str], root: Path, say: Say) -> None:
-    said = say("evaluate", *runs, "--ensemble", "--data", str(root), "--device", "cpu", "--json")
-    assert said.code == 0, said.err
+    said = say("evaluate", *runs, "--ensemble", "--data", str(root), "--device", "cpu", "--json").done()
     found = json.loads(said.out)
     model, members = open_ensemble(runs)
     assert len(members) == 3
@@ -218,8 +214,7 @@ def test_its_result_is_kept_and_gets_a_row_of_the_table(
     runs: list[str], root: Path, tmp_path: Path, say: Say
 ) -> None:
     words = "--ensemble", "--data", str(root), "--device", "cpu", "--keep", str(tmp_path), "--json"
-    said = say("evaluate", *runs, *words)
-    assert said.code == 0, said.err
+    said = say("evaluate", *runs, *words).done()
     assert json.loads(said.out)["examples"] == 40
     (record,) = read_results(tmp_path)
     singles = [json.loads((Path(run) / "result.json").read_text()) for run in runs]

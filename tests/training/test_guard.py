@@ -17,7 +17,7 @@ from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.run_folder import RunFolder, read_metrics
 from flashcaps.training.step import TrainStep
 
-from ..fake_data import fake_load_data, small_recipe, small_step
+from ..fake_data import small_recipe, small_step
 
 RADAM = ("optimiser.kind=radam", "schedule.kind=one_cycle", "schedule.momentum=[0.999, 0.8991]")
 OPTIMISERS = [(), ("optimiser.kind=adam",), ("optimiser.kind=sgd", "optimiser.momentum=0.9"), RADAM,
@@ -149,9 +149,8 @@ def test_a_state_with_nan_is_not_saved(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def spoiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def spoiled(fake_data: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training on data with one bad example."""
-    monkeypatch.setattr(sources, "load_data", fake_load_data)
     monkeypatch.setattr(sources, "ImageStream", Stream)
     monkeypatch.setattr(Stream, "spoil", (13,))
 

@@ -30,9 +30,8 @@ from flashcaps.training.recipe import read_recipe
 from flashcaps.training.run_folder import RunFolder, read_metrics
 from flashcaps.training.step import TrainStep
 
-from ..fake_data import fake_load_data, small_recipe, small_step
+from ..fake_data import CPU, fake_load_data, small_recipe, small_step
 
-CPU = torch.device("cpu")
 # everything that could be forgotten on the way: averaging, accumulation, clipping, mixup, random contrast, momentum
 MIXED = ("accumulate=2", "clip=1", "mixup=0.2", "contrast=[0.5, 1.5]", "loss.kind=cross_entropy", "evaluate_every=2",
          "optimiser.kind=radam", "schedule.kind=one_cycle", "schedule.momentum=[0.999, 0.8991]")  # fmt: skip
@@ -326,21 +325,20 @@ def test_a_resumed_run_tells_its_own_speed_and_counts_images_once(
 
 
 def test_wrong_settings_say_what_to_do_and_leave_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"train\.batch: expected at most 64"):
-        train(small_recipe("batch=65"), options(tmp_path / "run"))
-    with pytest.raises(ValueError, match=r"loss\.reconstruction: capsnet_tiny has no decoder"):
-        train(small_recipe("model.decoder=false"), options(tmp_path / "run"))
-    for asks in ("select=validation", "stop_error=5", "patience=2"):
-        with pytest.raises(ValueError, match=rf"train\.{asks.split('=')[0]}: expected validation data .*validation=N"):
-            train(small_recipe(asks, "validation=0"), options(tmp_path / "run"))
-    with pytest.raises(ValueError, match="augment: expected none for composed images"):
-        train(small_recipe("data.name=multimnist", "model.image=[1, 36, 36]"), options(tmp_path / "run"))
-    several = TensorDataset(torch.rand(24, 1, 20, 20), torch.eye(3)[torch.arange(24) % 3])
-    with pytest.raises(ValueError, match=r"loss\.reconstruction: expected 0 for images of several labels"):
-        train(small_recipe("validation=8"), options(tmp_path / "run"), data={"train": several, "test": several})
-    with pytest.raises(ValueError, match=r"loss\.kind: expected margin or bce for .* several classes, got spread"):
-        train(small_recipe("reconstruction=0", "loss.kind=spread"), options(tmp_path / "run"),
-              data={"train": several, "test": several})  # fmt: skip
+    images = TensorDataset(torch.rand(24, 1, 20, 20), torch.eye(3)[torch.arange(24) % 3])
+    several = {"train": images, "test": images}
+    for overrides, data, message in (
+        (("batch=65",), None, r"train\.batch: expected at most 64"),
+        (("model.decoder=false",), None, r"loss\.reconstruction: capsnet_tiny has no decoder"),
+        *(((asks, "validation=0"), None, rf"train\.{asks.split('=')[0]}: expected validation data .*validation=N")
+          for asks in ("select=validation", "stop_error=5", "patience=2")),
+        (("data.name=multimnist", "model.image=[1, 36, 36]"), None, "augment: expected none for composed images"),
+        (("validation=8",), several, r"loss\.reconstruction: expected 0 for images of several labels"),
+        (("reconstruction=0", "loss.kind=spread"), several,
+         r"loss\.kind: expected margin or bce for .* several classes, got spread"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            train(small_recipe(*overrides), options(tmp_path / "run"), data=data)
     with pytest.raises(ValueError, match="device: expected auto, cpu"):
         find_device("gpu")
     assert list(tmp_path.iterdir()) == []

@@ -9,10 +9,7 @@ from flashcaps import DenseCapsules
 from flashcaps.training.optim import Muon, RAdam, Rates, make_optimiser, orthogonalise, scheduled, set_rates
 from flashcaps.training.recipe import Optimiser, Schedule
 
-from ..fake_data import small_step
-
-CPU = torch.device("cpu")
-
+from ..fake_data import CPU, small_step
 
 STAIRS, SMOOTH = Schedule("exponential", every=2000), Schedule("exponential", every=2000, smooth=True, floor=1e-6)
 STEPS, COSINE = Schedule("steps", factor=0.1, milestones=(150, 250)), Schedule("cosine", warmup=0.1)
@@ -141,7 +138,6 @@ def test_muon_is_torchs_and_adamw_for_vectors() -> None:
 
 
 def test_a_convolution_is_a_matrix_of_its_outputs_in_any_memory_order() -> None:
-    torch.manual_seed(0)
     g = torch.randn(4, 3, 2, 2)
     moved = []
     for weight in (torch.zeros(4, 12), torch.zeros(4, 3, 2, 2),
@@ -158,7 +154,6 @@ def test_a_convolution_is_a_matrix_of_its_outputs_in_any_memory_order() -> None:
 
 def test_transforms_of_capsules_are_the_matrix_of_their_map() -> None:
     """(J h) x (d G): it takes the numbers of all children to the sum of their votes."""
-    torch.manual_seed(0)
     layer = DenseCapsules(in_capsules=5, in_dim=3, out_capsules=2, out_dim=4)
     u = torch.randn(1, 5, 3)
     flat = torch.nn.Parameter(layer.weight.detach().permute(0, 3, 1, 2).reshape(2 * 4, 3 * 5))

@@ -1,7 +1,5 @@
 """Steps of `attend` and of dynamic routing on drawn numbers, and how far they are from explicit votes in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,6 +17,8 @@ from flashcaps.routing.math import over_parents
 GIVEN = ["nothing", "query", "logits", "shared logits", "both"]
 # b, g, j, c, d, h: vector poses, matrix poses, primes, ones, powers of two that leave nothing over
 SHAPES = [(5, 7, 3, 1, 3, 5), (3, 5, 2, 2, 3, 3), (2, 3, 5, 4, 4, 4), (1, 1, 1, 1, 1, 1), (4, 8, 4, 1, 8, 16)]
+# votes are formed: too many columns in, in rows of two, columns out, rows
+WIDE = [(3, 4, 3, 1, 40, 5), (2, 3, 2, 2, 33, 3), (2, 3, 3, 1, 3, 70), (2, 3, 2, 17, 2, 2)]
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 Drawn = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
@@ -113,32 +113,3 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
     monkeypatch.setattr(plan, "uniform", lambda kernel, n: plan.UniformTile(2, 4, 4, 1, 2, 1))
     monkeypatch.setattr(plan, "MULTIPROCESSORS", full)
     plan.chunks.cache_clear()
-
-
-def assert_detached(shape: tuple[int, ...], given: str) -> None:
-    """Gradients of a detached agreement: those of the same couplings, from votes that are detached."""
-    u, weight, query, logits = draw(shape, given, torch.float32)
-    attend = TritonAttend(Votes(u, weight), logits, detach=True)
-    fixed = over_parents(attend.couplings(query).log())
-    expected, actual = torch.einsum("bij,bijd->bjd", fixed, Votes(u, weight).explicit()), attend(query)
-    given_to, grad = [x for x in (u, weight, query, logits) if x is not None], torch.randn(expected.shape)
-    pairs = (torch.autograd.grad(x, given_to, grad) for x in (actual, expected))
-    for x, y in zip(*pairs, strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
-
-
-def assert_closed(shape: tuple[int, ...]) -> None:
-    """Logits of -inf, of the first parent and of the last."""
-    u, weight, query, logits = (x.detach() for x in draw(shape, "both", torch.float32) if x is not None)
-    logits[::2, 0] = logits[1::2, 2] = float("-inf")
-    actual, expected = (step(u, weight, query, logits, False) for step in (fused, explicit))
-    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
-
-
-def opcheck_step(drawn: Drawn) -> None:
-    """`attend` and its gradient are operators as torch wants them."""
-    attend, backward = torch.ops.flashcaps.attend.default, torch.ops.flashcaps.attend_backward.default
-    torch.library.opcheck(attend, (*drawn, False, False))
-    inputs = [None if x is None else x.detach() for x in drawn]
-    out, lse = attend(*inputs, False, False)
-    torch.library.opcheck(backward, (out, inputs, [lse], False, False))

@@ -1,7 +1,5 @@
 """How `attend`'s kernels are cut: every tile has one program, and partial sums stay small."""
 
-from __future__ import annotations
-
 import pytest
 
 from flashcaps.kernels.attend import plan
@@ -52,7 +50,6 @@ def test_exact_products_have_registers_to_themselves() -> None:
     fast, exact = (plan.tile(n, "forward", e) for e in (False, True))
     assert (fast.ic, exact.ic) == (16, 8)
     assert [plan.tile(n, "backward", e).registers for e in (False, True)] == [168, None]
-
 
 
 LAYERS = {

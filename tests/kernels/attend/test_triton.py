@@ -1,7 +1,5 @@
 """The Triton `attend` in Triton's interpreter, outputs and every gradient, against explicit votes in float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import triton.language as tl
@@ -15,7 +13,7 @@ from flashcaps.routing.math import OverPositions, masked, over_parents
 
 from ..operator_checks import opcheck, poison_memory
 from . import steps
-from .steps import GIVEN, SHAPES, assert_close, draw, dynamic_errors, fused
+from .steps import GIVEN, SHAPES, WIDE, assert_close, draw, dynamic_errors, explicit, fused
 
 
 def test_on_a_cpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,12 +36,13 @@ class TestInterpreted:
     __test__ = not torch.cuda.is_available()
 
     @pytest.fixture(autouse=True)
-    def _seed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        torch.manual_seed(0)
+    def _poison(self, monkeypatch: pytest.MonkeyPatch) -> None:
         poison_memory(monkeypatch, "empty", "empty_strided")
 
     @pytest.mark.parametrize("given", GIVEN)
-    @pytest.mark.parametrize(("shape", "leaky"), [*((shape, False) for shape in SHAPES), (SHAPES[1], True)])
+    @pytest.mark.parametrize(
+        ("shape", "leaky"), [*((shape, False) for shape in SHAPES), (SHAPES[1], True), (WIDE[0], True)]
+    )
     def test_output_and_gradients(self, shape: tuple[int, ...], leaky: bool, given: str) -> None:
         assert_close(draw(shape, given, torch.float32), leaky)
 
@@ -72,25 +71,39 @@ class TestInterpreted:
         torch.set_float32_matmul_precision("highest" if numbers == "fp16" else numbers)
         assert_close(draw(shape, "nothing", torch.float16 if numbers == "fp16" else torch.float32))
 
-    @pytest.mark.parametrize("given", ["nothing", "both"])
-    @pytest.mark.parametrize("shape", SHAPES[:3])
+    @pytest.mark.parametrize("given", GIVEN)
+    @pytest.mark.parametrize("shape", [*SHAPES[:3], WIDE[1]])
     def test_fp16(self, shape: tuple[int, ...], given: str) -> None:
         assert_close(draw(shape, given, torch.float16))
 
     @pytest.mark.parametrize("given", ["query", "both"])
-    def test_detached_agreement(self, given: str) -> None:
-        steps.assert_detached(SHAPES[1], given)
+    @pytest.mark.parametrize("shape", [SHAPES[1], WIDE[1]])
+    def test_detached_agreement(self, shape: tuple[int, ...], given: str) -> None:
+        """Gradients are those of the same couplings, from votes that are detached."""
+        u, weight, query, logits = draw(shape, given, torch.float32)
+        attend = TritonAttend(Votes(u, weight), logits, detach=True)
+        fixed = over_parents(attend.couplings(query).log())
+        expected, actual = torch.einsum("bij,bijd->bjd", fixed, Votes(u, weight).explicit()), attend(query)
+        given_to, grad = [x for x in (u, weight, query, logits) if x is not None], torch.randn(expected.shape)
+        pairs = (torch.autograd.grad(x, given_to, grad) for x in (actual, expected))
+        for x, y in zip(*pairs, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
 
     def test_steep_couplings(self) -> None:
         """Agreements and logits of hundreds: softmax takes one parent, nothing overflows; their rounding grows."""
-        assert_close(draw((3, 5, 4, 1, 8, 16), "query", torch.float32, scale=300.0), factor=100.0)
+        for shape in ((3, 5, 4, 1, 8, 16), WIDE[0]):
+            assert_close(draw(shape, "query", torch.float32, scale=300.0), factor=100.0)
         u, weight, query, logits = draw((3, 5, 4, 1, 3, 4), "both", torch.float32)
         assert logits is not None
         assert_close((u, weight, query, (200 * logits).detach().requires_grad_()), factor=100.0)
 
-    def test_a_parent_that_is_closed(self) -> None:
-        """A logit of -inf: no coupling, whichever parent comes first."""
-        steps.assert_closed((3, 5, 3, 1, 4, 4))
+    @pytest.mark.parametrize("shape", [(3, 5, 3, 1, 4, 4), WIDE[0]])
+    def test_a_parent_that_is_closed(self, shape: tuple[int, ...]) -> None:
+        """A logit of -inf, of the first parent and of the last: no coupling."""
+        u, weight, query, logits = (x.detach() for x in draw(shape, "both", torch.float32) if x is not None)
+        logits[::2, 0] = logits[1::2, 2] = float("-inf")
+        actual, expected = (step(u, weight, query, logits, False) for step in (fused, explicit))
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
     def test_strided_inputs(self) -> None:
         u, weight, query, _ = draw((3, 5, 2, 2, 3, 4), "query", torch.float32)
@@ -100,9 +113,15 @@ class TestInterpreted:
         assert_close((*strided, None))  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("given", ["nothing", "query", "both"])
-    def test_opcheck(self, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("shape", [(3, 4, 2, 1, 3, 4), WIDE[0]])
+    def test_opcheck(self, shape: tuple[int, ...], given: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
-        steps.opcheck_step(draw((3, 4, 2, 1, 3, 4), given, torch.float32))
+        drawn = draw(shape, given, torch.float32)
+        attend, backward = torch.ops.flashcaps.attend.default, torch.ops.flashcaps.attend_backward.default
+        torch.library.opcheck(attend, (*drawn, False, False))
+        inputs = [None if x is None else x.detach() for x in drawn]
+        out, lse = attend(*inputs, False, False)
+        torch.library.opcheck(backward, (out, inputs, [lse], False, False))
 
     @pytest.mark.parametrize(("leaky", "detach"), [(False, False), (True, False), (False, True)])
     @pytest.mark.parametrize("given", ["nothing", "query", "shared logits", "both"])

@@ -1,7 +1,5 @@
 """All iterations of attention in one operator, dense and in an image, against the reference in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
@@ -120,8 +118,7 @@ class TestInterpreted:
     __test__ = not torch.cuda.is_available()
 
     @pytest.fixture(autouse=True)
-    def _seed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        torch.manual_seed(0)
+    def _poison(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         poison_memory(monkeypatch, "empty", "empty_strided")
         yield
         plan.examples.cache_clear()

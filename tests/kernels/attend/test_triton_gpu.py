@@ -1,7 +1,5 @@
 """The Triton `attend` on a CUDA device at real shapes, against explicit votes in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -48,10 +46,8 @@ def with_numbers(cases: Iterable[Any]) -> pytest.MarkDecorator:
 @pytest.fixture
 def numbers(request: pytest.FixtureRequest) -> Any:
     """How numbers are kept and multiplied."""
-    before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest" if request.param == "exact" else "high")
-    yield request.param
-    torch.set_float32_matmul_precision(before)
+    return request.param
 
 
 @pytest.mark.parametrize("given", GIVEN)

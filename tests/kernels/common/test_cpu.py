@@ -7,19 +7,15 @@ import torch
 from torch import Tensor
 
 from flashcaps.kernels import votes as blocks
-from flashcaps.kernels.attend.cpu import AttendStep, Options
 from flashcaps.kernels.common.cpu import Workspace, children_blocks, fits, sources_of
 from flashcaps.kernels.fit.cpu import FitStep, Inputs
 from flashcaps.kernels.fit.matrix import Fit
 from flashcaps.kernels.votes import Votes
-from flashcaps.routing.math import masked, over_parents, weighted_moments
+from flashcaps.routing.math import over_parents, weighted_moments
 
-from ...conftest import assert_near
+from ...conftest import DOUBLE, assert_near
 from ...layer_cases import make_votes
 from ..twins import TINY, footprint
-
-DOUBLE = {"dtype": torch.float64}
-MASK = torch.tensor([[True, False, True], [True, True, True], [False, True, True]])
 
 
 def draw(g: int, r: int, b: int = 2) -> Votes:
@@ -35,24 +31,6 @@ def test_a_workspace_gives_the_same_memory_again() -> None:
     space = Workspace(source, children_blocks(source, over_parents))
     assert space("a", 2).data_ptr() == space("a", 1).data_ptr()
     assert space("a", 2).data_ptr() != space("b", 2).data_ptr()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [Options(), Options(leaky=True), Options(softmax=masked(over_parents, MASK))],
-    ids=["plain", "leaky", "masked"],
-)
-@pytest.mark.parametrize("logits", [None, 1, 3])
-@pytest.mark.parametrize("asked", [True, False])
-def test_attend_can_be_differentiated_twice(options: Options, logits: int | None, asked: bool) -> None:
-    inputs = leaf(3, 1, 2, 2, 2), leaf(3, 2, 2, 3), leaf(2, 4, 3) if asked else None
-    inputs = *inputs, None if logits is None else leaf(logits, 1, 3)
-
-    def step(*tensors: Any) -> Tensor:
-        return AttendStep.apply(*tensors, options)
-
-    assert torch.autograd.gradcheck(step, inputs, fast_mode=True)
-    assert torch.autograd.gradgradcheck(step, inputs, fast_mode=True)
 
 
 @pytest.mark.parametrize(("first", "betas"), [("uniform", None), ("start", 3), (None, 1), (None, None)])

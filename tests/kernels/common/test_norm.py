@@ -12,8 +12,8 @@ from flashcaps.functional import squash
 from flashcaps.kernels.common.norm import layer_norm_poses, norm_rows, squash_poses, squash_rows
 from flashcaps.kernels.common.rows import Rows, fused, rows_of
 
-from ...conftest import TOLERANCE, assert_near
-from ..operator_checks import opcheck, poison_memory
+from ...conftest import assert_near
+from ..operator_checks import assert_as_in_float64, opcheck, poison_memory
 
 EPS = 1e-5
 RANDOM = torch.Generator().manual_seed(1)  # inputs are drawn when tests are collected, always the same
@@ -29,6 +29,7 @@ def channels_first(b: int, t: int, h: int, w: int, d: int) -> Tensor:
 
 
 def channels_last(b: int, t: int, h: int, w: int, d: int) -> Tensor:
+    """And where their features are channels-last."""
     x = contiguous(b, t * d, h, w).contiguous(memory_format=torch.channels_last)
     return x.view(b, t, d, h, w).permute(0, 1, 3, 4, 2)
 
@@ -61,23 +62,15 @@ def shapes(x: Any) -> str:
     return "x".join(map(str, x.shape)) + "".join(f"_{s}" for s in x.stride()) if isinstance(x, Tensor) else str(x)
 
 
-def run(function: Callable[..., Tensor], *inputs: Tensor | None) -> list[Tensor]:
-    """The output, and the gradient of a fixed combination of it by every input that is given."""
-    leaves = [x.requires_grad_() for x in inputs if x is not None]
-    y = function(*inputs)
-    weight = torch.linspace(-1, 2, y.numel(), dtype=torch.float64).sin().view(y.shape)
-    return [y, *torch.autograd.grad((weight * y.double()).sum(), leaves)]
-
-
 def strided(x: Tensor) -> Tensor:
     """A leaf in the same layout."""
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x) if 0 not in x.stride() else x.clone()
+    y = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x) if 0 not in x.stride() else x.clone()
+    return y.requires_grad_()
 
 
-def assert_same(actual: list[Tensor], expected: list[Tensor], dtype: torch.dtype) -> None:
-    assert_near(actual[0], expected[0], TOLERANCE[dtype].output, "output")
-    for k, (a, e) in enumerate(zip(actual[1:], expected[1:], strict=True)):
-        assert_near(a, e, TOLERANCE[dtype].gradient, f"gradient {k}")
+def assert_near_layer_norm(x: Tensor, *affine: Tensor | None) -> Tensor:
+    theirs = lambda x, *affine: F.layer_norm(x, x.shape[-1:], *affine, EPS)  # noqa: E731
+    return assert_as_in_float64(lambda x, *affine: norm_rows(x, *affine, EPS, x.dtype), theirs, x, *affine)
 
 
 @pytest.fixture(autouse=True)
@@ -91,40 +84,31 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("x", INPUTS, ids=shapes)
 def test_layer_norm(x: Tensor, affine: str, dtype: torch.dtype) -> None:
     d = x.shape[-1]
-    weight = torch.randn(d).to(dtype) if affine in ("both", "scale") else None
-    bias = torch.randn(d).to(dtype) if affine in ("both", "shift") else None
-    x = x.to(dtype)
-    actual = run(lambda x, w, b: norm_rows(x, w, b, EPS, dtype), strided(x), weight, bias)
-    exact = [None if y is None else y.detach().double() for y in (x, weight, bias)]
-    expected = run(lambda x, w, b: F.layer_norm(x, (d,), w, b, EPS), *exact)
-    assert all(y.dtype == dtype for y in actual)
-    assert_same(actual, expected, dtype)
+    weight = torch.randn(d, dtype=dtype, requires_grad=True) if affine in ("both", "scale") else None
+    bias = torch.randn(d, dtype=dtype, requires_grad=True) if affine in ("both", "shift") else None
+    assert assert_near_layer_norm(strided(x.to(dtype)), weight, bias).dtype == dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("x", INPUTS, ids=shapes)
 def test_squash(x: Tensor, dtype: torch.dtype) -> None:
-    x = x.to(dtype)
-    actual = run(lambda x: squash_rows(x, 0.5, 0.1, dtype), strided(x))
-    expected = run(lambda x: squash(0.5 * x + 0.1), x.detach().double())
-    assert actual[0].is_contiguous()
-    assert_same(actual, expected, dtype)
+    ours, theirs = lambda x: squash_rows(x, 0.5, 0.1, dtype), lambda x: squash(0.5 * x + 0.1)
+    assert assert_as_in_float64(ours, theirs, strided(x.to(dtype))).is_contiguous()
 
 
 def test_sums_of_several_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that walk through more than one tile, and whose sums are added."""
     monkeypatch.setattr("flashcaps.kernels.common.norm.PROGRAMS", 2)
-    x, w, b = torch.randn(5, 200, 16), torch.randn(16), torch.randn(16)
+    x, w, b = (torch.randn(*n, requires_grad=True) for n in ((5, 200, 16), (16,), (16,)))
     assert rows_of(x)[1].tile(16)[0] > 4
-    actual = run(lambda x, w, b: norm_rows(x, w, b, EPS, torch.float32), x, w, b)
-    expected = run(lambda x, w, b: F.layer_norm(x, (16,), w, b, EPS), *(y.detach().double() for y in (x, w, b)))
-    assert_same(actual, expected, torch.float32)
+    assert_near_layer_norm(x, w, b)
 
 
 def test_squash_at_zero() -> None:
-    y, g = run(lambda x: squash_rows(x, 1.0, 0.0, torch.float32), torch.zeros(3, 4))
+    x = torch.zeros(3, 4, requires_grad=True)
+    y = squash_rows(x, 1.0, 0.0, torch.float32)
     assert_near(y, 0.0, 0.0)
-    assert_near(g, 0.0, 0.0)
+    assert_near(torch.autograd.grad(y.sum(), x)[0], 0.0, 0.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -143,7 +127,7 @@ def test_gradients_lie_where_poses_do(make: Callable[..., Tensor], dtype: torch.
 def test_operators_are_registered_right(x: Tensor) -> None:
     d = x.shape[-1]
     w, b = (torch.randn(d, requires_grad=True) for _ in range(2))
-    x = strided(x).requires_grad_()
+    x = strided(x)
     opcheck(norm_rows, x, w, b, EPS, torch.float32)
     opcheck(norm_rows, x, None, b, EPS, torch.float32)
     opcheck(squash_rows, x, 1.0, 0.5, torch.float32)

@@ -1,6 +1,7 @@
 """What surrounds the routing kernels, compiled for a GPU, at the sizes of real networks, against torch."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,16 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashcaps import ConvCapsules, PrimaryCapsules
 from flashcaps.functional import squash
 from flashcaps.kernels import votes
 from flashcaps.kernels.common.norm import layer_norm_poses, squash_poses
 from flashcaps.kernels.common.patches import patches
 from flashcaps.kernels.common.rows import DTYPES
-from flashcaps.kernels.common.stem import ImageConv2d, convolve_image
+from flashcaps.kernels.common.stem import convolve_image
 from flashcaps.nn.losses import margin_loss
 
 from ...conftest import TOLERANCE, assert_near
+from ..operator_checks import assert_as_in_float64
 from .test_norm import channels_first, channels_last, contiguous, gaps
 
 pytestmark = pytest.mark.gpu
@@ -40,15 +41,9 @@ def on_gpu(layout: Callable[..., Tensor], shape: tuple[int, ...], dtype: torch.d
 
 def assert_same(ours: Callable[..., Tensor], theirs: Callable[..., Tensor], *leaves: Tensor) -> None:
     """Outputs and gradients against torch in float64, and the same bits twice."""
-    dtype = leaves[0].dtype
-    exact = [x.detach().double().requires_grad_() for x in leaves]
-    y, e = ours(*leaves), theirs(*exact)
-    g = torch.randn_like(y)
-    actual, again = (torch.autograd.grad(x, leaves, g) for x in (y, ours(*leaves)))
-    assert_near(y, e, TOLERANCE[dtype].output)
-    for a, b, c in zip(actual, again, torch.autograd.grad(e, exact, g.double()), strict=True):
-        assert torch.equal(a, b)
-        assert_near(a, c, TOLERANCE[dtype].gradient)
+    g = torch.randn_like(assert_as_in_float64(ours, theirs, *leaves))
+    once, again = (torch.autograd.grad(ours(*leaves), leaves, g) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -79,16 +74,10 @@ def test_first_convolution(dtype: torch.dtype) -> None:
     x = torch.rand(16, 1, 28, 28, device="cuda")
     weight, bias = torch.randn(256, 1, 9, 9, device="cuda") / 9, torch.randn(256, device="cuda")
     leaves = [weight.requires_grad_(), bias.requires_grad_()]
-    exact = [y.detach().double().requires_grad_() for y in leaves]
     with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        y = convolve_image(x, *leaves, 1, 0)
-    e = F.conv2d(x.double(), *exact)
-    assert y.dtype == dtype
-    assert_near(y, e, TOLERANCE[dtype].output)
-    g = torch.randn_like(y)
-    pairs = zip(torch.autograd.grad(y, leaves, g), torch.autograd.grad(e, exact, g.double()), strict=True)
-    for actual, expected in pairs:
-        assert_near(actual, expected, TOLERANCE[dtype].gradient)
+        convolved = convolve_image(x, *leaves, 1, 0)
+    theirs = partial(F.conv2d, x.double())
+    assert assert_as_in_float64(lambda *_: convolved, theirs, *leaves, dtype=dtype).dtype == dtype
 
 
 @pytest.mark.parametrize("hot", [False, True])
@@ -101,23 +90,3 @@ def test_margin_loss(hot: bool) -> None:
     assert_near(loss.cpu(), expected)
     (g,), (e,) = torch.autograd.grad(loss, v), torch.autograd.grad(expected, exact)
     assert_near(g.cpu(), e, TOLERANCE[torch.float32].gradient)
-
-
-def test_compiles_and_trains_under_autocast() -> None:
-    """A convolution, primary and convolutional capsules as one graph, gradients as without the compiler."""
-    torch.manual_seed(0)
-    stem = ImageConv2d(1, 8, 7).cuda()
-    primary = PrimaryCapsules(8, 4, 16, kernel=3, form="norm").cuda()
-    conv = ConvCapsules("attention", in_types=4, in_dim=16, out_types=3, out_dim=16, kernel=3, stride=2, pose="matrix")
-    conv = conv.cuda()
-    images = torch.randn(2, 1, 15, 15, device="cuda")
-    parameters = [*stem.parameters(), *primary.parameters(), *conv.parameters()]
-
-    def loss(images: Tensor) -> Tensor:
-        with torch.autocast("cuda", torch.bfloat16):
-            return conv(primary(stem(images)).pose).pose.float().square().mean()
-
-    expected = torch.autograd.grad(loss(images), parameters)
-    actual = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(images), parameters)
-    for a, e in zip(actual, expected, strict=True):
-        assert_near(a, e.double(), TOLERANCE[torch.bfloat16].gradient)

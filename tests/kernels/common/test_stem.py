@@ -8,7 +8,7 @@ from torch import nn
 from flashcaps.kernels.common.stem import ImageConv2d, convolve_image, image_product
 
 from ...conftest import TOLERANCE, assert_near
-from ..operator_checks import opcheck
+from ..operator_checks import assert_as_in_float64, opcheck
 
 CASES = [  # (B, C, H, W), channels, kernel, stride, padding
     ((2, 1, 11, 12), 5, 9, 1, 0),
@@ -27,16 +27,9 @@ def test_same_as_a_convolution(
     x = torch.randn(*shape).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
     weight = torch.randn(channels, shape[1], kernel, kernel, requires_grad=True)
     bias = torch.randn(channels, requires_grad=True) if biased else None
-    leaves = [y for y in (weight, bias) if y is not None]
-    exact = [y.detach().double().requires_grad_() for y in leaves]
-    y = convolve_image(x, weight, bias, stride, padding)
-    e = F.conv2d(x.double(), exact[0], exact[1] if biased else None, stride, padding)
+    y = assert_as_in_float64(lambda w, b: convolve_image(x, w, b, stride, padding),
+                             lambda w, b: F.conv2d(x.double(), w, b, stride, padding), weight, bias)  # fmt: skip
     assert y.is_contiguous(memory_format=torch.channels_last)
-    assert_near(y, e)
-    g = torch.randn_like(y)
-    pairs = zip(torch.autograd.grad(y, leaves, g), torch.autograd.grad(e, exact, g.double()), strict=True)
-    for actual, expected in pairs:
-        assert_near(actual, expected, TOLERANCE[torch.float32].gradient)
 
 
 def test_under_autocast() -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import Tensor
 
 from flashcaps.kernels.common.replay import dry_run
 from flashcaps.kernels.fit import plan
@@ -76,23 +75,6 @@ def test_couplings() -> None:
     x = case.draw("cpu")
     votes, parents = Votes(x["u"], x["weight"]), (torch.randn(2, 5), torch.randn(2, 5, 4), torch.rand(2, 5, 4) + 0.5)
     assert_near(TritonFit(votes, x["gate"]).couplings(*parents), Fit(votes, x["gate"]).couplings(*parents))
-
-
-def test_compiles_in_one_graph() -> None:
-    case = Case(2, 3, 1, 2, 2, 2, 5)
-    x = case.draw("cpu")
-
-    def route(u: Tensor, weight: Tensor) -> Tensor:
-        return TritonFit(Votes(u, weight), x["gate"]).route(case.rule(x), EPS)[-1].mean
-
-    leaves = [x["u"].requires_grad_(), x["weight"].requires_grad_()]
-    x["gate"] += 0.1
-    expected = route(*leaves)
-    actual = torch.compile(route, fullgraph=True, backend="aot_eager")(*leaves)
-    assert_near(actual, expected.double())
-    gradients = (torch.autograd.grad(y.square().sum(), leaves) for y in (actual, expected))
-    for a, e in zip(*gradients, strict=True):
-        assert_near(a, e.double(), TOLERANCE[torch.float32].gradient)
 
 
 def test_keeps_no_votes_nor_couplings() -> None:
