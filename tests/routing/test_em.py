@@ -1,5 +1,6 @@
 """EM routing: masks, by-hand values. Values against the oracle: test_contract.py."""
 
+import math
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from flashcaps.routing.math import OverPositions, over_parents
 
 from ..cases import CASES, assert_gradients, assert_oracle
 from ..conftest import assert_near
+from . import oracles
 
 B, I, J, D = 2, 4, 3, 2
 MASK = torch.tensor([[1, 1, 0], [0, 1, 0], [0, 0, 0], [1, 0, 1]]).bool()  # the third child has no parent
@@ -33,6 +35,17 @@ def test_gradients_with_a_childless_parent_and_a_parentless_child() -> None:
     mask = MASK.clone()
     mask[3, 2] = False
     assert_gradients(CASES["em, mask"], draw() | {"mask": mask})
+
+
+def test_cost_uses_log_sigma_not_log_variance() -> None:
+    """Votes -3 and 3: sigma = 3, so cost = (beta_u + log 3) * 2 for the one parent."""
+    votes = torch.tensor([-3.0, 3.0], dtype=torch.float64).view(1, 2, 1, 1)
+    beta = torch.tensor([0.25], dtype=torch.float64)
+    routed = em_routing(
+        votes, torch.ones(1, 2, dtype=torch.float64), beta_u=beta, beta_a=2 * beta, inverse_temperature=0.5, eps=0.0
+    )
+    assert_near(routed.activation, [[oracles.logistic(0.5 * (0.5 - (0.25 + math.log(3)) * 2))]])
+    assert_near(routed.variance, [[[9.0]]])
 
 
 def test_inverse_temperature_schedule() -> None:

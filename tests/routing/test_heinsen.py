@@ -57,6 +57,14 @@ def test_gradients_with_a_mask(score: float) -> None:
     assert_gradients(Case(function, oracles.heinsen, {}, {"eps": 0.05}), tensors)
 
 
+def test_scores_are_logits_on_both_sides() -> None:
+    """One child of score 0 is half there: with beta_use = 3 and one parent the score is 1.5, not a probability."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    for beta in (3.0, -3.0):
+        routed = heinsen_routing(one[..., None, None], torch.zeros_like(one), beta_use=beta * one, beta_ignore=one)
+        assert_near(routed.activation, [[beta / 2]])
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_algorithm_ties_betas_and_starts_one_to_one(tied: bool) -> None:
     tensors = draw(1, 3, 3, 2)
