@@ -94,6 +94,7 @@ STORED = [
     Case(1, 1, 1, 1, 9, 1, 3, positions=True),
     Case(2, 1, 5, 1, 9, 2, 3, steps=3, betas="j", bias=True),
     Case(2, 3, 1, 2, 9, 2, 5, start=True, betas="ij", bias=True),
+    Case(3, 2, 3, 2, 9, 2, 5),
 ]
 CASES = MADE + STORED
 

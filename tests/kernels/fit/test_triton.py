@@ -52,7 +52,7 @@ def test_more_children_and_parents_than_lanes(case: Case, monkeypatch: pytest.Mo
     plan.walk_batch.cache_clear()
 
 
-@pytest.mark.parametrize("case", [STORED[2], STORED[4]], ids=names)
+@pytest.mark.parametrize("case", [STORED[2], STORED[4], STORED[5]], ids=names)
 def test_stored_votes_a_few_examples_at_a_time(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "STORED", 0)
     assert_twin(case, torch.float32)
@@ -68,6 +68,16 @@ def test_large_logits_round_but_their_gradients_do_not(case: Case) -> None:
     actual, expected = run(TritonFit, case, x, torch.float32), run(Fit, case, x, torch.float64)
     name = "gradient of offset"
     assert_near(actual[name], expected[name], TOLERANCE[torch.float32].gradient, name)
+
+
+def test_parents_may_share_what_is_learned() -> None:
+    """Layers that make any number of parents expand one number for all of them."""
+    case = Case(2, 5, 1, 2, 2, 2, 5)
+    x = case.draw("cpu")
+    x |= {name: x[name][:1].expand(case.j) for name in ("offset", "cost")}
+    actual, expected = run(TritonFit, case, x, torch.float32), run(Fit, case, x, torch.float64)
+    for name in ("logit 1", "gradient of offset", "gradient of cost"):
+        assert_near(actual[name], expected[name], TOLERANCE[torch.float32].gradient, name)
 
 
 def test_couplings() -> None:

@@ -56,7 +56,7 @@ class Rule(NamedTuple):
 
     scales: tuple[float, ...]
     offset: Tensor | None = None  # (J,)
-    cost: Tensor | None = None  # (J,)
+    cost: Tensor | None = None  # (J,), of each element
     spread: bool = False
     sharpness: tuple[float, ...] = ()
 

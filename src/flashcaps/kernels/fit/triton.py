@@ -73,7 +73,7 @@ class TritonFit:
             first = self.start.float().softmax(-1).contiguous()
             first_z = self.start.float().logsumexp(-1).expand(b, i).contiguous() if grid else None
         learned = (*(self.betas or (None, None)), rule.offset, rule.cost)
-        use, ignore, offset, cost = (None if x is None else x.float() for x in learned)
+        use, ignore, offset, cost = (None if x is None else x.float().contiguous() for x in learned)
         bias = None if self.bias is None else self.bias.contiguous()
         if isinstance(self.votes, Windows):
             kernel, stride = self.votes.kernel, self.votes.stride
