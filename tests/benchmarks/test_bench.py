@@ -205,7 +205,8 @@ def test_nothing_is_written_unless_it_is_asked(here: Path, monkeypatch: pytest.M
 
 def test_the_whole_command(tmp_path: Path, say: Say) -> None:
     """An axis of a sweep, from the command line to the page and its picture."""
-    say("bench", "discriminative/D", "--sweep", "--toy", "--device", "cpu", "--save", tmp_path).done()
+    given = ("--sweep", "--toy", "--backend", "matrix", "--device", "cpu", "--save", tmp_path)
+    say("bench", "discriminative/D", *given).done()
     found = json.loads((tmp_path / "cpu-rows.json").read_text())
     assert {r["workload"].split("/")[1] for r in found["sweep"]} == {"D"}
     assert all("time_ms" in r for r in found["sweep"])
