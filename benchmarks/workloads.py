@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import flashcaps
 from flashcaps import Routed
 from flashcaps.functional import margin_loss, spread_loss
-from flashcaps.nn.coefficients import ascend_coefficients
+from flashcaps.nn.coefficients import ascend_coefficients, discriminative_layers
 from flashcaps.nn.losses import reconstruction_loss
 
 from .floors import Cost, layer_cost
@@ -58,14 +58,14 @@ class WholeStep(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.ascends = model, bool(discriminative_layers(model))
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         output = self.model(images, labels if self.model.decoder is not None else None)
         scores = output.scores.float()
         routing = self.model.name.split("_")[0]
-        if torch.is_grad_enabled():
-            ascend_coefficients(self.model, labels)  # where a layer has any
+        if self.ascends and torch.is_grad_enabled():
+            ascend_coefficients(self.model, labels)
         if routing == "attention":
             return (F.cross_entropy(scores, labels),)
         if routing == "em":
