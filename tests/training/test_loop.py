@@ -135,9 +135,13 @@ def test_stopped_and_resumed_is_bit_for_bit(
 
 def test_another_recipe_is_not_resumed_but_one_older_than_a_field(stopped: Path) -> None:
     """Which is resumed with the default of the field."""
-    with pytest.raises(ValueError, match=r"other values of optimiser\.lr, model\.iterations;"):
+    with pytest.raises(ValueError, match=r"other values of model\.iterations, optimiser\.lr;"):
         train(small_recipe("lr=0.1", "model.iterations=2"), options(stopped, resume=True))
     before = json.loads((stopped / "config.json").read_text())
+    changed = before | {"data": before["data"] | {"options": {"examples": "0f"}}}
+    (stopped / "config.json").write_text(json.dumps(changed))
+    with pytest.raises(ValueError, match=r"other values of data\.examples \(a checksum: files or rows were added"):
+        train(small_recipe(), options(stopped, resume=True))
     del before["train"]["patience"], before["loss"]["class_weights"], before["data"]["held"]
     (stopped / "config.json").write_text(json.dumps(before))
     with pytest.raises(ValueError, match=r"other values of train\.patience;"):

@@ -22,6 +22,8 @@ LOCK = "run.lock"
 WRITTEN = ("config.json", "resume.txt", "metrics.jsonl", "result.json", REPORT, "state-*.pt", "best.safetensors",
            "last.safetensors", "ema.safetensors", "curve.csv", "curve.png", "reconstructions.png")  # fmt: skip
 MAY_CHANGE = ("train.save_seconds", "train.log_every")  # when a run resumes, as no number depends on them
+EXPLAINED = {"data.examples": "data.examples (a checksum: files or rows were added, removed, renamed, sorted or labelled "
+                              "anew)"}  # fmt: skip
 
 
 def variant(recipe: Recipe) -> str:
@@ -37,6 +39,20 @@ def run_name(recipe: Recipe) -> str:
     """RECIPE-SEED or RECIPE-VARIANT-SEED."""
     middle = "" if variant(recipe) == "default" else f"-{variant(recipe)}"
     return f"{recipe.name}{middle}-{recipe.train.seed}"
+
+
+def changed_fields(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The fields of a recipe, and the options inside them, whose values differ and decide on a run's numbers."""
+    default = json.loads(Recipe("", "", Model(""), Data("")).to_json())  # for fields that are newer than the run
+    changed = []
+    for section in (s for s in now if s in SECTIONS and s != "claim"):
+        for key, new in now[section].items():
+            old = before.get(section, {}).get(key, default[section][key])
+            if key in ("overrides", "options"):  # which users give by their own names, model.NAME and data.NAME
+                changed += [f"{section}.{name}" for name in old | new if old.get(name) != new.get(name)]
+            elif old != new:
+                changed.append(f"{section}.{key}")
+    return [EXPLAINED.get(name, name) for name in changed if name not in MAY_CHANGE]
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -73,8 +89,10 @@ class RunFolder:
         return (self.path / "config.json").is_file() and not (self.path / "result.json").is_file()
 
     def claim(self, resume: bool, fresh: bool, chosen: bool) -> None:
-        """Locks the folder for this process. An unfinished run in it is overwritten only with `fresh`; a finished one
-        of other values also where the folder was `chosen`, not named by the recipe, as another may have that name.
+        """Locks the folder for this process.
+
+        An unfinished run in it is overwritten only with `fresh`, and a finished run of other values only with `fresh` or
+        in a folder that the user has `chosen`: the default folder is named by the recipe and does not tell them apart.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -114,22 +132,16 @@ class RunFolder:
         write_atomic(self.path / "resume.txt", f"{self.resume_command}\n")
 
     def _check_config(self, resume: bool, overwrites: bool) -> None:
-        """Raises if config.json belongs to another program, or to a run of other values that is resumed or would be
-        lost."""
+        """Raises if config.json belongs to another program, or to a run of other values that would be resumed or lost."""
         try:
             before = json.loads((self.path / "config.json").read_bytes())
         except ValueError:
             before = None
         if not isinstance(before, dict) or not before.keys() >= {"model", "data", "train"}:
             raise FileExistsError(f"{self.path} holds a config.json that is no run's; choose another folder with --out")
-        now = json.loads(self.recipe.to_json()) if resume or not overwrites else {}
-        default = json.loads(Recipe("", "", Model(""), Data("")).to_json())  # for fields that are newer than the run
-        pairs = {(s, k): (before.get(s, {}).get(k, default[s][k]), now[s][k])
-                 for s in now if s in SECTIONS and s != "claim" for k in now[s]}  # fmt: skip
-        for s, k in [(s, k) for s, k in pairs if isinstance(pairs[s, k][1], dict)]:  # options, by their own names
-            old, new = pairs.pop((s, k))
-            pairs |= {(s, name): (old.get(name), new.get(name)) for name in {**old, **new}}
-        changed = [name for (s, k), (a, b) in pairs.items() if a != b and (name := f"{s}.{k}") not in MAY_CHANGE]
+        if overwrites and not resume:
+            return
+        changed = changed_fields(before, json.loads(self.recipe.to_json()))
         if changed and not resume:
             raise FileExistsError(f"{self.path} holds a run with other values of {', '.join(changed)}; choose another "
                                   "folder with --out, or overwrite it with --fresh")
