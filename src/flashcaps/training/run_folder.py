@@ -22,8 +22,8 @@ LOCK = "run.lock"
 WRITTEN = ("config.json", "resume.txt", "metrics.jsonl", "result.json", REPORT, "state-*.pt", "best.safetensors",
            "last.safetensors", "ema.safetensors", "curve.csv", "curve.png", "reconstructions.png")  # fmt: skip
 MAY_CHANGE = ("train.save_seconds", "train.log_every")  # when a run resumes, as no number depends on them
-EXPLAINED = {"data.examples": "data.examples (a checksum: files or rows were added, removed, renamed, sorted or labelled "
-                              "anew)"}  # fmt: skip
+EXPLAINED = {"data.examples": "data.examples (a checksum: files or rows were added, removed, renamed, moved or "
+                              "relabelled)"}  # fmt: skip
 
 
 def variant(recipe: Recipe) -> str:
@@ -91,8 +91,8 @@ class RunFolder:
     def claim(self, resume: bool, fresh: bool, chosen: bool) -> None:
         """Locks the folder for this process.
 
-        An unfinished run in it is overwritten only with `fresh`, and a finished run of other values only with `fresh` or
-        in a folder that the user has `chosen`: the default folder is named by the recipe and does not tell them apart.
+        An unfinished run in it is overwritten only with `fresh`, and a finished run of other values only with `fresh`
+        or in a folder that the user has `chosen`: runs of other values may have the same default folder.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ class RunFolder:
         write_atomic(self.path / "resume.txt", f"{self.resume_command}\n")
 
     def _check_config(self, resume: bool, overwrites: bool) -> None:
-        """Raises if config.json belongs to another program, or to a run of other values that would be resumed or lost."""
+        """Raises if config.json belongs to another program, or to a run of other values to resume or overwrite."""
         try:
             before = json.loads((self.path / "config.json").read_bytes())
         except ValueError:
