@@ -123,7 +123,7 @@ def list_table(path: str | Path, class_names: Sequence[str] = ()) -> Listing:
     missing = next((f for f in files if not os.path.isfile(f)), None)  # os.path, as Path raises for impossible paths
     if missing is not None:
         raise FileNotFoundError(f"{table}: no file {str(missing)[:300]}; paths in column {file!r} are relative to the "
-                                "table. A table of numbers has a column label, and numbers as 0.5 in all others")
+                                "table. A table of numbers needs a column named label, and numbers in all others")
     return _listing(files, file, table, rows, columns, class_names)
 
 
@@ -132,7 +132,7 @@ def holds_numbers(path: str | Path) -> bool:
     _, rows, columns = read_rows(path, "--table", "file,label")
     features = feature_columns(columns)
     files = any(c.lower() in FILE_COLUMNS for c in columns)
-    first = [_number(rows[0][c]) for c in features if rows[0][c].strip()]  # read_features tells of an empty field
+    first = [_number(rows[0][c]) for c in features if rows[0][c].strip()]  # read_features refuses empty fields
     return len(first) > 0 and len(features) < len(columns) and not files and None not in first
 
 
@@ -540,7 +540,7 @@ def from_torch(
 
     An image is a tensor or array (C, H, W) of bytes or floats, whose values are kept, or a PIL picture. A label is a
     class from 0, or (K,) of 0 and 1 for several at once. Items are read once. streaming: several threads read images
-    anew for every batch, as random transforms and large data need it; labels are those of the first time.
+    anew for every batch, as random transforms and large data need it; labels are read once.
     """
     given = {"train": train, "test": test, "validation": validation}
     splits = {name: _torch_split(name, data, streaming) for name, data in given.items() if data is not None}
@@ -577,7 +577,7 @@ def _torch_split(name: str, data: Any, streaming: bool) -> Split:
     images: Any = StoredImages(lambda k: read(k)[0], torch.arange(len(data)), shape, dtype=dtype)
     if streaming:
         labels = torch.stack([torch.as_tensor(data[k][1]) for k in range(len(data))])
-    else:  # an item may be another the next time, with another label
+    else:  # a random item may have another image and label when it is read again
         images, labels = map(torch.stack, zip(*map(read, range(len(data))), strict=True))
     classes = labels.ndim == 1 and not labels.is_floating_point() and int(labels.min()) >= 0
     if not classes and not (labels.ndim == 2 and bool(((labels == 0) | (labels == 1)).all())):

@@ -32,6 +32,7 @@ from ..training.text import Transformer
 
 DIGITS = tuple("0123456789")
 NAMES = {"cifar10": CIFAR10, "cifar100": CIFAR100, "fashion_mnist": CLOTHES, "smallnorb": TOYS, "synthetic_norb": TOYS}
+# Side of the data sets' images, of which a recipe may crop the centre.
 SIDES = dict.fromkeys(("cifar10", "cifar100", "svhn"), 32) | dict.fromkeys(("mnist", "fashion_mnist", "digits"), 28)
 
 

@@ -243,7 +243,7 @@ class CapsuleLayer(FiniteModule):
         pose: Tensor | None = None,
         once: bool = False,
     ) -> Routed:
-        """pose: the parents' so far, shaped like the result's, to go on from. once: take one step, as `step` does."""
+        """pose: the parents' pose to continue from, shaped like the result's. once: take one step, as `step` does."""
         u, activation, transform, grid = self._children(u, activation)
         if self.single is None and (once or pose is not None):
             raise TypeError(f"step: {self.name} routing has no single step: it cannot go on from a given pose")

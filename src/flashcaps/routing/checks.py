@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-# As in pyproject.toml. Its Dynamo reads no isinstance(x, int | float): the checks of layers have tuples of types.
+# As in pyproject.toml. Its torch.compile cannot trace isinstance(x, int | float), so checks in layers use tuples.
 OLDEST_TORCH = (2, 9)
 DEVICES = ("cpu", "cuda", "meta")  # no others, such as mps, have been tested
 MOST_ITERATIONS = 1000  # more are a mistake, and would look like a hang
@@ -178,7 +178,7 @@ def check_given(name: str, x: Tensor, shapes: tuple[int, ...] | list[tuple[int, 
     """Raises unless `x` is floating point with one of these shapes."""
     check_floating(name, x)
     allowed = shapes if isinstance(shapes, list) else [shapes]
-    if all(x.ndim != len(shape) or tuple(x.shape) != shape for shape in allowed):  # an export keeps every comparison
+    if all(x.ndim != len(shape) or tuple(x.shape) != shape for shape in allowed):  # torch.export keeps comparisons
         raise ValueError(f"{name}: expected {' or '.join(map(str, allowed))} ({what}), got {tuple(x.shape)}")
 
 

@@ -105,8 +105,8 @@ def batch_that_fits(step: TrainStep, index: Tensor, noise: Tensor) -> Iterator[N
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether it is CUDA's own error, or that of the CPU allocator, a plain RuntimeError."""
     words = ("out of memory", "can't allocate memory", "not enough memory")
-    told = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
-    return told or isinstance(error, torch.OutOfMemoryError | MemoryError)
+    on_cpu = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    return on_cpu or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
 def largest_batch(step: TrainStep, index: Tensor, noise: Tensor) -> int:

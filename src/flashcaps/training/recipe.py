@@ -444,7 +444,7 @@ def _check_limits(key: str, value: Any, low: float, high: float, depth: int = DE
         return
     if isinstance(value, str) and len(value) > TEXT:
         raise ValueError(f"{key}: expected at most {TEXT:,} characters, got {len(value):,}")
-    if isinstance(value, float) and high == LARGEST:  # no limit of its own, as the mean of a column of a table
+    if isinstance(value, float) and high == LARGEST:  # has no limits of its own, such as the mean of a column
         low, high = -FLOAT, FLOAT
     if isinstance(value, bool) or not isinstance(value, int | float) or low <= value <= high:
         return

@@ -121,7 +121,7 @@ def keep(result: dict[str, Any], folder: Path) -> Path:
 
 
 def read_results(results: Path, kind: str = "runs") -> list[dict[str, Any]]:
-    """All runs, in a fixed order; or what a folder of another kind has of them."""
+    """All records of one kind, a folder of results, in a fixed order."""
     runs = []
     for path in sorted((results / kind).glob("*/*.json")):
         try:

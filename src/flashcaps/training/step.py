@@ -68,7 +68,7 @@ class TrainStep:
         if recipe.loss.reconstruction and isinstance(stream, ShuffledStream) and stream.labels.ndim == 2:
             raise ValueError("loss.reconstruction: expected 0 for images of several labels, which one capsule cannot "
                              f"draw, got {recipe.loss.reconstruction}")  # fmt: skip
-        if rule != "top1" and recipe.loss.kind not in ("margin", "bce"):  # the others are of one class an image
+        if rule != "top1" and recipe.loss.kind not in ("margin", "bce"):  # the others expect one class per image
             raise ValueError("loss.kind: expected margin or bce for examples of several classes, got "
                              f"{recipe.loss.kind}")  # fmt: skip
         self.total = spec.steps or spec.epochs * stream.steps
