@@ -90,10 +90,10 @@ def test_pictures_are_made_as_the_data_were(model: Any, pictures: Path) -> None:
     colour = Image.open(file).convert("RGB").resize((56, 56), Image.Resampling.NEAREST)
     colour.save(pictures / "large.png")
     torch.testing.assert_close(prepare(pictures / "large.png", model), pixels(file))
-    data, model.config["recipe"]["augment"]["crop"] = model.config["recipe"]["data"], 28
-    for known, size in (("resize", 48), ("size", (40, 50)), ("size", 36)):
-        data["resize"], data["options"] = 0, {}
-        (data if known == "resize" else data["options"])[known] = size
+    model.config["recipe"]["augment"]["crop"] = 28
+    for data in ({"resize": 48}, {"options": {"size": (40, 50)}}, {"options": {"size": 36}}, {"name": "smallnorb"}):
+        model.config["recipe"]["data"] = data
+        size = data.get("resize") or data.get("options", {}).get("size", 96)
         whole = resize(torch.from_numpy(np.asarray(Image.open(file)).copy())[None, None], size)
         torch.testing.assert_close(prepare(file, model), center_crop(whole, 28)[0].float() / 255)
 

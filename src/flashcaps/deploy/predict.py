@@ -33,7 +33,8 @@ from ..training.text import Transformer
 DIGITS = tuple("0123456789")
 NAMES = {"cifar10": CIFAR10, "cifar100": CIFAR100, "fashion_mnist": CLOTHES, "smallnorb": TOYS, "synthetic_norb": TOYS}
 # Side of the data sets' images, of which a recipe may crop the centre.
-SIDES = dict.fromkeys(("cifar10", "cifar100", "svhn"), 32) | dict.fromkeys(("mnist", "fashion_mnist", "digits"), 28)
+SIDES = {"mnist": 28, "fashion_mnist": 28, "digits": 28, "affnist": 40, "affnist_style": 40, "translated_mnist": 40,
+         "cifar10": 32, "cifar100": 32, "svhn": 32, "smallnorb": 96, "synthetic_norb": 96}  # fmt: skip
 
 
 class Score(NamedTuple):
