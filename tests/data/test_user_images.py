@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from flashcaps.data import load_data
-from flashcaps.data.user_images import list_folder, list_hub, list_table, read_picture, survey
+from flashcaps.data.user_images import Listing, feature_scale, list_folder, list_hub, list_table, read_picture, survey
 from flashcaps.training.batches import held_images
 from tests.own_pictures import SHAPES, gigapixels, write_pictures
 
@@ -327,3 +327,10 @@ def test_data_sets_of_the_hub_that_do_not_fit_are_named(datasets: Any, tmp_path:
     broken = write_parquet(tmp_path / "broken", "train", 1, image=[b"\x89PNG no"] * 4, label=[0, 1, 0, 1])
     with pytest.raises(ValueError, match="broken: row 0: not a whole picture"):
         load_data("hub", path=str(broken))
+
+
+def test_a_constant_column_is_divided_by_1_not_by_what_rounding_leaves() -> None:
+    for n in range(50, 150, 7):
+        rows = [torch.tensor([0.1], dtype=torch.float64)] * n
+        listing = Listing(rows, torch.zeros(n, dtype=torch.int64), ["train"] * (n - 1) + ["test"], ("a",))
+        assert feature_scale(listing) == ([pytest.approx(0.1)], [1])

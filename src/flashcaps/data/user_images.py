@@ -496,8 +496,8 @@ def scaled(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
 def feature_scale(listing: Listing, seed: int = 0) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of every column over the rows to train on; 1 for a column that is constant."""
     used = torch.stack([row for row, part in zip(listing.files, assign(listing, seed), strict=True) if part == "train"])
-    std = used.std(0, correction=0)
-    return used.mean(0).tolist(), torch.where(std > 0, std, 1).tolist()
+    varies = (used != used[0]).any(0)  # the deviation of equal numbers is what their mean was rounded by, not always 0
+    return used.mean(0).tolist(), torch.where(varies, used.std(0, correction=0), 1).tolist()
 
 
 def fingerprint(listing: Listing) -> str:
