@@ -8,11 +8,26 @@ const largest = (values) => values.indexOf(Math.max(...values));
 /** Who leads after each iteration. @returns {number[]} class indices */
 export const leaders = (answer) => answer.route.routing.steps.map(({ activation }) => largest(activation));
 
+const AHEAD = 0.05; // by less nobody would say that a class leads
+
+/** Who leads an iteration, by how much, and whether that is enough to be called an answer. */
+export function front({ activation }) {
+  const [first, next = 0] = [...activation].sort((a, b) => b - a);
+  return { k: largest(activation), by: first - next, clear: first - next >= AHEAD - 0.005 }; // as printed
+}
+
 /** What each class gets of all that is sent at one iteration. @returns {number[]} */
 export function shares({ flow }) {
   const columns = flow[0].map((_, k) => sum(flow.map((row) => Math.abs(row[k]))));
   const all = Math.max(sum(columns), 1e-12);
   return columns.map((column) => column / all);
+}
+
+/** The small capsule that sends most to class k at one iteration: [place, type, k]. */
+export function strongest({ route }, k, step = -1) {
+  const { flow, speaker } = route.routing.steps.at(step);
+  const cell = largest(flow.map((row) => Math.abs(row[k])));
+  return [cell, speaker[cell][k], k];
 }
 
 /**

@@ -9,15 +9,6 @@ const MARGIN = 60;
 const TWEEN = 650; // ms
 const HEAD = 9;
 
-const ends = (chain) => chain.reduce(([x, y], [dx, dy]) => [x + dx, y + dy], [0, 0]);
-const way = (chain) => chain.reduce((sum, [dx, dy]) => sum + Math.hypot(dx, dy), 0);
-
-/** What is measured in a chain: how far it gets, how long its way is, and the share of the way that counts. */
-export function straightness(chain) {
-  const [reached, gone] = [Math.hypot(...ends(chain)), way(chain)];
-  return { reached, gone, share: gone > 1e-12 ? reached / gone : 0 };
-}
-
 /** One scale and one origin, so that every chain of every iteration fits. */
 function frame(arrows) {
   let [left, right, top, bottom] = [0, 0, 0, 0];
@@ -55,8 +46,7 @@ export function createPlane({ choose, open }) {
     chains,
     origin,
   );
-  const scaleBar = h("p", { class: "faint", "data-testid": "plane-says" });
-  const element = h("div", {}, plot, scaleBar);
+  const element = h("div", {}, plot);
   roving(element, () => /** @type {any} */ (nodes.map(({ badge }) => badge)));
   let view = null; // { names, plane, step, focus, routing }
   let nodes = [];
@@ -66,7 +56,7 @@ export function createPlane({ choose, open }) {
   let timer = 0;
 
   function facts(k) {
-    const { reached, gone, share } = straightness(view.plane.arrows[view.step][k]);
+    const { reached, gone, share } = view.plane.chains[view.step][k];
     return {
       title: `Votes for ${view.names[k]}, iteration ${view.step + 1}`,
       rows: [
@@ -74,7 +64,7 @@ export function createPlane({ choose, open }) {
         ["how far they get together", number(reached, 3)],
         ["share that counts", percent(share, 0)],
       ],
-      note: "Where votes agree, the arrows point one way and get far. Where they do not, they wander and cancel out.",
+      note: "In all dimensions, not only in the plane drawn. The rest of the way cancels out.",
     };
   }
 
@@ -189,11 +179,6 @@ export function createPlane({ choose, open }) {
         if (held !== document.activeElement) held.focus();
         move();
       }
-      const told = view.focus.map((k) => {
-        const { share } = straightness(view.plane.arrows[view.step][k]);
-        return `${view.names[k]}: ${percent(share, 0)}`;
-      });
-      scaleBar.textContent = `Of the way all arrows go, what counts in the end: ${told.join(", ")}.`;
     },
   };
 }

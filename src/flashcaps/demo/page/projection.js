@@ -27,27 +27,33 @@ function axes(pose, parents, dim, a, b) {
  * @param {{coupling: ArrayLike<number>, pose: any, variance?: any}[]} steps
  * @param {ArrayLike<number>} there  (I) presence
  * @param {number[]} classes  the two whose poses lie in the plane
- * @returns {{classes: number[], arrows: number[][][][]}}  arrows[step][class][cell] = [x, y]
+ * @returns {{classes: number[], arrows: number[][][][], chains: {gone: number, reached: number, share: number}[][]}}
+ *   arrows[step][class][cell] = [x, y]; chains[step][class], in all dimensions: how long the arrows of all places are
+ *   together, how far they get, and the share of the way that counts
  */
 export function project(votes, { children, parents, dim, cells }, steps, there, classes) {
   const [first, second] = axes(Float64Array.from(steps.at(-1).pose), parents, dim, ...classes);
-  const flat = new Float64Array(children * parents * 2);
-  for (let n = 0; n < children * parents; n++) {
-    for (let d = 0; d < dim; d++) {
-      flat[2 * n] += votes[n * dim + d] * first[d];
-      flat[2 * n + 1] += votes[n * dim + d] * second[d];
-    }
-  }
-  const arrows = steps.map(({ coupling, variance }) => {
-    const weight = (i, k) => coupling[i * parents + k] * (variance ? there[i] : 1);
-    return Array.from({ length: parents }, (_, k) => {
-      const sums = Array.from({ length: cells }, () => [0, 0]);
-      for (let i = 0; i < children; i++) {
-        sums[i % cells][0] += weight(i, k) * flat[2 * (i * parents + k)];
-        sums[i % cells][1] += weight(i, k) * flat[2 * (i * parents + k) + 1];
+  const along = (x, axis) => x.reduce((sum, v, d) => sum + v * axis[d], 0);
+  const norm = (x) => Math.hypot(...x);
+  const sums = steps.map(({ coupling, variance }) => {
+    const all = Array.from({ length: parents }, () => Array.from({ length: cells }, () => new Float64Array(dim)));
+    for (let i = 0, n = 0; i < children; i++) {
+      for (let k = 0; k < parents; k++, n++) {
+        const weight = coupling[n] * (variance ? there[i] : 1);
+        const sum = all[k][i % cells];
+        for (let d = 0; d < dim; d++) sum[d] += weight * votes[n * dim + d];
       }
-      return sums;
-    });
+    }
+    return all;
   });
-  return { classes, arrows };
+  const each = (of) => sums.map((all) => all.map(of));
+  return {
+    classes,
+    arrows: each((chain) => chain.map((x) => [along(x, first), along(x, second)])),
+    chains: each((chain) => {
+      const gone = chain.reduce((sum, x) => sum + norm(x), 0);
+      const reached = norm(first.map((_, d) => chain.reduce((sum, x) => sum + x[d], 0)));
+      return { gone, reached, share: gone > 1e-12 ? reached / gone : 0 };
+    }),
+  };
 }
