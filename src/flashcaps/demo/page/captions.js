@@ -126,7 +126,7 @@ export function agreementSays(answer, step) {
   const words = wordsFor(model.algorithm);
   const name = (k) => model.classes[k];
   if (words.near)
-    return `How far arrows get is not what ${words.short} asks: it asks how near votes lie to the pose. That agreement is in the chart below. ${closest(answer, step)}`;
+    return `How far arrows get is not what ${words.short} asks: it asks how near votes lie to the pose. That agreement is in the chart below: ${closest(answer, step).replace("L", "l")}`;
   const chains = route.routing.plane.chains[step];
   const order = chains.map((_, k) => k).sort((a, b) => chains[b].share - chains[a].share);
   const counts = (k) => percent(chains[k].share, 0);

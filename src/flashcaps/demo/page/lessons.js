@@ -89,7 +89,7 @@ export const LESSONS = [
     target: ".zoom",
     set: (answer) => ({ step: -1, zoom: strongest(answer, recognised(answer)[0]) }),
     words: () => [
-      "This is the small capsule that sends most to the answer, with its numbers: what it sees, times W, is its vote. Next in the card goes on: [agreement], [softmax], the sum of all votes, and the number that the answer is read from.",
+      "Of the places with ink in their middle, this one sends most to the answer. What its small capsule sees, times W, is its vote. Next in the card goes on: [agreement], [softmax], the sum of all votes, and the number that the answer is read from.",
       "Click any dot of the overview to get here. Escape goes back.",
     ],
   },

@@ -23,13 +23,6 @@ export function shares({ flow }) {
   return columns.map((column) => column / all);
 }
 
-/** The small capsule that sends most to class k at one iteration: [place, type, k]. */
-export function strongest({ route }, k, step = -1) {
-  const { flow, speaker } = route.routing.steps.at(step);
-  const cell = largest(flow.map((row) => Math.abs(row[k])));
-  return [cell, speaker[cell][k], k];
-}
-
 /**
  * How much more than an even split each place sends to each class, in small capsules: (cells, classes).
  * Signed coefficients have no even split: there it is what is sent.
@@ -72,6 +65,14 @@ function blankPlaces({ route, pixels }) {
         if (pixels[row * shape[1] + column] > 25) return false;
     return true;
   });
+}
+
+/** The small capsule that sends most to class k from a place with ink in its middle: [place, type, k]. */
+export function strongest(answer, k, step = -1) {
+  const { flow, speaker } = answer.route.routing.steps.at(step);
+  const blank = blankPlaces(answer);
+  const cell = largest(flow.map((row, n) => (blank[n] ? 0 : Math.abs(row[k]))));
+  return [cell, speaker[cell][k], k];
 }
 
 /** Of what class k gains over an even split, the share that blank places send; and how active they and others are. */

@@ -393,6 +393,7 @@ export function createZoom(app) {
       if (!fits) {
         asked = "";
         stage = 0;
+        body.replaceChildren();
         return;
       }
       const [cell, type, parent] = state.zoom;
