@@ -94,9 +94,10 @@ def test_numbers_are_the_models_own(ask: Asked, name: str) -> None:
         speaker = (c * there[:, None]).abs().view(-1, cells, 10)
         assert (speaker.gather(0, torch.tensor(step["speaker"])[None])[0] >= speaker.amax(0) - 1e-5).all()
     assert_near(torch.tensor(routing["steps"][-1]["activation"]), found["activation"], 1e-6)
-    weight = c if top.out.variance is None else c * there[:, None]  # arrows along the winner's pose, which add up
-    along = torch.einsum("ij,ijd,d->j", weight, votes[0], F.normalize(pose[k], dim=0))
-    assert_near(torch.tensor(routing["plane"]["arrows"][-1]).sum(1)[:, 0], along.tolist(), 1e-3)
+    weight = c if top.out.variance is None else c * there[:, None]  # arrows, which add up to their true sum
+    total, hours = torch.einsum("ij,ijd->jd", weight, votes[0]), torch.arange(10) * math.tau / 10 - math.pi / 2
+    ends = torch.tensor(routing["plane"]["arrows"][-1]).sum(1)
+    assert_near(ends, (length(total)[:, None] * torch.stack([hours.cos(), hours.sin()], 1)).tolist(), 1e-3)
     places = (weight[..., None] * votes[0]).view(-1, cells, 10, 16).sum(0)  # (cells, J, D)
     gone, reached = length(places).sum(0), length(places.sum(0))
     for key, x in (("gone", gone), ("reached", reached), ("share", reached / gone)):

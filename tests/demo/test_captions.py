@@ -119,8 +119,8 @@ def test_the_first_sentence_says_what_happened(told: Any) -> None:
 
 
 def test_what_is_said_of_agreement_is_what_was_measured(told: Any) -> None:
-    """Arrows in all dimensions and agreement as the algorithm has it; where the class ahead has not most, it is said."""
-    ranks = "first second third fourth fifth sixth seventh eighth ninth tenth".split()
+    """Arrows in all dimensions, and agreement as the algorithm has it; it says where the class ahead has not most."""
+    ranks = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
     others = 0
     for name, samples in told.items():
         for sample in samples:

@@ -165,8 +165,10 @@ def test_symbols_agreement_and_the_plane_are_explained(visit: Visits) -> None:
         routing = answer(one, model["name"], 21)["routing"]
         panel = page.locator("#view-routing")
         expect(panel.locator(".where")).to_contain_text("i is a small capsule, j a class")
-        first, second = routing["plane"]["classes"]
-        expect(panel.get_by_test_id("plane-says")).to_contain_text(f"the poses of {first} and {second}. It favours these")
+        chains = [chain["share"] for chain in routing["plane"]["chains"][-1]]
+        straight = f"for {chains.index(max(chains))}: {100 * max(chains):.0f}"
+        near = model["algorithm"] in ("em", "heinsen")
+        expect(panel.get_by_test_id("plane-says")).to_contain_text("how near votes lie" if near else straight)
         agreement = routing["steps"][-1]["agreement"]
         best = max(range(10), key=agreement.__getitem__)
         expect(panel.get_by_test_id("agreement-says")).to_contain_text(f"Largest for {best}")
@@ -350,21 +352,23 @@ def test_places_and_classes_tell_their_numbers(visit: Visits) -> None:
     page.wait_for_function("() => location.hash.includes('c=7')")
 
 
-def test_arrows_add_up_in_one_plane(visit: Visits) -> None:
+def test_arrows_add_up_on_one_scale(visit: Visits) -> None:
     one, page = visit("#v=routing&m=demo_dynamic&d=n21", reduced_motion="reduce")
     one.settle()
     routing = answer(one, "demo_dynamic", 21)["routing"]
     totals = [[sum(v[d] for v in chain) for d in (0, 1)] for chain in routing["plane"]["arrows"][-1]]
-    for k in routing["plane"]["classes"]:  # whose poses lie in the plane: sums of full length, before squash
+    for k in range(10):  # sums of full length, before squash, each its own way
         length = routing["steps"][-1]["activation"][k]
         assert math.hypot(*totals[k]) == pytest.approx(math.sqrt(length / (1 - length)), rel=1e-3)
+        way = [math.sin(math.tau * k / 10), -math.cos(math.tau * k / 10)]
+        assert [v / math.hypot(*totals[k]) for v in totals[k]] == pytest.approx(way, abs=1e-6)
     drawn = page.evaluate("""() => [...document.querySelectorAll('.votes-of')].map((g) => {
       const points = (path) => path.getAttribute('d').match(/-?[\\d.]+/g).map(Number);
       const [sum, chain] = ['.sum', '.chain'].map((name) => points(g.querySelector(name)));
       return [Number(g.querySelector('text').textContent), chain.slice(0, 2), sum.slice(0, 2), sum.slice(2, 4)];
     })""")
-    origin, best = drawn[0][1], routing["plane"]["classes"][0]
-    scale = next(end[0] - origin[0] for k, _, _, end in drawn if k == best) / totals[best][0]
+    origin, best = drawn[0][1], 7
+    scale = next(math.dist(end, origin) for k, _, _, end in drawn if k == best) / math.hypot(*totals[best])
     assert sorted(k for k, *_ in drawn) == list(range(10))
     for k, start, begin, end in drawn:
         assert start == begin == origin
@@ -404,7 +408,8 @@ def test_down_to_one_multiplication_and_back(visit: Visits, name: str) -> None:
     exp = [math.exp(v - max(logits)) for v in logits]
     assert shown == pytest.approx([v / sum(exp) for v in exp], abs=6e-4)
     rows = zoom.get_by_role("group", name="The sum of votes").locator(".number-line")
-    added, total = ([float(v.replace("−", "-")) for v in row.locator("span").all_inner_texts()] for row in rows.all()[:2])
+    cells = [row.locator("span").all_inner_texts() for row in rows.all()[:2]]
+    added, total = ([float(v.replace("−", "-")) for v in texts] for texts in cells)
     assert added == pytest.approx([steps[1]["weight"] * v for v in steps[1]["vote"]], abs=0.06)
     assert total == pytest.approx(steps[1]["sum"], abs=0.06)
     given = [float(v) for v in answers.locator(".strong td").all_inner_texts()]

@@ -43,7 +43,7 @@ const SECTIONS = [
         { view: "routing", step: -1, zoom: null, spot: ".plane-card" },
       ],
       [
-        "The picture with the arrows shows it. Lay all arrows of one colour end to end, and you get their sum. If they agree, the chain runs straight and gets far. If they contradict each other, it wanders about and comes home. But paper has two dimensions and a pose has sixteen: the plane shows the two poses it was laid through at full length, and other classes shorter than they are. So compare classes by the numbers below. EM and Heinsen’s routing ask for something that no arrow shows, how near votes lie to the pose.",
+        "The picture with the arrows shows it. Lay all arrows of one colour end to end, and you get their sum. If they agree, the chain runs straight and gets far. If they contradict each other, it wanders about and comes home. Each digit points its own way, and all have the same scale, so you may compare them by eye. EM and Heinsen’s routing ask for something that no arrow shows, how near votes lie to the pose.",
         { view: "routing", step: -1, zoom: null, spot: ".plane-card" },
       ],
     ],

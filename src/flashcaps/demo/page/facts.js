@@ -36,7 +36,7 @@ export function createFacts(now) {
             ),
           ],
         ],
-        note: "Click it to see its numbers, from its vector to one coupling.",
+        note: "Click it to follow its numbers to the answer.",
       };
     },
     line(cell, k) {

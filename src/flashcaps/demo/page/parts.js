@@ -184,7 +184,7 @@ export function createView(app) {
       key.dataset.of = whole;
       key.replaceChildren(
         ...prose(
-          `A white shape is a part. A thin ${whole} is its [vote]: where a ${whole} would be, judging by that part. Where votes meet, the ${whole} lights up. The thicker a line, the more of itself a part sends.`,
+          `A white shape is a part. A thin ${whole} is its [vote] (dashed: of the part in hand): where a ${whole} would be, judging by that part. Where votes meet, the ${whole} lights up. The thicker a line, the more of itself a part sends.`,
         ),
       );
     }

@@ -1,4 +1,4 @@
-/** Agreement to be seen: what each place votes for each class, laid end to end from one origin, on one scale. */
+/** Agreement to be seen: what each place votes for each class, laid end to end from one origin, each class its own way. */
 
 import { h, number, percent, reducedMotion, roving, svg } from "./dom.js";
 import { inspectable } from "./inspect.js";
@@ -8,6 +8,7 @@ const SIDE = 1000;
 const MARGIN = 60;
 const TWEEN = 650; // ms
 const HEAD = 9;
+const NEAREST = 66; // where ten names round the origin do not touch
 
 /** One scale and one origin, so that every chain of every iteration fits. */
 function frame(arrows) {
@@ -64,7 +65,7 @@ export function createPlane({ choose, open }) {
         ["how far they get together", number(reached, 3)],
         ["share that counts", percent(share, 0)],
       ],
-      note: "In all dimensions, not only in the plane drawn. The rest of the way cancels out.",
+      note: "In all dimensions, not only in the two drawn. The rest of the way cancels out.",
     };
   }
 
@@ -103,8 +104,10 @@ export function createPlane({ choose, open }) {
         "d",
         `M${start[0].toFixed(1)} ${start[1].toFixed(1)}L${x.toFixed(1)} ${y.toFixed(1)}${head([x, y], whole, 16)}`,
       );
-      const length = Math.hypot(...whole) || 1;
-      badge.setAttribute("transform", `translate(${x + (24 * whole[0]) / length} ${y + (24 * whole[1]) / length})`);
+      const angle = (2 * Math.PI * k) / arrows.length - Math.PI / 2;
+      const far = Math.max(NEAREST, Math.hypot(...whole) + 24);
+      const at = [start[0] + far * Math.cos(angle), start[1] + far * Math.sin(angle)];
+      badge.setAttribute("transform", `translate(${at[0].toFixed(1)} ${at[1].toFixed(1)})`);
     });
   }
 

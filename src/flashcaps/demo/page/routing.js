@@ -6,7 +6,7 @@ import { h, number } from "./dom.js";
 import { wordsFor } from "./explain.js";
 import { createFacts } from "./facts.js";
 import { typeset } from "./formula.js";
-import { evenSplit, largestGain, leaders } from "./measures.js";
+import { evenSplit, largestGain } from "./measures.js";
 import { recognised } from "./pairs.js";
 import { createPlane } from "./plane.js";
 import { createRounds } from "./rounds.js";
@@ -45,7 +45,7 @@ export function createView(app) {
   const says = h("div", { class: "story", "aria-live": "polite" });
   const legend = h("p", { class: "faint", "data-testid": "legend" });
   const sums = h("p", { class: "faint", "data-testid": "sums" });
-  const look = h("div", { "data-testid": "plane-says" });
+  const look = h("p", { "data-testid": "plane-says" });
   const near = h("p", { class: "faint", "data-testid": "agreement-says" });
   const where = h("p", { class: "faint where" });
   const formula = h("div", { class: "formulas" });
@@ -73,7 +73,7 @@ export function createView(app) {
       "p",
       { class: "faint" },
       ...prose(
-        "Each small arrow is what one place [vote|votes] for a class, times its [coupling]. End to end they add up to the thick arrow: the class capsule’s [pose] before it is normalised. Each class has its colour.",
+        "Each small arrow is what one place [vote|votes] for a class, times its [coupling]. End to end they add up to the thick arrow: the class capsule’s [pose] before it is normalised. Each class points its own way, all on one scale: thick arrows have their true length, small ones are seen from the side where they differ most.",
       ),
     ),
     plane.element,
@@ -106,19 +106,11 @@ export function createView(app) {
     const parent = state.parent !== null && state.parent < names.length ? state.parent : null;
     tree.update({ names, routing, step, winners, parent, pixels: answer.pixels, height, width });
     overview.classList.toggle("signed", routing.signed);
-    const focus = [
-      ...new Set([...(parent === null ? [] : [parent]), ...winners, ...leaders(answer), ...routing.plane.classes]),
-    ];
-    plane.update({ names, routing, step, focus: focus.slice(0, 3), parent });
-    const [one, other] = routing.plane.classes.map((k) => names[k]);
-    look.replaceChildren(
-      h("p", {}, agreementSays(answer, step)),
-      h(
-        "p",
-        { class: "faint" },
-        `Drawn is the plane through the poses of ${one} and ${other}. It favours these two: arrows of other classes are longer than they look. Numbers are of all ${model.pose_dim} dimensions.`,
-      ),
-    );
+    const chains = routing.plane.chains[step];
+    const straight = names.map((_, k) => k).sort((a, b) => chains[b].share - chains[a].share);
+    const focus = [...new Set([parent ?? winners[0], ...winners, ...straight.slice(0, 2)])]; // the caption speaks of them
+    plane.update({ names, routing, step, focus, parent });
+    look.textContent = agreementSays(answer, step);
     near.textContent = closest(answer, step);
     where.replaceChildren(typeset(`${wordsFor(model.algorithm).where}.`));
     const { agreement } = routing.steps[step];

@@ -43,7 +43,7 @@ export function createAnswers(network) {
       const top = routed(image, iterations);
       const last = top.steps.at(-1);
       const scores = network.scores(last);
-      const { predicted, order } = network.answer(scores);
+      const predicted = network.answer(scores);
       const poses = table(last.pose, info.pose_dim);
       return {
         model: info.name,
@@ -56,7 +56,7 @@ export function createAnswers(network) {
         reconstructions: info.decoder
           ? predicted.map((k) => ({ class: k, image: toBase64(network.draw([poses[k]], k)[0]) }))
           : [],
-        routing: routingOf(network, top, order),
+        routing: routingOf(network, top),
         ms: performance.now() - begun,
       };
     },
@@ -163,15 +163,12 @@ function presence(network, { layer, below, children }) {
   return new Float64Array(children.pose.length / below.dim).fill(1);
 }
 
-/** order: the classes from the best to the worst. */
-function routingOf(network, top, order) {
+function routingOf(network, top) {
   const there = presence(network, top);
   const formulas = formulasOf(top.layer);
   const [, high, wide] = network.info.grid;
   const seen = { ...top, there, cells: high * wide };
   const activations = top.steps.map((step) => network.shown(network.scores(step)));
-  const ahead = activations.map((a) => a.indexOf(Math.max(...a)));
-  const rival = ahead.find((k) => k !== order[0]) ?? order[1] ?? order[0]; // who led on the way, or the runner-up
   return {
     signed: network.signed,
     iterations: top.steps.length,
@@ -180,7 +177,7 @@ function routingOf(network, top, order) {
     numbers: top.below.dim,
     field: network.field,
     presence: measured(top) ? byCell(there, 1, seen.cells).flat() : null,
-    plane: project(top.votes, { ...top.sizes, cells: seen.cells }, top.steps, there, [order[0], rival]),
+    plane: project(top.votes, { ...top.sizes, cells: seen.cells }, top.steps, there),
     measure: network.measure,
     formula: formulas.update.join("\n"),
     agreement_formula: formulas.agreement,
