@@ -11,8 +11,8 @@ from .page_server import Asked, Visits, expect
 pytestmark = pytest.mark.browser
 TELL = """async (name) => {
   const load = (file) => import(`./page/${file}`);
-  const [{ api }, codec, captions, measures] =
-    await Promise.all(['api.js', 'codec.js', 'captions.js', 'measures.js'].map(load));
+  const [{ api }, codec, captions, measures, { LESSONS }] =
+    await Promise.all(['api.js', 'codec.js', 'captions.js', 'measures.js', 'lessons.js'].map(load));
   const { models, samples } = await api.models();
   const model = models.find((m) => m.name === name);
   const [, height, width] = model.image;
@@ -28,7 +28,9 @@ TELL = """async (name) => {
       lead: captions.lead(answer), verdict: captions.verdict(answer), standing: measures.standing(answer),
       stories: steps.map((_, t) => captions.story(answer, t).join(' ')),
       blank: steps.map((_, t) => captions.blankPaper(answer, t)), chains: route.routing.plane.chains,
+      field: route.routing.field.size,
       arrows: steps.map((_, t) => captions.agreementSays(answer, t)),
+      lessons: LESSONS.filter((x) => x.own !== false).map((x) => x.words(answer).join(' ')),
       closest: steps.map((_, t) => captions.closest(answer, t)), decided: captions.decided(answer),
     });
   }
@@ -116,6 +118,17 @@ def test_the_first_sentence_says_what_happened(told: Any) -> None:
                 assert stands(step) == (f"Iteration {t + 1}: {leaders[t]} is ahead" in lead), lead
                 assert stands(step) or f"Iteration {t + 1}: no class" in lead or not stands(steps[t - 1])
     assert min(found.values()) > 10
+
+
+def test_the_tour_says_what_the_network_does(told: Any) -> None:
+    for samples in told.values():
+        for sample in samples:
+            text = " ".join(sample["lessons"])
+            ahead = [str(leader(step)) if stands(step) else "none yet" for step in sample["steps"]]
+            assert f"Ahead after each iteration: {', '.join(ahead)}." in text
+            assert sample["signed"] != ("give more to the classes their votes agree with" in text)
+            assert sample["arrows"][-1] in text
+            assert f"{sample['field']} × {sample['field']} pixels" in text
 
 
 def test_what_is_said_of_agreement_is_what_was_measured(told: Any) -> None:

@@ -21,10 +21,11 @@ export function lead(answer) {
   const { steps, signed } = route.routing;
   const names = leaders(answer).map((k) => model.classes[k]);
   if (signed) return `This network does not iterate: its couplings were learned once. It says ${names[0]}.`;
-  if (steps.length === 1) {
-    return `Without routing, that is with one iteration of the same network, every small capsule gives each class the same share. It says ${names[0]}.`;
-  }
   const fronts = steps.map(front);
+  if (steps.length === 1) {
+    const { by, clear } = fronts[0];
+    return `Without routing, that is with one iteration of the same network, ${clear ? `${names[0]} is ahead by ${short(by)}` : "no class stands out"}.`;
+  }
   if (names.every((name) => name === names[0]) && fronts[0].clear) {
     const k = fronts[0].k;
     const own = change(`its ${measureOf(answer)}`, steps[0].activation[k], steps.at(-1).activation[k], short);

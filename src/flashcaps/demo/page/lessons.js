@@ -2,7 +2,7 @@
 
 import { agreementSays, change, measureOf, story, verdict } from "./captions.js";
 import { number, percent } from "./dom.js";
-import { leaders, shares, strongest } from "./measures.js";
+import { front, shares, strongest } from "./measures.js";
 import { recognised } from "./pairs.js";
 
 const name = ({ route, model }) => model.classes[route.predicted[0]];
@@ -79,7 +79,11 @@ export const LESSONS = [
     target: ".tree-card",
     set: { step: -1, zoom: null, parent: null },
     words: (answer) => [
-      "Small capsules then give more to the classes their votes agree with, and less to the others. A line is as thick as what a place gives above an even split.",
+      ...(answer.route.routing.signed
+        ? []
+        : [
+            "Small capsules then give more to the classes their votes agree with, and less to the others. A line is as thick as what a place gives above an even split.",
+          ]),
       course(answer),
     ],
   },
@@ -99,9 +103,9 @@ export const LESSONS = [
     target: ".lead-card",
     set: { step: -1, zoom: null },
     words: (answer) => {
-      const said = leaders(answer).map((k) => answer.model.classes[k]);
+      const said = answer.route.routing.steps.map(front).map(({ k, clear }) => (clear ? answer.model.classes[k] : "none yet"));
       return [
-        `There is one [class capsule] for each digit; the strongest is the answer. After each iteration it was: ${said.join(", ")}.`,
+        `There is one [class capsule] for each digit; the strongest is the answer. Ahead after each iteration: ${said.join(", ")}.`,
         verdict(answer),
       ];
     },
