@@ -73,7 +73,7 @@ const SECTIONS = [
     title: "Down to one multiplication",
     paragraphs: [
       [
-        "Nothing here is more than multiplying and adding. Click a dot on the picture, and follow one small capsule. Its numbers times the matrix W: that is the vote. The vote times the pose, number by number, and the sum of it: that is their [agreement]. The agreements with all ten digits, turned into shares by a [softmax]: one of them is the coupling, which the lines show. The vote, times its coupling, goes into the sum of all votes, and from that sum the class gets the number that you saw in its bar.",
+        "Nothing here is more than multiplying and adding. Click a dot, and follow one small capsule. Its numbers times the matrix W: that is the vote. The vote times the pose, number by number, and the sum of it: that is their [agreement]. The agreements with all ten digits, turned into shares by a [softmax]: one of them is the coupling, which the lines show. The vote, times its coupling, goes into the sum of all votes, and from that sum the class gets the number that you saw in its bar.",
         { view: "routing", model: OPENING.model, step: 2, zoom: [13, 2, 7] },
       ],
     ],

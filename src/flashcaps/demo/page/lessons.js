@@ -81,9 +81,7 @@ export const LESSONS = [
     words: (answer) => [
       ...(answer.route.routing.signed
         ? []
-        : [
-            "Small capsules then give more to the classes their votes agree with, and less to the others. A line is as thick as what a place gives above an even split.",
-          ]),
+        : ["Small capsules then give more to the classes their votes agree with, and less to the others. A line is as thick as what a place gives above an even split."]),
       course(answer),
     ],
   },
