@@ -26,8 +26,20 @@ from flashcaps.training.results import commit, hardware
 ROOT = Path(__file__).parents[1]
 
 
+def why(report: pytest.CollectReport | pytest.TestReport) -> str:
+    return report.longreprtext[-1500:]
+
+
 class Collected:
-    """The ids of the tests, without running them."""
+    """The ids of the tests, without running them, and the files that cannot be imported here."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.failed: list[dict[str, Any]] = []
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failed.append({"test": report.nodeid, "outcome": "failed", "seconds": 0.0, "why": why(report)})
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.ids = [item.nodeid for item in session.items]
@@ -54,7 +66,7 @@ class Shared:
             return
         line = {"test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 2)}
         if report.outcome != "passed":
-            line["why"] = report.longreprtext[-1500:]
+            line["why"] = why(report)
         with self.path.open("a") as f:
             f.write(json.dumps(line) + "\n")
 
@@ -80,6 +92,7 @@ def run_all(processes: int, limit: float, words: list[str], marked: str) -> dict
             except subprocess.TimeoutExpired:
                 process.kill()
         told = [json.loads(x) for f in Path(folder).glob("*.told") for x in f.read_text().splitlines()]
+    told += collected.failed
     outcomes = {t["test"]: t for t in sorted(told, key=lambda t: t["outcome"] != "failed", reverse=True)}
     return {
         "outcomes": dict(Counter(t["outcome"] for t in outcomes.values())),

@@ -59,9 +59,12 @@ def test_brightness_contrast_follows_its_formula():
     torch.testing.assert_close(out[2], (x[2] - mean[2]) * 1.5 + mean[2])
     torch.testing.assert_close(out[3], (x[3] - mean[3]) * 0.5 + mean[3] - 0.1)
     pixels = torch.randint(256, (50, 1, 6, 6), dtype=torch.uint8)
-    wild = augment.brightness_contrast(pixels, 0.5, (0.5, 1.5), torch.rand(50, 2))
+    amounts = torch.rand(50, 2)
+    wild, free = (augment.brightness_contrast(pixels, 0.5, (0.5, 1.5), amounts, clip) for clip in (True, False))
     assert wild.min() >= 0
     assert wild.max() <= 1
+    assert torch.equal(free.clamp(0, 1), wild)
+    assert not torch.equal(free, wild)
 
 
 def test_cutout_blanks_one_square():

@@ -72,7 +72,11 @@ def test_numbers_are_the_models_own(ask: Asked, name: str) -> None:
     picture = model.reconstruct(top.out, torch.tensor([k]))[0, 0]
     assert_near(pixels(found["reconstructions"][0]["image"], picture.shape).float() / 255, picture.tolist(), 0.003)
     cells = math.prod(routing["grid"])
-    assert_near(torch.tensor(routing["presence"]), there.view(-1, cells).sum(0).tolist(), 1e-4)
+    if name == "demo_attention":  # whose small capsules have no activation, and vectors of one length
+        assert routing["presence"] is None
+        assert there.eq(1).all()
+    else:
+        assert_near(torch.tensor(routing["presence"]), there.view(-1, cells).sum(0).tolist(), 1e-4)
     for step, own in zip(routing["steps"], top.steps, strict=True):
         c = own.coupling[0]
         assert_near(torch.tensor(step["coupling"]), c.view(-1, cells, 10).sum(0).tolist(), 1e-4)
@@ -90,9 +94,14 @@ def test_numbers_are_the_models_own(ask: Asked, name: str) -> None:
         speaker = (c * there[:, None]).abs().view(-1, cells, 10)
         assert (speaker.gather(0, torch.tensor(step["speaker"])[None])[0] >= speaker.amax(0) - 1e-5).all()
     assert_near(torch.tensor(routing["steps"][-1]["activation"]), found["activation"], 1e-6)
-    weight = c if top.out.variance is None else c * there[:, None]  # arrows along the winner's pose, which add up
-    along = torch.einsum("ij,ijd,d->j", weight, votes[0], F.normalize(pose[k], dim=0))
-    assert_near(torch.tensor(routing["plane"]["arrows"][-1]).sum(1)[:, 0], along.tolist(), 1e-3)
+    weight = c if top.out.variance is None else c * there[:, None]  # arrows, which add up to their true sum
+    total, hours = torch.einsum("ij,ijd->jd", weight, votes[0]), torch.arange(10) * math.tau / 10 - math.pi / 2
+    ends = torch.tensor(routing["plane"]["arrows"][-1]).sum(1)
+    assert_near(ends, (length(total)[:, None] * torch.stack([hours.cos(), hours.sin()], 1)).tolist(), 1e-3)
+    places = (weight[..., None] * votes[0]).view(-1, cells, 10, 16).sum(0)  # (cells, J, D)
+    gone, reached = length(places).sum(0), length(places.sum(0))
+    for key, x in (("gone", gone), ("reached", reached), ("share", reached / gone)):
+        assert_near(torch.tensor([chain[key] for chain in routing["plane"]["chains"][-1]]), x.tolist(), 1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -116,6 +125,44 @@ def test_one_vote_multiplied_out(ask: Asked, name: str) -> None:
         assert_near(torch.tensor(found["logits"]).softmax(0), found["couplings"])
     shown = ask("route", name, sample(name))
     assert found["pose"] == pytest.approx(shown["routing"]["steps"][iteration]["poses"][parent])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_from_one_vote_to_the_answer(ask: Asked, name: str) -> None:
+    """What a vote weighs, what all of them add up to, and what the class gets for it, against PyTorch."""
+    model: Any = flashcaps.load(name).eval()
+    digit = sample(name)
+    batch = batch_of(model, IMAGES[ROW : ROW + 1])
+    parent, child = 7, 11
+    for iteration in range(1 if name == "demo_discriminative" else 3):
+        which = {"child": child, "parent": parent, "iteration": iteration}
+        found = ask("explain", name, digit, which)
+        votes, top = Run(model, batch, name=name).class_votes(batch)
+        step, there = top.steps[iteration], presence(top)[0].flatten()
+        gaussian = top.out.variance is not None
+        weight = step.coupling[0, :, parent] * (there if gaussian else 1)
+        total, vote = weight @ votes[0, :, parent], votes[0, child, parent]
+        assert found["weight"] == pytest.approx(float(weight[child]), abs=1e-5)
+        assert found["count"] == len(weight)
+        assert_near(torch.tensor(found["sum"]), total.tolist(), 1e-3)
+        assert found["share"] == pytest.approx(float(weight[child] * (vote @ total) / (total @ total)), abs=1e-4)
+        pose, made = step.pose[0, parent], found["made"]
+        if made == "squash":
+            long = float(length(total))
+            assert float(length(pose)) == pytest.approx(long**2 / (1 + long**2), abs=1e-4)
+        elif made == "mean":
+            assert found["total"] == pytest.approx(float(weight.sum()), rel=1e-4)
+            assert found["total"] + found["ignored"] == pytest.approx(float(there.sum()), rel=1e-4)
+            assert_near(pose, (total / weight.sum()).tolist(), 1e-3)
+            deviation = ((weight[:, None] * (votes[0, :, parent] - pose) ** 2).sum(0) / weight.sum()).sqrt()
+            assert found["spread"] == pytest.approx(float(deviation.log().mean().exp()), rel=1e-2)
+        else:
+            assert made == "norm"
+        shown = ask("route", name, digit)["routing"]["steps"][iteration]
+        assert found["shown"] == pytest.approx(shown["activation"])
+        assert found["formulas"]["sum"]
+    assert_near(torch.tensor(found["scores"]), model.head(top.out)[0].tolist(), 1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,7 +12,6 @@ from flashcaps.nn.backbones import ChannelsLast
 from flashcaps.training.distributed import GradientBuckets, Workers, leave_workers
 
 from ..fake_data import small_step
-from ..faults.test_machines import on_ranks
 
 
 def network() -> nn.Sequential:
@@ -43,6 +42,8 @@ def averaged(workers: Workers) -> tuple[int, Tensor, list[Tensor | None]]:
 
 
 def test_two_processes_have_the_mean(tmp_path: Path) -> None:
+    from ..faults.test_machines import on_ranks  # needs the command line's packages, which GPU machines may lack
+
     model = network()
     loss = (loss_of(model, 0) + loss_of(model, 1)) / 2
     loss.backward()

@@ -82,6 +82,10 @@ def test_reconstruction_weighs_what_the_paper_says_and_20_times_more_in_the_auth
         assert weights[name] == 0.0005, name
     for name in ("capsnet_mnist_original", "capsnet_mnist_r1"):
         assert (weights[name], read_recipe(name).model.overrides["original"]) == (0.0005 * 20, True)
+    for name in ("capsnet_mnist_original", "capsnet_mnist_r1", "capsnet_mnist_norec", "capsnet_mnist_r1_norec"):
+        recipe = read_recipe(name)
+        assert recipe.optimiser.eps == pytest.approx(1e-8 * 20)
+        assert (recipe.model.overrides["options"], recipe.schedule.smooth) == ({"bias": True}, True)
     assert not any(w for name, w in weights.items() if "norec" in name)
 
 

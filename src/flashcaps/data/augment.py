@@ -79,10 +79,12 @@ def flip(images: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask[:, None, None, None], images.flip(-1), images)
 
 
-def brightness_contrast(images: Tensor, brightness: float, contrast: tuple[float, float], amounts: Tensor) -> Tensor:
+def brightness_contrast(
+    images: Tensor, brightness: float, contrast: tuple[float, float], amounts: Tensor, clip: bool = True
+) -> Tensor:
     """x -> clip((x + d - m) f + m), m the mean of each channel of x + d, d in +-brightness, f in the contrast range.
 
-    amounts (B, 2) in [0, 1): where in their ranges d and f lie. Returns floats in [0, 1].
+    amounts (B, 2) in [0, 1): where in their ranges d and f lie. Returns floats, in [0, 1] if clip.
     """
     check_images(images)
     if not isinstance(contrast, list | tuple) or len(contrast) != 2:
@@ -93,7 +95,8 @@ def brightness_contrast(images: Tensor, brightness: float, contrast: tuple[float
     f = (contrast[0] + amounts[:, 1] * (contrast[1] - contrast[0]))[:, None, None, None]
     x = to_float(images) + d
     m = x.mean((2, 3), keepdim=True)
-    return ((x - m) * f + m).clamp(0, 1)
+    x = (x - m) * f + m
+    return x.clamp(0, 1) if clip else x
 
 
 def cutout(images: Tensor, side: int, places: Tensor) -> Tensor:

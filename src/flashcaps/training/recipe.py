@@ -82,7 +82,8 @@ class Augment:
     """shift: pixels in each direction. crop: its side, from images padded by `padding`; evaluation takes the centre.
 
     alternate: flip mirrors each image in every second epoch, half of the images in even epochs and half in odd ones, so
-    that both forms are seen equally often. cutout: side of a square that is blanked.
+    that both forms are seen equally often. clip: pixels that brightness and contrast move out of [0, 1] are cut off
+    there. cutout: side of a square that is blanked.
     """
 
     shift: int = number(0, 0, 4096)
@@ -92,6 +93,7 @@ class Augment:
     alternate: bool = False
     brightness: float = number(0.0, 0, 255)
     contrast: tuple[float, ...] = number((), 0, 1000)
+    clip: bool = True
     cutout: int = number(0, 0, 4096)
     mixup: float = number(0.0, 0, 1000)
 

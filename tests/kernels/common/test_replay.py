@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-import gc
 import itertools
 import random
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +92,12 @@ def test_kinds_that_come_once_are_forgotten() -> None:
 
 
 def test_a_buffer_is_freed_after_its_last_use() -> None:
+    seen: list[weakref.ref[Tensor]] = []
     alive: list[int] = []
 
     def count(x: Tensor, **options: bool) -> None:
-        gc.collect()
-        alive.append(sum(type(y) is Tensor and y.shape == (1231,) for y in gc.get_objects()))
+        seen.append(weakref.ref(x))
+        alive.append(sum(y() is not None for y in seen))
 
     class Counted:
         def __getitem__(self, grid: tuple[int, ...]) -> Any:
@@ -112,9 +113,9 @@ def test_a_buffer_is_freed_after_its_last_use() -> None:
         return x
 
     for _ in range(3):
-        alive.clear()
         chain(torch.zeros(1231))
-    assert max(alive) <= 3
+    assert len(alive) == 15
+    assert max(alive) <= 2  # what the kernel reads, and in the plan what the last one read
 
 
 def test_what_cannot_be_replayed_is_an_error() -> None:

@@ -13,11 +13,11 @@ const SECTIONS = [
     title: "Parts and wholes",
     paragraphs: [
       [
-        "Draw a triangle on top of a square and anyone sees a house. Slide the triangle under the square and the house is gone, although both parts are still there. Seeing, it seems, is not only a matter of which parts are present. It matters how they lie to each other. Most networks that read pictures are good at the first and careless about the second: they collect evidence for each part, and add it up, wherever it was found.",
+        "Draw a triangle on top of a square and anyone sees a house. Slide the triangle under the square and the house is gone, although both parts are still there. It matters how parts lie to each other. Most networks that read pictures are careless about that: they collect evidence for each part, and add it up, wherever it was found.",
         { view: VIEWS[0] },
       ],
       [
-        "Capsule networks begin at this point. A [capsule] is a small group of neurons that looks for one thing, a stroke, a loop, a whole digit. It does not answer with one number but with several. Together they say two things: whether the thing is there, and what it looks like here, in this picture. Where it is, how it leans, how thick it was drawn. These numbers are called its [pose]. No one decides beforehand what each of them means. The network finds that out while it learns.",
+        "Capsule networks begin at this point. A [capsule] is a small group of neurons that looks for one thing, a stroke, a loop, a whole digit. It answers with several numbers, which say whether the thing is there and what it looks like in this picture: where it is, how it leans, how thick it was drawn. These numbers are called its [pose]. The network finds out what each of them means while it learns.",
         { view: "draw", ...opening },
       ],
     ],
@@ -26,12 +26,12 @@ const SECTIONS = [
     title: "Small capsules look, and vote",
     paragraphs: [
       [
-        "The picture comes in as a square of numbers, one for each pixel, that say how much ink there is. A few layers of ordinary neurons look at it through small windows. Above them sit the [small capsule|small capsules], several at each place. One may look for an end of a stroke, another for a bend. The grid of squares shows how much they found at each place. What they find is written in their poses, and from here on the network never looks at the pixels again.",
+        "The picture comes in as a square of numbers, one for each pixel. A few layers of ordinary neurons look at it through windows, some of which are larger than you might expect. Above them sit the [small capsule|small capsules], several at each place. Nobody tells them what to look for. From here on the network never looks at the pixels again.",
         { view: "draw", spot: ".heat-paper" },
       ],
       [
-        "Now comes the step that makes capsules different. Each small capsule makes a guess about the whole. If I am the upper stroke of a seven, it says, then that seven stands here and leans like this. If I am part of a three, then the three would have to look like that. It makes one such guess for every digit. We call a guess a [vote]. In symbols: the numbers u of a small capsule, times a matrix W that belongs to it and to the digit, are its vote û = u W. The matrix is what was learned: how this part lies in that whole.",
-        { view: "routing", step: 0, zoom: [14, 0, 7], ...{ model: OPENING.model } },
+        "Now comes the step that makes capsules different. Each small capsule makes a guess about the whole. If I am the upper stroke of a seven, it says, then that seven stands here and leans like this. If I am part of a three, then the three would have to look like that. It makes one such guess for every digit, its [vote]. In symbols: the numbers u of a small capsule, times a matrix W, are its vote û = u W. The matrix was learned: how this part lies in that whole.",
+        { view: "routing", step: 0, zoom: [13, 2, 7], ...{ model: OPENING.model } },
       ],
     ],
   },
@@ -39,11 +39,11 @@ const SECTIONS = [
     title: "Agreement is not a coincidence",
     paragraphs: [
       [
-        "Imagine ten people who saw a bag being stolen, and each describes the thief. If the descriptions have nothing to do with each other, you learn little. If five of them say the same, that is hardly chance: they will have seen the same man. Votes are such descriptions, with sixteen numbers instead of a height and a hair colour. Where a seven is really there, the votes for a seven that its strokes make should lie close to each other, and the votes for a three, made by the same strokes, should point all over the place. How well a network has learned that differs, and you can look.",
+        "Imagine ten people who saw a bag being stolen, and each describes the thief. If five of them say the same, that is hardly chance: they will have seen the same man. Votes are such descriptions, with sixteen numbers instead of a height and a hair colour. Where a seven is really there, the votes for a seven that its strokes make should lie close to each other, and the votes for a three, made by the same strokes, should point all over the place. How well a network has learned that differs, and you can look.",
         { view: "routing", step: -1, zoom: null, spot: ".plane-card" },
       ],
       [
-        "The picture with the arrows makes this visible. Each small arrow is what one place has to say for one digit, and every digit has its colour. Lay all arrows of one colour end to end, and you get their sum. If they agree, the chain runs straight and gets far. If they contradict each other, it wanders about and comes home. The thick arrow from the beginning to the end is what is left, and the share below says how much of the way counted. All colours have the same origin and the same scale, so you may compare them by eye.",
+        "The picture with the arrows shows it. Lay all arrows of one colour end to end, and you get their sum. If they agree, the chain runs straight and gets far. If they contradict each other, it wanders about and comes home. Each digit points its own way, and all have the same scale, so you may compare them by eye. EM and Heinsen’s routing ask for something that no arrow shows, how near votes lie to the pose.",
         { view: "routing", step: -1, zoom: null, spot: ".plane-card" },
       ],
     ],
@@ -52,20 +52,20 @@ const SECTIONS = [
     title: "Routing, round by round",
     paragraphs: [
       [
-        "At first nobody knows which digit it is, so every small capsule gives the same share of its vote to every [class capsule]. A share is called a [coupling], and the shares of one small capsule sum to one. Each class capsule adds up what it was given. That is the first [iteration], and it already yields an answer, if often a poor one. The switch “Without routing” stops here. It does not show a network that was trained without routing, only this one, asked too early.",
+        "At first every small capsule gives the same share of its vote to every [class capsule]. A share is called a [coupling], and the shares of one small capsule sum to one. Each class capsule adds up what it was given. That is the first [iteration], and it already yields an answer, if often a poor one. The switch “Without routing” stops here. It does not show a network that was trained without routing, only this one, asked too early.",
         { view: "draw", ...opening, iterations: 1 },
       ],
       [
-        "Then each small capsule compares. Does my vote for a seven fit what the others made of the seven? Does my vote for a three fit the three? It moves its shares towards those with whom it agrees. The class capsules add up again, now with the new shares, and their sums come out clearer, because those who disagreed have less to say. After a few rounds most of the shares have found a home, or they have not; that depends on the network and on the picture. This back and forth is [routing].",
+        "Then each small capsule compares. Does my vote for a seven fit what the others made of the seven? It moves its shares towards those with whom it agrees, and the class capsules add up again. After a few rounds most of the shares have found a home, or they have not; that depends on the network and on the picture. This back and forth is [routing].",
         { view: "routing", ...opening, step: 1, zoom: null, spot: ".tree-card" },
       ],
       [
-        "The digit this page opens on was chosen because its answer changes on the way: the first round is wrong, the last is right. Look for such cases yourself. Many pictures are decided in the first round, and routing only makes the answer firmer; for some networks that is the rule. You can also ask for more rounds than the network was trained with. More is not always better: it never learned what to do with them.",
+        "The digit this page opens on was chosen because its answer changes on the way: before the last round another class is ahead, if not by much. Many pictures are decided in the first round, and routing only makes the answer firmer; for some networks that is the rule. You can also ask for more rounds than the network was trained with. More is not always better: it never learned what to do with them.",
         { view: "draw", ...opening },
       ],
       [
-        "How decided the shares are can be put in one number, their [entropy]. If a small capsule gives everything to one class, it is zero. If it gives all ten the same, it is the logarithm of ten, about 2.3. The curve always shows the whole range between the two. In some networks it falls far; in others it may hardly leave the top while the answers are good all the same. Then the couplings matter less than the votes, and it would be wrong to draw them as if they decided everything.",
-        { view: "routing", step: -1, zoom: null, spot: ".charts" },
+        "How decided the shares are can be put in one number, their [entropy]. If a small capsule gives everything to one class, it is zero. If it gives all ten the same, it is the logarithm of ten, about 2.3. In some networks it falls far; in others it hardly leaves the top while the answers are good all the same. Then the couplings matter less than the votes.",
+        { view: "routing", step: -1, zoom: null, spot: ".story" },
       ],
     ],
   },
@@ -73,8 +73,8 @@ const SECTIONS = [
     title: "Down to one multiplication",
     paragraphs: [
       [
-        "Nothing here is more than multiplying and adding. Click a dot on the picture, and you see one small capsule and one digit with all of their numbers. First the capsule’s numbers times the matrix W: that is the vote. Then the vote times the pose, number by number, and the sum of it: that is their [agreement]. Last, the agreements with all ten digits, turned into shares by a [softmax]: the largest gets most, and they sum to one. That share is the coupling, and it is what the lines show. Escape brings you back.",
-        { view: "routing", step: 2, zoom: [14, 0, 7] },
+        "Nothing here is more than multiplying and adding. Click a dot, and follow one small capsule. Its numbers times the matrix W: that is the vote. The vote times the pose, number by number, and the sum of it: that is their [agreement]. The agreements with all ten digits, turned into shares by a [softmax]: one of them is the coupling, which the lines show. The vote, times its coupling, goes into the sum of all votes, and from that sum the class gets the number that you saw in its bar.",
+        { view: "routing", model: OPENING.model, step: 2, zoom: [13, 2, 7] },
       ],
     ],
   },
@@ -91,15 +91,15 @@ const SECTIONS = [
     title: "What a capsule knows",
     paragraphs: [
       [
-        "Does the winning capsule know what your digit looks like, or only its name? The networks here have a second part, the [decoder], which draws a picture from the pose of one class capsule, sixteen numbers and nothing else. If the drawing looks like yours, then slant, width and stroke must be in those numbers. Tweak lets you change them one by one. Some change the thickness of the stroke or its slant. Others change several things at once, and have no name.",
+        "Does the winning capsule know what your digit looks like, or only its name? The [decoder] draws a picture from the pose of one class capsule, sixteen numbers and nothing else. If the drawing looks like yours, then slant, width and stroke must be in those numbers. Tweak lets you change them one by one. Some change one thing. Others change several at once, and have no name.",
         { view: "tweak" },
       ],
       [
-        "The decoder also helps to be modest. Draw a heart. A network that has seen nothing but digits has to name one, and by its bars alone it may look sure of a nought. But what its capsule draws back is a nought, not your heart, and the two can be compared. Where their [likeness] is low, this page says that it is not a digit as far as the network can tell. That is a rule of thumb of ours; it will err in both directions now and then.",
+        "The decoder also helps to be modest. Draw a heart. A network that has seen nothing but digits has to name one, and by its bars alone it may look sure of a nought. But what its capsule draws back is a nought, not your heart. Where the two are not alike (their [likeness] is low), this page says that it is not a digit. That is a rule of thumb of ours; it will err in both directions now and then.",
         { view: "draw", drawing: heart(), iterations: 0, step: -1 },
       ],
       [
-        "Since every class capsule stands for itself, two of them can be active at once. Lay two digits over each other and shift them about. Strokes that cross belong to one digit or the other, and routing has to sort them. What it made of them is drawn back in two colours. This network learned from pairs of different digits only: of two fives it will name one, and the page does not pretend that it saw a second.",
+        "Since every class capsule stands for itself, two of them can be active at once. Lay two digits over each other and shift them about. Strokes that cross belong to one digit or the other, and routing has to sort them. This network learned from pairs of different digits only: of two fives it will name one, and the page does not pretend that it saw a second.",
         { view: "overlap" },
       ],
     ],
@@ -108,7 +108,7 @@ const SECTIONS = [
     title: "What to take away",
     paragraphs: [
       [
-        "A capsule says what it sees and how it lies. From that it predicts the whole. Where predictions meet, there is something; where they scatter, there is not; and a network can find out by sharing, adding and comparing a few times over. Whether this is how machines should see is an open question. Capsules are slower than ordinary layers and, on large photographs, have not caught up with them. But few ideas let you watch so closely how evidence turns into an answer. The tour walks you through it with your own digit.",
+        "A capsule says what it sees and how it lies. From that it predicts the whole. Where predictions meet, there is something; where they scatter, there is not; and a network can find out by sharing, adding and comparing. Whether this is how machines should see is an open question. Capsules are slower than ordinary layers and, on large photographs, have not caught up with them. But few ideas let you watch so closely how evidence turns into an answer.",
         { lesson: 0 },
       ],
     ],

@@ -2,7 +2,7 @@
 
 import { number, percent, spoken } from "./dom.js";
 import { wordsFor } from "./explain.js";
-import { blankShare, leaders, shares, standing } from "./measures.js";
+import { blankShare, front, leaders, shares, standing } from "./measures.js";
 import { recognised } from "./pairs.js";
 
 /** "its share rises from 10.0 % to 13.2 %": the only way in which captions speak of a change. */
@@ -21,19 +21,22 @@ export function lead(answer) {
   const { steps, signed } = route.routing;
   const names = leaders(answer).map((k) => model.classes[k]);
   if (signed) return `This network does not iterate: its couplings were learned once. It says ${names[0]}.`;
+  const fronts = steps.map(front);
   if (steps.length === 1) {
-    return `Without routing, that is with one iteration of the same network, every small capsule gives each class the same share. It says ${names[0]}.`;
+    const { by, clear } = fronts[0];
+    return `Without routing, that is with one iteration of the same network, ${clear ? `${names[0]} is ahead by ${short(by)}` : "no class stands out"}.`;
   }
-  const turns = names.flatMap((name, t) => (t && name === names[t - 1] ? [] : [[name, t + 1]]));
-  if (turns.length === 1) {
-    const k = leaders(answer)[0];
+  if (names.every((name) => name === names[0]) && fronts[0].clear) {
+    const k = fronts[0].k;
     const own = change(`its ${measureOf(answer)}`, steps[0].activation[k], steps.at(-1).activation[k], short);
     return `Look at ${names[0]}: it leads after each of the ${steps.length} iterations, and ${own}.`;
   }
-  const said = turns.map(
-    ([name, t], n) => `${n ? "after" : "After"} iteration ${t} ${n ? "it is" : "the answer is"} ${name}`,
-  );
-  return `Watch it change its mind. ${said.join(", ")}.`;
+  const turns = fronts.flatMap(({ by, clear }, t) => {
+    if (!clear) return t && !fronts[t - 1].clear ? [] : [`Iteration ${t + 1}: no class stands out.`];
+    return [`Iteration ${t + 1}: ${names[t]} is ahead by ${short(by)}.`];
+  });
+  const another = fronts.some(({ k, clear }) => clear && k !== fronts.at(-1).k);
+  return `Watch it ${another ? "change" : "make up"} its mind. ${turns.join(" ")}`;
 }
 
 /** How sure the network is, and whether it is a digit at all. */
@@ -50,6 +53,14 @@ export function verdict(answer) {
   }
   if (digit === "perhaps") return `Perhaps ${name}: it hesitates.`;
   return `It says ${name}: ${ahead > 0.5 ? "sure" : "fairly sure"}, ${short(ahead)} ahead of the next${likeness === null ? "" : `, and it draws your digit back (likeness ${short(likeness)})`}.`;
+}
+
+/** How far routing went: how decided the couplings are in the end. */
+export function decided({ route }) {
+  const { steps, signed } = route.routing;
+  if (signed) return "Its coefficients are the same for every picture.";
+  const undecided = steps.at(-1).entropy / Math.log(steps[0].flow[0].length);
+  return `In the end its couplings are ${percent(undecided, 0)} as undecided as an even split (their entropy).`;
 }
 
 /** What one iteration did. */
@@ -84,15 +95,48 @@ export function story(answer, step) {
         `The share of all votes that ${change(`${name} gets`, was[k], given[k], percent)}, and ${change(`its ${measureOf(answer)}`, before.activation[k], now.activation[k])}.`,
       );
     }
-    sentences.push(`The entropy of the couplings ${change("", before.entropy, now.entropy).trim()}.`);
+    sentences.push(
+      `The [entropy] of the couplings ${change("", before.entropy, now.entropy).trim()}. An even split has ${number(Math.log(given.length))}.`,
+    );
     const rank = [...given].sort((a, b) => b - a).indexOf(given[classes[0]]);
     if (rank > 0 && step === steps.length - 1)
       sentences.push(
         `Its share is only the ${ORDER[rank] ?? `${rank + 1}th`} largest: ${wordsFor(model.algorithm).counts}.`,
       );
   }
-  sentences.push(`Ahead after this iteration: ${led}, with ${short(Math.max(...now.activation))}.`);
+  sentences.push(
+    `Ahead after this iteration: ${led}, with ${short(Math.max(...now.activation))}, ${short(front(now).by)} more than the next.`,
+  );
   return sentences;
+}
+
+/** Is the class ahead the one that votes agree with most, as the algorithm compares them? */
+export function closest(answer, step) {
+  const now = answer.route.routing.steps[step];
+  const order = now.agreement.map((_, k) => k).sort((a, b) => now.agreement[b] - now.agreement[a]);
+  const name = (k) => answer.model.classes[k];
+  const { k, clear } = front(now);
+  if (!clear) return `Largest for ${name(order[0])}; no class stands out.`;
+  if (order[0] === k) return `Largest for ${name(k)}, which is ahead.`;
+  return `Largest for ${name(order[0])}; for ${name(k)}, which is ahead, ${ORDER[order.indexOf(k)]}: ${wordsFor(answer.model.algorithm).counts}.`;
+}
+
+/** What the arrows show of the class ahead, in all dimensions; or that they cannot show what the algorithm asks. */
+export function agreementSays(answer, step) {
+  const { model, route } = answer;
+  const words = wordsFor(model.algorithm);
+  const name = (k) => model.classes[k];
+  if (words.near)
+    return `How far arrows get is not what ${words.short} asks: it asks how near votes lie to the pose. That agreement is in the chart below: ${closest(answer, step).replace("L", "l")}`;
+  const chains = route.routing.plane.chains[step];
+  const order = chains.map((_, k) => k).sort((a, b) => chains[b].share - chains[a].share);
+  const counts = (k) => percent(chains[k].share, 0);
+  const [first, next] = order;
+  const best = `Of the way that its arrows go, most counts in the end for ${name(first)}: ${counts(first)}. Next is ${name(next)} with ${counts(next)}.`;
+  const { k, clear } = front(route.routing.steps[step]);
+  if (!clear) return `${best} No class stands out.`;
+  if (k === first) return `${best} ${name(k)} is also the class ahead.`;
+  return `${best} Ahead is ${name(k)}, ${ORDER[order.indexOf(k)]} with ${counts(k)}: ${words.counts}.`;
 }
 
 /** Why lines leave blank paper, where they do. */

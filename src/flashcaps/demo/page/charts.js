@@ -1,4 +1,4 @@
-/** Bars and curves, drawn by hand. */
+/** Bars and grids, drawn by hand. */
 
 import { assign, h, number, roving, svg } from "./dom.js";
 import { inspectable } from "./inspect.js";
@@ -45,66 +45,6 @@ export function barChart({ label, facts, compact = false }) {
           `${name}: ${measure} ${number(values[k], 3)}${place >= 0 ? ", recognised" : ""}`,
         );
       });
-    },
-  };
-}
-
-const WIDTH = 320;
-const HEIGHT = 150;
-const PAD = { left: 40, right: 14, top: 12, bottom: 26 };
-
-/**
- * Curves over routing iterations.
- * @param {{label: string, title?: any[], facts: (series: number, step: number) => import("./inspect.js").Facts}} options
- */
-export function curveChart({ label, title = [label], facts }) {
-  const plot = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "curves", role: "group", "aria-label": label });
-  const element = h("div", { class: "chart" }, h("h3", {}, ...title), plot);
-
-  function axes(count, low, high, x, y) {
-    const marks = [low, (low + high) / 2, high].map((v) =>
-      svg(
-        "g",
-        {},
-        svg("line", { class: "rule", x1: PAD.left, x2: WIDTH - PAD.right, y1: y(v), y2: y(v) }),
-        svg("text", { x: PAD.left - 6, y: y(v) + 4, "text-anchor": "end" }, number(v, 2)),
-      ),
-    );
-    const ticks = Array.from({ length: count }, (_, t) =>
-      svg("text", { x: x(t), y: HEIGHT - 8, "text-anchor": "middle" }, t + 1),
-    );
-    return [...marks, ...ticks];
-  }
-
-  return {
-    element,
-    /** @param {{series: {name: string, values: number[], role: string}[], step: number, range: number[]}} data */
-    update({ series, step, range: [low, high] }) {
-      const count = series[0].values.length;
-      const x = (t) => PAD.left + (count > 1 ? (t / (count - 1)) * (WIDTH - PAD.left - PAD.right - 12) + 6 : 130);
-      const y = (v) => PAD.top + (1 - (v - low) / (high - low)) * (HEIGHT - PAD.top - PAD.bottom);
-      const now = svg("line", { class: "now", x1: x(step), x2: x(step), y1: PAD.top - 4, y2: HEIGHT - PAD.bottom + 4 });
-      const lines = series.map(({ values, role }) =>
-        svg("polyline", { class: `curve ${role}`, points: values.map((v, t) => `${x(t)},${y(v)}`).join(" ") }),
-      );
-      const dots = series.flatMap(({ name, values, role }, s) =>
-        role === "other"
-          ? []
-          : values.map((v, t) => {
-              const dot = svg("circle", {
-                class: `dot ${role}`,
-                cx: x(t),
-                cy: y(v),
-                r: t === step ? 5.5 : 3.5,
-                role: "button",
-                tabindex: 0,
-                "aria-label": `${name}, iteration ${t + 1}: ${number(v)}`,
-              });
-              inspectable(dot, () => facts(s, t));
-              return dot;
-            }),
-      );
-      plot.replaceChildren(...axes(count, low, high, x, y), now, ...lines, ...dots);
     },
   };
 }

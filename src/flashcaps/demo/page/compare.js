@@ -2,12 +2,13 @@
 
 import { api, newest } from "./api.js";
 import { barChart, heatGrid } from "./charts.js";
-import { measureOf } from "./captions.js";
+import { decided, lead, measureOf } from "./captions.js";
 import { asPicture, fromBase64, place } from "./codec.js";
 import { assign, h, number } from "./dom.js";
 import { classFacts } from "./draw.js";
 import { ALGORITHMS, wordsFor } from "./explain.js";
 import { inspectable } from "./inspect.js";
+import { front } from "./measures.js";
 import { picture } from "./pixels.js";
 
 /** One model of each algorithm: those of the papers in their order, then others. */
@@ -33,6 +34,7 @@ function createCard(model) {
     h("div", { class: "paper heat-paper" }, heat.element),
     h("figcaption", {}, "sent from here"),
   );
+  const [first, says] = [h("p"), h("p")];
   const facts = h("p", { class: "faint" });
   const words = wordsFor(model.algorithm);
   const element = h(
@@ -46,7 +48,7 @@ function createCard(model) {
     ),
     h("div", { class: "pair" }, drawn.element, where),
     bars.element,
-    facts,
+    h("div", { class: "card-words" }, first, says, facts),
   );
   inspectable(
     where,
@@ -78,15 +80,11 @@ function createCard(model) {
         winners: route.predicted,
         measure: measureOf(answer),
       });
-      const { steps, signed } = route.routing;
+      first.textContent = lead(answer);
       const parts = [`${number(model.parameters, 0)} parameters`];
-      if (model.result) parts.push(`${number(model.result.error, 2)} % error`);
-      parts.push(
-        signed
-          ? "signed coefficients, no iterations"
-          : `entropy ${number(steps[0].entropy, 2)} → ${number(steps.at(-1).entropy, 2)}`,
-        `${number(route.ms, 0)} ms`,
-      );
+      if (model.result) parts.push(`${number(model.result.error, 2)} % error (${model.result.split})`);
+      parts.push(`${number(route.ms, 0)} ms`);
+      says.textContent = decided(answer);
       facts.textContent = parts.join(" · ");
     },
   };
@@ -171,8 +169,13 @@ export function createView(app) {
     const label = (r) => r.predicted.map((k) => engine.models.get(r.model).classes[k]).join(" and ");
     const said = new Map();
     for (const r of results) said.set(label(r), (said.get(label(r)) ?? 0) + 1);
-    if (said.size === 1) return `All say ${label(results[0])}.`;
-    return `They disagree: ${[...said].map(([name, n]) => `${n} ${n > 1 ? "say" : "says"} ${name}`).join(", ")}.`;
+    const early = results.filter(({ routing: { steps } }) => {
+      const { k, clear } = front(steps[0]);
+      return clear && k === front(steps.at(-1)).k;
+    });
+    const first = `${number(early.length, 0)} of ${number(results.length, 0)} had ${early.length === 1 ? "its" : "their"} answer after the first iteration.`;
+    if (said.size === 1) return `All say ${label(results[0])}. ${first}`;
+    return `They disagree: ${[...said].map(([name, n]) => `${n} ${n > 1 ? "say" : "says"} ${name}`).join(", ")}. ${first}`;
   }
 
   function lay(wanted) {

@@ -6,10 +6,10 @@
  * @property {string} symbol     what the papers call the coupling
  * @property {string} measure    what says that a class capsule is there
  * @property {string} present    the formula of that
- * @property {string} agreement  the formula of agreement
  * @property {string} idea       one sentence
- * @property {string} counts     why a small share can win
- * @property {string} look       what to look at where votes are arrows
+ * @property {string} counts     what the answer is read from, where another class has more
+ * @property {string} where      what the symbols of the update mean
+ * @property {boolean} [near]    agreement is a distance, not a dot product
  */
 
 /** @type {Record<string, Words>} */
@@ -19,50 +19,47 @@ const WORDS = {
     symbol: "c_ij",
     measure: "length",
     present: "v_j = squash(s_j) = |s_j|^2 / (1 + |s_j|^2) · s_j / |s_j|",
-    agreement: "û_{j|i} · v_j",
     idea: "A part sends more to the whole whose pose its vote points along.",
-    counts: "its length counts how well votes agree, not how many there are",
-    look: "The longer the thick arrow, the surer: its length, squashed, is the class capsule's own.",
+    counts: "its length is that of the sum, where votes that agree add up and others cancel",
+    where: "i is a small capsule, j a class, û_{j|i} the vote, c_ij the coupling, b_ij its logit, s_j the sum, v_j the pose",
   },
   em: {
     short: "EM",
     symbol: "r_ij",
     measure: "activation",
     present: "a_j = sigmoid(λ (β_a − Σ_h cost_jh))",
-    agreement: "Σ_i r_ij V_ij · μ_j",
     idea: "A whole is a Gaussian cluster of votes; the tighter the cluster, the more active it is.",
-    counts: "its activation counts how tight its cluster of votes is, not how large",
-    look: "Look at how straight a chain runs rather than how far it gets: EM asks how near the votes of a class lie to each other.",
+    counts: "its activation also asks how near its votes lie to each other",
+    where: "i is a small capsule, j a class, V_ij the vote, r_ij the coupling, a_i how much of i is there, μ_j the pose, σ_j how far votes lie from it, h one of its numbers, a_j the activation; β and λ are learned or set",
+    near: true,
   },
   attention: {
     short: "Attention",
     symbol: "r_ij",
     measure: "score",
     present: "score_j = w · p_j + b",
-    agreement: "p_j · v_ij",
     idea: "Wholes compete for each part by dot product, then normalise what they gathered.",
     counts: "its score is read from its pose, not from how much it was sent",
-    look: "The direction counts, not the length: the sum is normalised, and the score is read from it.",
+    where: "i is a small capsule, j a class, v_ij the vote, p_j the pose of the iteration before, a_ij the agreement, r_ij the coupling",
   },
   heinsen: {
     short: "Heinsen",
     symbol: "R_ij",
     measure: "score",
     present: "a_j = Σ_i β_ij^use D_ij^use − Σ_i β_ij^ign D_ij^ign",
-    agreement: "Σ_i R_ij V_ij · μ_j",
     idea: "A whole scores what it uses of the parts, less what it has to ignore.",
     counts: "its score weighs every part it uses against those it ignores",
-    look: "Look at how straight a chain runs rather than how far it gets: the score adds up what each part is worth to the class.",
+    where: "i is a small capsule, j a class, V_ij the vote, R_ij the coupling, μ_j the pose, σ_j how far votes lie from it, a_i and a_j scores, f the logistic function, D what is used and what is ignored; β is learned",
+    near: true,
   },
   discriminative: {
     short: "Discriminative",
     symbol: "b_ij",
     measure: "length",
     present: "s_j = squash(Σ_i b_ij û_{j|i})",
-    agreement: "û_{j|i} · s_j",
     idea: "Signed coefficients are learned once and do not depend on the picture: no iterations.",
-    counts: "its length counts how well votes agree, not how many there are",
-    look: "The longer the thick arrow, the surer: its length, squashed, is the class capsule's own.",
+    counts: "its length is that of the sum, where votes that agree add up and others cancel",
+    where: "i is a small capsule, j a class, û_{j|i} the vote, b_ij the learned coefficient, v_j the sum, s_j the pose",
   },
 };
 
@@ -71,10 +68,9 @@ const UNKNOWN = {
   symbol: "c_ij",
   measure: "activation",
   present: "",
-  agreement: "",
   idea: "",
   counts: "",
-  look: "",
+  where: "",
 };
 
 /** @returns {Words} */

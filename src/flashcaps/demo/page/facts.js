@@ -36,7 +36,7 @@ export function createFacts(now) {
             ),
           ],
         ],
-        note: "Click it to see its numbers, from its vector to one coupling.",
+        note: "Click it to follow its numbers to the answer.",
       };
     },
     line(cell, k) {
@@ -63,24 +63,10 @@ export function createFacts(now) {
         formula: wordsFor(answer.model.algorithm).present,
       };
     },
-    entropy: (_, t) => ({
-      title: `Entropy, iteration ${t + 1}`,
-      rows: [
-        ["entropy", number(now().answer.route.routing.steps[t].entropy, 4)],
-        ["if split evenly", number(Math.log(now().answer.model.classes.length), 4)],
-      ],
-      formula: `H = −Σ_j ${symbol()} log ${symbol()}, mean over i`,
-      note: "The lower, the more each small capsule has made up its mind.",
-    }),
-    activation: (k, t) => ({
-      title: `Class capsule ${now().answer.model.classes[k]}, iteration ${t + 1}`,
-      rows: [[measureOf(now().answer), number(now().answer.route.routing.steps[t].activation[k], 4)]],
-      formula: wordsFor(now().answer.model.algorithm).present,
-    }),
     agreement: (k, t) => ({
       title: `Agreement with ${now().answer.model.classes[k]}, iteration ${t + 1}`,
       rows: [["agreement", number(now().answer.route.routing.steps[t].agreement[k], 4)]],
-      formula: now().answer.route.routing.agreement_formula ?? wordsFor(now().answer.model.algorithm).agreement,
+      formula: now().answer.route.routing.agreement_formula,
     }),
   };
 }

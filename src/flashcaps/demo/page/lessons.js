@@ -1,10 +1,9 @@
 /** The stops of the tour: a view, what of it to look at, and words with the person's own numbers. */
 
-import { change, measureOf, story, verdict } from "./captions.js";
-import { number, percent, spoken } from "./dom.js";
-import { leaders, shares } from "./measures.js";
+import { agreementSays, change, measureOf, story, verdict } from "./captions.js";
+import { number, percent } from "./dom.js";
+import { front, shares, strongest } from "./measures.js";
 import { recognised } from "./pairs.js";
-import { straightness } from "./plane.js";
 
 const name = ({ route, model }) => model.classes[route.predicted[0]];
 
@@ -18,16 +17,6 @@ function course(answer) {
   const [first, last] = [steps[0], steps.at(-1)];
   const share = change("its share of all votes", shares(first)[k], shares(last)[k], percent);
   return `For capsule ${name(answer)}, ${share}, and ${change(`its ${measureOf(answer)}`, first.activation[k], last.activation[k])}.`;
-}
-
-/** Whose arrows get far. */
-function reach(answer) {
-  const { plane } = answer.route.routing;
-  const told = plane.classes.map((k) => {
-    const { share } = straightness(plane.arrows.at(-1)[k]);
-    return `${percent(share, 0)} for ${answer.model.classes[k]}`;
-  });
-  return `On your digit, of the way that the arrows go, this much counts in the end: ${spoken(told)}.`;
 }
 
 /**
@@ -60,7 +49,7 @@ export const LESSONS = [
     view: "draw",
     target: ".flow > .picture:nth-of-type(2)",
     words: ({ model, route }) => [
-      `At each of ${route.routing.grid.join(" × ")} places, ${model.grid[0]} [small capsule|small capsules] look through a small window for a bend, an end, a piece of a stroke.`,
+      `At each of ${route.routing.grid.join(" × ")} places, ${model.grid[0]} [small capsule|small capsules] look through the same window of ${route.routing.field.size} × ${route.routing.field.size} pixels. What they look for there, they learned.`,
       "A [capsule] gives not one number but several. Together, as its [pose], they say whether the thing is there, and what it looks like.",
     ],
   },
@@ -81,7 +70,7 @@ export const LESSONS = [
     set: { step: -1, zoom: null, parent: null },
     words: (answer) => [
       "Each small arrow is what one place votes for a class. End to end, arrows that agree get far; arrows that do not wander about.",
-      reach(answer),
+      agreementSays(answer, answer.route.routing.steps.length - 1),
     ],
   },
   {
@@ -90,7 +79,9 @@ export const LESSONS = [
     target: ".tree-card",
     set: { step: -1, zoom: null, parent: null },
     words: (answer) => [
-      "Small capsules then give more to the classes their votes agree with, and less to the others. A line is as thick as what a place gives above an even split.",
+      ...(answer.route.routing.signed
+        ? []
+        : ["Small capsules then give more to the classes their votes agree with, and less to the others. A line is as thick as what a place gives above an even split."]),
       course(answer),
     ],
   },
@@ -98,13 +89,9 @@ export const LESSONS = [
     title: "One multiplication",
     view: "routing",
     target: ".zoom",
-    set: (answer) => {
-      const { presence } = answer.route.routing;
-      const cell = presence.indexOf(Math.max(...presence));
-      return { step: -1, zoom: [cell, 0, recognised(answer)[0]] };
-    },
+    set: (answer) => ({ step: -1, zoom: strongest(answer, recognised(answer)[0]) }),
     words: () => [
-      "This is one small capsule with its numbers: its vector times W is its vote. Go on with Next in the card itself: vote and pose make an [agreement], and a [softmax] makes the coupling.",
+      "Of the places with ink in their middle, this one sends most to the answer. What its small capsule sees, times W, is its vote. Next in the card goes on: [agreement], [softmax], the sum of all votes, and the number that the answer is read from.",
       "Click any dot of the overview to get here. Escape goes back.",
     ],
   },
@@ -114,9 +101,9 @@ export const LESSONS = [
     target: ".lead-card",
     set: { step: -1, zoom: null },
     words: (answer) => {
-      const said = leaders(answer).map((k) => answer.model.classes[k]);
+      const said = answer.route.routing.steps.map(front).map(({ k, clear }) => (clear ? answer.model.classes[k] : "none yet"));
       return [
-        `There is one [class capsule] for each digit; the strongest is the answer. After each iteration it was: ${said.join(", ")}.`,
+        `There is one [class capsule] for each digit; the strongest is the answer. Ahead after each iteration: ${said.join(", ")}.`,
         verdict(answer),
       ];
     },
@@ -124,7 +111,7 @@ export const LESSONS = [
   {
     title: "Drawn back",
     view: "draw",
-    target: ".flow > .picture:last-child",
+    target: ".flow > .picture:last-of-type",
     words: ({ model }) =>
       model.decoder
         ? [

@@ -8,6 +8,14 @@ const largest = (values) => values.indexOf(Math.max(...values));
 /** Who leads after each iteration. @returns {number[]} class indices */
 export const leaders = (answer) => answer.route.routing.steps.map(({ activation }) => largest(activation));
 
+const AHEAD = 0.05; // by less nobody would say that a class leads
+
+/** Who leads an iteration, by how much, and whether that is enough to be called an answer. */
+export function front({ activation }) {
+  const [first, next = 0] = [...activation].sort((a, b) => b - a);
+  return { k: largest(activation), by: first - next, clear: first - next >= AHEAD - 0.005 }; // as printed
+}
+
 /** What each class gets of all that is sent at one iteration. @returns {number[]} */
 export function shares({ flow }) {
   const columns = flow[0].map((_, k) => sum(flow.map((row) => Math.abs(row[k]))));
@@ -57,6 +65,14 @@ function blankPlaces({ route, pixels }) {
         if (pixels[row * shape[1] + column] > 25) return false;
     return true;
   });
+}
+
+/** The small capsule that sends most to class k from a place with ink in its middle: [place, type, k]. */
+export function strongest(answer, k, step = -1) {
+  const { flow, speaker } = answer.route.routing.steps.at(step);
+  const blank = blankPlaces(answer);
+  const cell = largest(flow.map((row, n) => (blank[n] ? 0 : Math.abs(row[k]))));
+  return [cell, speaker[cell][k], k];
 }
 
 /** Of what class k gains over an even split, the share that blank places send; and how active they and others are. */

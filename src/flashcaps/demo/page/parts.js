@@ -7,6 +7,7 @@ import { atHome, HOMES, partName, poseOf, roleOf, SHAPES, tidy, TRANSFORMS, WHOL
 import { createStage } from "./parts_stage.js";
 import { createSteps } from "./parts_steps.js";
 import { caption, invitation, MEANING } from "./parts_words.js";
+import { prose } from "./words.js";
 
 const GLIDE = 900; // ms parts take to move by themselves
 const QUIET = 600; // ms without a change until a screen reader is told: not every frame of a drag
@@ -138,6 +139,12 @@ export function createView(app) {
   const says = h("p", { class: "story", "data-testid": "parts-caption" });
   const status = h("p", { class: "visually-hidden", role: "status" });
   const meaning = h("p", { class: "faint" });
+  const key = h("p", { class: "faint", "data-testid": "key" });
+  const next = h(
+    "button",
+    { type: "button", class: "tool", onclick: () => store.set({ view: "draw" }) },
+    "Next: a network that learned its parts",
+  );
   const element = h(
     "div",
     { class: "view parts-view" },
@@ -145,11 +152,13 @@ export function createView(app) {
       "section",
       { class: "card parts-card", "aria-label": "Parts and wholes" },
       h("div", { class: "card-head" }, invites, steps.element),
+      key,
       stage.element,
       says,
       status,
       strip.element,
       meaning,
+      h("div", { class: "tools" }, next),
     ),
     controls.element,
     product.element,
@@ -170,6 +179,15 @@ export function createView(app) {
     product.update(toy(), votes);
     invites.textContent = invitation(now);
     says.textContent = caption(now);
+    const whole = WHOLES[toy().whole].name;
+    if (key.dataset.of !== whole) {
+      key.dataset.of = whole;
+      key.replaceChildren(
+        ...prose(
+          `A white shape is a part. A thin ${whole} is its [vote] (dashed: of the part in hand): where a ${whole} would be, judging by that part. Where votes meet, the ${whole} lights up. The thicker a line, the more of itself a part sends.`,
+        ),
+      );
+    }
     meaning.textContent = MEANING[rule];
     clearTimeout(speaking);
     speaking = setTimeout(() => (status.textContent = says.textContent), QUIET);

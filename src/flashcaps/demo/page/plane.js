@@ -1,4 +1,4 @@
-/** Agreement to be seen: what each place votes for each class, laid end to end from one origin, on one scale. */
+/** Agreement to be seen: what each place votes for each class, laid end to end from one origin, each class its own way. */
 
 import { h, number, percent, reducedMotion, roving, svg } from "./dom.js";
 import { inspectable } from "./inspect.js";
@@ -8,15 +8,7 @@ const SIDE = 1000;
 const MARGIN = 60;
 const TWEEN = 650; // ms
 const HEAD = 9;
-
-const ends = (chain) => chain.reduce(([x, y], [dx, dy]) => [x + dx, y + dy], [0, 0]);
-const way = (chain) => chain.reduce((sum, [dx, dy]) => sum + Math.hypot(dx, dy), 0);
-
-/** What is measured in a chain: how far it gets, how long its way is, and the share of the way that counts. */
-export function straightness(chain) {
-  const [reached, gone] = [Math.hypot(...ends(chain)), way(chain)];
-  return { reached, gone, share: gone > 1e-12 ? reached / gone : 0 };
-}
+const NEAREST = 66; // where ten names round the origin do not touch
 
 /** One scale and one origin, so that every chain of every iteration fits. */
 function frame(arrows) {
@@ -55,8 +47,7 @@ export function createPlane({ choose, open }) {
     chains,
     origin,
   );
-  const scaleBar = h("p", { class: "faint", "data-testid": "plane-says" });
-  const element = h("div", {}, plot, scaleBar);
+  const element = h("div", {}, plot);
   roving(element, () => /** @type {any} */ (nodes.map(({ badge }) => badge)));
   let view = null; // { names, plane, step, focus, routing }
   let nodes = [];
@@ -66,7 +57,7 @@ export function createPlane({ choose, open }) {
   let timer = 0;
 
   function facts(k) {
-    const { reached, gone, share } = straightness(view.plane.arrows[view.step][k]);
+    const { reached, gone, share } = view.plane.chains[view.step][k];
     return {
       title: `Votes for ${view.names[k]}, iteration ${view.step + 1}`,
       rows: [
@@ -74,7 +65,7 @@ export function createPlane({ choose, open }) {
         ["how far they get together", number(reached, 3)],
         ["share that counts", percent(share, 0)],
       ],
-      note: "Where votes agree, the arrows point one way and get far. Where they do not, they wander and cancel out.",
+      note: "In all dimensions, not only in the two drawn. The rest of the way cancels out.",
     };
   }
 
@@ -113,8 +104,10 @@ export function createPlane({ choose, open }) {
         "d",
         `M${start[0].toFixed(1)} ${start[1].toFixed(1)}L${x.toFixed(1)} ${y.toFixed(1)}${head([x, y], whole, 16)}`,
       );
-      const length = Math.hypot(...whole) || 1;
-      badge.setAttribute("transform", `translate(${x + (24 * whole[0]) / length} ${y + (24 * whole[1]) / length})`);
+      const angle = (2 * Math.PI * k) / arrows.length - Math.PI / 2;
+      const far = Math.max(NEAREST, Math.hypot(...whole) + 24);
+      const at = [start[0] + far * Math.cos(angle), start[1] + far * Math.sin(angle)];
+      badge.setAttribute("transform", `translate(${at[0].toFixed(1)} ${at[1].toFixed(1)})`);
     });
   }
 
@@ -189,11 +182,6 @@ export function createPlane({ choose, open }) {
         if (held !== document.activeElement) held.focus();
         move();
       }
-      const told = view.focus.map((k) => {
-        const { share } = straightness(view.plane.arrows[view.step][k]);
-        return `${view.names[k]}: ${percent(share, 0)}`;
-      });
-      scaleBar.textContent = `Of the way all arrows go, what counts in the end: ${told.join(", ")}.`;
     },
   };
 }

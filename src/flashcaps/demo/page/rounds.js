@@ -2,7 +2,7 @@
 
 import { measureOf } from "./captions.js";
 import { assign, h, number, roving, svg } from "./dom.js";
-import { leaders } from "./measures.js";
+import { front } from "./measures.js";
 import { createTransport } from "./transport.js";
 
 const PACE = 1500; // ms an iteration is shown for
@@ -63,22 +63,24 @@ export function createRounds(app) {
 
   function build() {
     const { route, model } = answer;
-    const ahead = leaders(answer);
-    buttons = route.routing.steps.map(({ activation }, t) =>
-      h(
+    buttons = route.routing.steps.map((now, t) => {
+      const { k, clear } = front(now);
+      const value = number(now.activation[k], 2);
+      const hardly = clear ? "" : ", hardly ahead";
+      return h(
         "button",
         {
           type: "button",
-          class: "round-card",
-          "aria-label": `After iteration ${t + 1}: ${model.classes[ahead[t]]}, ${measureOf(answer)} ${number(activation[ahead[t]], 2)}`,
+          class: clear ? "round-card" : "round-card unclear",
+          "aria-label": `After iteration ${t + 1}: ${model.classes[k]}, ${measureOf(answer)} ${value}${hardly}`,
           onclick: () => transport.pick(t),
         },
         h("span", { class: "faint" }, `${t + 1}`),
-        h("b", {}, model.classes[ahead[t]]),
-        h("span", { class: "value" }, number(activation[ahead[t]], 2)),
-        columns(activation, ahead[t]),
-      ),
-    );
+        h("b", {}, model.classes[k]),
+        h("span", { class: "value" }, value),
+        columns(now.activation, clear ? k : -1),
+      );
+    });
     strip.replaceChildren(...buttons);
   }
 

@@ -1,12 +1,12 @@
 /** Watch routing: who sends what to whom, iteration by iteration, down to one multiplication. */
 
-import { blankPaper, lead, story } from "./captions.js";
-import { barChart, curveChart } from "./charts.js";
+import { agreementSays, blankPaper, closest, lead, story } from "./captions.js";
+import { barChart } from "./charts.js";
 import { h, number } from "./dom.js";
 import { wordsFor } from "./explain.js";
 import { createFacts } from "./facts.js";
 import { typeset } from "./formula.js";
-import { evenSplit, largestGain, leaders } from "./measures.js";
+import { evenSplit, largestGain } from "./measures.js";
 import { recognised } from "./pairs.js";
 import { createPlane } from "./plane.js";
 import { createRounds } from "./rounds.js";
@@ -20,6 +20,7 @@ export function createView(app) {
   let answer = null;
   let winners = [];
   let step = 0;
+  let written = "";
   const { store } = app;
   const facts = createFacts(() => ({ answer, step }));
   const choose = (k) => store.set({ parent: store.get().parent === k ? null : k });
@@ -35,12 +36,6 @@ export function createView(app) {
   const tree = createTree({ facts, choose, open });
   const plane = createPlane({ choose, open });
   const zoom = createZoom(app);
-  const entropy = curveChart({
-    label: "Entropy of the couplings",
-    title: prose("[entropy|Entropy] of the [coupling|couplings]"),
-    facts: facts.entropy,
-  });
-  const activation = curveChart({ label: "Each class capsule", facts: facts.activation });
   const agreed = barChart({
     label: "Agreement with each class",
     compact: true,
@@ -50,7 +45,9 @@ export function createView(app) {
   const says = h("div", { class: "story", "aria-live": "polite" });
   const legend = h("p", { class: "faint", "data-testid": "legend" });
   const sums = h("p", { class: "faint", "data-testid": "sums" });
-  const look = h("p", { class: "faint" });
+  const look = h("p", { "data-testid": "plane-says" });
+  const near = h("p", { class: "faint", "data-testid": "agreement-says" });
+  const where = h("p", { class: "faint where" });
   const formula = h("div", { class: "formulas" });
   const blank = h("p", { class: "blank", hidden: true }, "Draw a digit, or pick one, to watch it being routed.");
   const overview = h(
@@ -76,19 +73,17 @@ export function createView(app) {
       "p",
       { class: "faint" },
       ...prose(
-        "Each small arrow is what one place [vote|votes] for a class, times its [coupling]; each class has its colour. Laid end to end from one origin they add up to the thick arrow, the class capsule's [pose] before it is normalised. All are seen in the plane of two poses, on one scale.",
+        "Each small arrow is what one place [vote|votes] for a class, times its [coupling]. End to end they add up to the thick arrow: the class capsule’s [pose] before it is normalised. Each class points its own way, all on one scale: thick arrows have their true length, small ones are seen from the side where they differ most.",
       ),
     ),
-    look,
     plane.element,
+    look,
   );
   const numbers = h(
     "section",
-    { class: "card charts", "aria-label": "Curves" },
-    entropy.element,
-    activation.element,
-    h("div", { class: "chart" }, h("h3", {}, "Agreement with each class, largest = 1"), agreed.element),
-    h("div", { class: "chart" }, h("h3", {}, "The update"), formula, sums),
+    { class: "card charts", "aria-label": "Agreement and update" },
+    h("div", { class: "chart" }, h("h3", {}, "Agreement with each class, largest = 1"), agreed.element, near),
+    h("div", { class: "chart" }, h("h3", {}, "The update, iteration by iteration"), formula, where, sums),
   );
   const all = h(
     "div",
@@ -102,24 +97,6 @@ export function createView(app) {
   const element = h("div", { class: "view routing-view" }, blank, all);
   new ResizeObserver(() => tree.layoutIsStale() && answer?.route && show(store.get())).observe(tree.element);
 
-  function curves(routing, names, parent) {
-    const role = (k) => (k === winners[0] ? "winner" : k === parent || k === winners[1] ? "second" : "other");
-    activation.update({
-      series: names.map((name, k) => ({ name, values: routing.steps.map((s) => s.activation[k]), role: role(k) })),
-      step,
-      range: [0, 1],
-    });
-    entropy.update({
-      series: [{ name: "Entropy", values: routing.steps.map((s) => s.entropy), role: "winner" }],
-      step,
-      range: [0, Math.log(names.length)],
-    });
-    const { agreement } = routing.steps[step];
-    const most = Math.max(...agreement.map(Math.abs), 1e-12);
-    agreed.update({ names, values: agreement.map((a) => a / most), winners, measure: "agreement" });
-    for (const chart of [entropy, activation]) chart.element.hidden = routing.signed || routing.steps.length < 2;
-  }
-
   function show(state) {
     const { route, model } = answer;
     const { routing } = route;
@@ -129,15 +106,19 @@ export function createView(app) {
     const parent = state.parent !== null && state.parent < names.length ? state.parent : null;
     tree.update({ names, routing, step, winners, parent, pixels: answer.pixels, height, width });
     overview.classList.toggle("signed", routing.signed);
-    const focus = [
-      ...new Set([...(parent === null ? [] : [parent]), ...winners, ...leaders(answer), ...routing.plane.classes]),
-    ];
-    plane.update({ names, routing, step, focus: focus.slice(0, 3), parent });
-    look.textContent = wordsFor(model.algorithm).look;
-    curves(routing, names, parent);
+    const chains = routing.plane.chains[step];
+    const straight = names.map((_, k) => k).sort((a, b) => chains[b].share - chains[a].share);
+    const focus = [...new Set([parent ?? winners[0], ...winners, ...straight.slice(0, 2)])]; // the caption speaks of them
+    plane.update({ names, routing, step, focus, parent });
+    look.textContent = agreementSays(answer, step);
+    near.textContent = closest(answer, step);
+    where.replaceChildren(typeset(`${wordsFor(model.algorithm).where}.`));
+    const { agreement } = routing.steps[step];
+    const most = Math.max(...agreement.map(Math.abs), 1e-12);
+    agreed.update({ names, values: agreement.map((a) => a / most), winners, measure: "agreement" });
     first.textContent = lead(answer);
     const lines = [...story(answer, step), blankPaper(answer, step)].filter(Boolean);
-    if (says.textContent !== lines.join("")) says.replaceChildren(...lines.map((line) => h("p", {}, line)));
+    if (written !== (written = lines.join())) says.replaceChildren(...lines.map((line) => h("p", {}, ...prose(line))));
     const top = number(largestGain(routing), 2);
     legend.textContent = routing.signed
       ? `Line width: what a place sends, solid for a class, dashed against it. The thickest: ${top}.`

@@ -1,6 +1,7 @@
 /** Tweak: one slider for each number of a class capsule's pose; the drawing follows. */
 
 import { api, newest } from "./api.js";
+import { measureOf } from "./captions.js";
 import { fromBase64 } from "./codec.js";
 import { assign, h, number } from "./dom.js";
 import { inspectable } from "./inspect.js";
@@ -135,7 +136,7 @@ export function createView(app) {
     });
     reset.disabled = !state.tweak.some(Boolean);
     const size = (v) => Math.hypot(...v);
-    length.textContent = `Length of the pose: ${number(size(pose))}${reset.disabled ? "" : `, now ${number(size(moved))}`}. The direction says how the digit looks.`;
+    length.textContent = `Length of the pose: ${number(size(pose))}${reset.disabled ? "" : `, now ${number(size(moved))}`}. ${measureOf(answer) === "length" ? "The length says how surely the digit is there, the direction how it looks." : ""}`;
     const key = JSON.stringify([model.name, chosen, pose]);
     if (key !== asked) {
       asked = key;

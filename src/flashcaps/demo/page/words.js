@@ -7,10 +7,10 @@ const MEANINGS = {
   capsule:
     "A small group of neurons that looks for one thing and answers with several numbers at once: whether the thing is there, and what it looks like.",
   "small capsule":
-    "A capsule of the lower layer. It looks through a small window at one place of the picture, for a piece of a stroke.",
+    "A capsule of the lower layer. It sees one window of the picture, and nobody told it what to look for there.",
   "class capsule": "A capsule of the upper layer. There is one for each digit.",
   pose: "The numbers of a capsule that say what its thing looks like: where it is, how it leans, how thick it is. Nobody names them beforehand; they are learned.",
-  vote: "What a small capsule expects the pose of a whole digit to be, judging by the piece it sees. It makes one for each digit. Written û or V: its own numbers times a learned matrix W.",
+  vote: "What a part expects the pose of a whole to be, judging by its own pose. A small capsule makes one for each digit. Written û or V: its own numbers times a matrix W, which networks learn.",
   agreement:
     "How well a vote fits the pose that all votes together have made: their dot product, or how near they lie.",
   coupling:

@@ -1,11 +1,12 @@
 /** From the overview to one multiplication: one small capsule, one class, with the numbers of this picture. */
 
 import { api, newest } from "./api.js";
+import { measureOf } from "./captions.js";
 import { asPicture } from "./codec.js";
-import { assign, h, icon, number, roving } from "./dom.js";
-import { wordsFor } from "./explain.js";
+import { assign, h, icon, number, percent, roving } from "./dom.js";
 import { typeset } from "./formula.js";
-import { placeName } from "./measures.js";
+import { fieldOf, leaders, placeName } from "./measures.js";
+import { paint } from "./pixels.js";
 import { prose } from "./words.js";
 
 const BACK = "M15 6l-6 6 6 6";
@@ -110,12 +111,12 @@ function comparison({ vote, pose, variance, agreement }, after) {
   ];
 }
 
-/** Logits of all classes and the shares a softmax makes of them. */
-function softmaxTable({ names, rest, agreements, sharpness, logits, couplings, parent, what }) {
-  const row = (title, values, digits, extra = "") =>
+/** A row of numbers for each class, the class in hand marked, and bars of the last row. */
+function classTable({ label, names, rows, parent }) {
+  const row = ([title, values, digits = 2], n) =>
     h(
       "tr",
-      { class: extra },
+      { class: n === rows.length - 1 ? "strong" : "" },
       h("th", { scope: "row" }, title),
       values.map((v, k) => h("td", { class: k === parent ? "here" : "" }, number(v, digits))),
     );
@@ -123,37 +124,87 @@ function softmaxTable({ names, rest, agreements, sharpness, logits, couplings, p
     "tr",
     { class: "share-bars", "aria-hidden": "true" },
     h("th", {}),
-    couplings.map((c, k) =>
-      h("td", { class: k === parent ? "here" : "" }, h("span", { "--share": c, "--hue": `var(--c${k % 10})` })),
-    ),
+    rows
+      .at(-1)[1]
+      .map((c, k) =>
+        h("td", { class: k === parent ? "here" : "" }, h("span", { "--share": c, "--hue": `var(--c${k % 10})` })),
+      ),
   );
+  const heads = names.map((n, k) => h("th", { scope: "col", class: k === parent ? "here" : "" }, n));
   return h(
     "div",
-    { class: "scroll", role: "group", "aria-label": "Softmax over the classes", tabindex: 0 },
+    { class: "scroll", role: "group", "aria-label": label, tabindex: 0 },
     h(
       "table",
       { class: "softmax" },
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          h("td", {}),
-          names.map((n, k) => h("th", { scope: "col", class: k === parent ? "here" : "" }, n)),
-        ),
-      ),
-      h(
-        "tbody",
-        {},
-        rest && largest(rest) > 5e-3 && row(what, rest, 2),
-        agreements && row(sharpness === 1 ? "+ agreement" : `+ agreement × ${number(sharpness, 3)}`, agreements, 2),
-        row(agreements ? "= logit" : "logit", logits, 2),
-        row("coupling", couplings, 3, "strong"),
-        bars,
-      ),
+      h("thead", {}, h("tr", {}, h("td", {}), heads)),
+      h("tbody", {}, rows.map(row), bars),
     ),
   );
+}
+
+/** Logits of all classes and the shares a softmax makes of them. */
+function softmaxTable({ rest, agreements, sharpness, logits, couplings, ...table }) {
+  const rows = [
+    rest && largest(rest) > 5e-3 && [table.what, rest],
+    agreements && [sharpness === 1 ? "+ agreement" : `+ agreement × ${number(sharpness, 3)}`, agreements],
+    [agreements ? "= logit" : "logit", logits],
+    ["coupling", couplings, 3],
+  ];
+  return classTable({ ...table, label: "Softmax over the classes", rows: rows.filter(Boolean) });
+}
+
+/** The window that a small capsule sees, on the picture. */
+function windowOf({ pixels, route }, cell) {
+  const [height, width] = route.shape;
+  const canvas = h("canvas", { class: "pixels", "aria-hidden": "true" });
+  paint(canvas, pixels, height, width);
+  const { x, y, side } = fieldOf(route.routing, cell);
+  const [left, top] = [Math.max(0, x), Math.max(0, y)];
+  const [right, bottom] = [Math.min(width, x + side), Math.min(height, y + side)];
+  const edge = h("span", {
+    class: "window",
+    "--x": left / width,
+    "--y": top / height,
+    "--w": (right - left) / width,
+    "--h": (bottom - top) / height,
+  });
+  const seen = `${right - left} × ${bottom - top} of ${width} × ${height} pixels`;
+  return h(
+    "figure",
+    { class: "picture" },
+    h("div", { class: "paper", role: "img", "aria-label": `The window it sees: ${seen}` }, canvas, edge),
+    h("figcaption", {}, `sees ${seen}`),
+  );
+}
+
+/** What one vote adds, what all add, and the pose that comes of it. */
+function addition({ vote, weight, sum, pose, total, count, made }, name) {
+  const added = vote.map((v) => v * weight);
+  const lines = [
+    line(`vote × ${number(weight, 3)}`, added, { top: largest(added) }),
+    line(`sum of all ${number(count, 0)}`, sum, { top: largest(sum) }),
+  ];
+  const size = Math.hypot(...sum);
+  const says = {
+    squash: `The sum is ${number(size, 3)} long. [squash|Squashed], it is ${number(size, 3)}² / (1 + ${number(size, 3)}²) = ${number(Math.hypot(...pose), 3)} long, in the same direction.`,
+    mean: `Divided by all weights together, ${number(total, 2)}, it is their mean: the pose of ${name}.`,
+    norm: "Less its mean, divided by its deviation, and scaled as learned (LayerNorm), it is the pose.",
+    sum: "It is the pose.",
+  }[made];
+  if (made !== "sum") lines.push(line("pose", pose, { top: largest(pose) }));
+  return [
+    h("div", { class: "lines-of", role: "group", "aria-label": "The sum of votes", tabindex: 0 }, lines),
+    h("p", {}, ...prose(says)),
+  ];
+}
+
+/** How the answer is read, in what was measured. */
+function reading({ head, total, ignored, spread, pose, score }, name) {
+  if (head === "lengths") return `The answer is the length of the pose: ${number(Math.hypot(...pose), 3)} for ${name}.`;
+  if (head !== "activations") return `The pose times learned weights is the score: ${number(score, 2)} for ${name}.`;
+  const sigma = `σ is ${number(spread, 2)}, the geometric mean over its ${pose.length} numbers`;
+  return `${name} was sent ${number(total, 2)} capsules’ worth of votes, which lie about its pose (${sigma}); ${number(ignored, 2)} went elsewhere. With what was learned for ${name}, that makes ${number(score, 3)}.`;
 }
 
 /** @param {any} app */
@@ -169,6 +220,7 @@ export function createZoom(app) {
   const types = h("select", { "aria-label": "Small capsule at this place", onchange: () => pick(1, types.value) });
   const classes = h("select", { "aria-label": "Class it votes for", onchange: () => pick(2, classes.value) });
   const next = h("button", { type: "button", class: "tool primary", onclick: () => reveal(stage + 1, true) }, "Next");
+  const progress = h("span", { class: "faint", "data-testid": "progress" });
   const element = h(
     "section",
     { class: "card zoom", "aria-label": "One multiplication", hidden: true },
@@ -180,7 +232,7 @@ export function createZoom(app) {
       h("div", { class: "selects" }, types, classes),
     ),
     body,
-    next,
+    h("div", { class: "transport" }, next, progress),
   );
   addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !element.hidden && element.getClientRects().length) close();
@@ -196,6 +248,7 @@ export function createZoom(app) {
     stage = Math.min(to, body.children.length - 1);
     [...body.children].forEach((item, n) => assign(item, { hidden: n > stage }));
     next.hidden = stage >= body.children.length - 1;
+    progress.textContent = `${stage + 1} of ${body.children.length}`;
     if (focus) body.children[stage].scrollIntoView({ block: "nearest", behavior: "smooth" });
   }
 
@@ -218,20 +271,29 @@ export function createZoom(app) {
   );
 
   /** The couplings of this iteration come of the pose and the agreement of the one before. */
-  function tell([found, before], { of, parent, step }) {
+  function tell([found, before], { of, child, parent, step }) {
     const { model, route } = of;
     const name = model.classes[parent];
-    const share = typeset(`${wordsFor(model.algorithm).symbol} = ${number(found.couplings[parent], 3)}`);
+    const [count] = model.grid;
     const sums = h("div");
-    const item = (heading, ...content) => h("li", {}, h("h3", {}, heading), ...content);
+    const item = (heading, formulas, ...content) =>
+      h("li", {}, h("h3", {}, heading), h("div", { class: "formulas" }, formulas.map(typeset)), ...content);
     const told = (text) => h("p", {}, ...prose(text));
+    const { agree, share, sum, read } = found.formulas;
+    const table = { names: model.classes, parent };
     const steps = [
       item(
-        "Its numbers, times W, are its vote",
+        "What it sees, times W, is its vote",
+        [found.bias ? "û = u W + bias" : "û = u W"],
         told(
-          `This [small capsule] says what it sees in ${found.vector.length} numbers. A learned matrix W turns them into its [vote]: the [pose] it expects of a whole ${name}, if it is part of one.`,
+          `This [small capsule], one of ${count} that see the same window, says what it sees in ${found.vector.length} numbers u. A learned matrix W turns them into its [vote]: the [pose] it expects of a whole ${name}, if it is part of one.`,
         ),
-        multiplication(found, sums),
+        h(
+          "div",
+          { class: "seeing" },
+          windowOf(of, child % (model.grid[1] * model.grid[2])),
+          multiplication(found, sums),
+        ),
         sums,
       ),
     ];
@@ -239,6 +301,7 @@ export function createZoom(app) {
       steps.push(
         item(
           "Its coupling was learned",
+          [],
           told(
             `This network does not compare. The [coupling] of this capsule to ${name} was learned once: ${number(found.couplings[parent], 3)}, whatever the picture.`,
           ),
@@ -248,10 +311,11 @@ export function createZoom(app) {
       steps.push(
         item(
           "No pose yet to agree with",
+          share,
           told(
             "In the first [iteration] nothing has been added up. The logits are what the network starts from, and [softmax] makes the first [coupling|couplings] of them.",
           ),
-          softmaxTable({ ...found, names: model.classes, parent }),
+          softmaxTable({ ...found, ...table }),
         ),
       );
     } else {
@@ -260,24 +324,19 @@ export function createZoom(app) {
           found.variance
             ? "How near the vote lies to the pose is their agreement"
             : "Vote times pose is their agreement",
+          agree,
           told(`All votes for ${name} together made a [pose] in the iteration before. Does this [vote] fit it?`),
           ...comparison(before, step),
         ),
         item(
           "Softmax makes the coupling",
-          h(
-            "p",
-            {},
-            ...prose(
-              `The same was done for all ${model.classes.length} classes. [softmax|Softmax] turns the numbers into shares of one whole. What this capsule gives ${name} is its [coupling], `,
-            ),
-            share,
-            ".",
+          share,
+          told(
+            `The same was done for all ${model.classes.length} classes. [softmax|Softmax] turns the numbers into shares of one whole. What this capsule gives ${name} is its [coupling], ${number(found.couplings[parent], 3)}.`,
           ),
           softmaxTable({
             ...found,
-            names: model.classes,
-            parent,
+            ...table,
             agreements: before.agreements.map((v) => v * before.sharpness),
             sharpness: before.sharpness,
             rest: found.logits.map((v, k) => v - before.agreements[k] * before.sharpness),
@@ -286,12 +345,30 @@ export function createZoom(app) {
         ),
       );
     }
+    const there = `, times how much is there, ${number(found.presence, 3)}: ${number(found.weight, 3)}`;
+    const times = found.weight === found.coupling ? "" : there;
+    const shown = found.shown[parent];
+    const more = step + 1 < route.routing.steps.length ? " The next compares all votes with the new poses." : "";
+    const scored = found.scores[parent] !== shown;
     steps.push(
       item(
         "Coupling times vote goes into the sum",
+        sum,
         told(
-          `Of this [vote] the class capsule ${name} adds up ${number(found.couplings[parent], 3)} times its numbers, and the same of all other small capsules. That makes the next [pose].`,
+          `The vote counts with its coupling, ${number(found.coupling, 3)}${times}. Class capsule ${name} adds it to those of all other small capsules. This one makes ${percent(found.share)} of the sum; an even part would be ${percent(1 / found.count)}${found.share < -5e-4 ? ". It points the other way" : ""}.`,
         ),
+        ...addition(found, name),
+      ),
+      item(
+        `So ${name} gets ${number(shown, 2)}`,
+        read,
+        told(reading({ ...found, score: found.scores[parent] }, name)),
+        classTable({
+          ...table,
+          label: "What every class gets",
+          rows: [...(scored ? [["score", found.scores]] : []), [measureOf(of), found.shown]],
+        }),
+        told(`Iteration ${step + 1} ends with these numbers. Largest is that of ${model.classes[leaders(of)[step]]}.${more}`),
       ),
     );
     body.replaceChildren(...steps);
@@ -316,6 +393,7 @@ export function createZoom(app) {
       if (!fits) {
         asked = "";
         stage = 0;
+        body.replaceChildren();
         return;
       }
       const [cell, type, parent] = state.zoom;

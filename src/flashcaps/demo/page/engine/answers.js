@@ -2,7 +2,7 @@
 
 import { fromBase64, toBase64 } from "../codec.js";
 import { project } from "../projection.js";
-import { formulasOf } from "./formulas.js";
+import { formulasOf, madeBy, stagesOf } from "./formulas.js";
 import { lengths, logistic } from "./routing.js";
 
 const KEPT = 12; // images whose class layers are kept, for the next question on them
@@ -43,7 +43,7 @@ export function createAnswers(network) {
       const top = routed(image, iterations);
       const last = top.steps.at(-1);
       const scores = network.scores(last);
-      const { predicted, order } = network.answer(scores);
+      const predicted = network.answer(scores);
       const poses = table(last.pose, info.pose_dim);
       return {
         model: info.name,
@@ -56,7 +56,7 @@ export function createAnswers(network) {
         reconstructions: info.decoder
           ? predicted.map((k) => ({ class: k, image: toBase64(network.draw([poses[k]], k)[0]) }))
           : [],
-        routing: routingOf(network, top, order),
+        routing: routingOf(network, top),
         ms: performance.now() - begun,
       };
     },
@@ -65,6 +65,8 @@ export function createAnswers(network) {
      * The numbers of one vote: `vector` (the child's, its rows one after the other) times `matrix` (d rows of h), plus
      * `bias` where there is one, is `vote`; with `pose`, the parent's of this iteration, it has `agreement`;
      * `coupling` is the softmax over parents of the child's logits, all in `logits` and `couplings`.
+     * `weight` times the vote goes into `sum`, `share` of which it is; `made` is how the pose comes of the sum; `total` is
+     * the sum of weights, `ignored` what children have besides; `scores`, `shown`: of all classes after this iteration.
      * child: an index over (type, cell). iteration: from 0; -1 is the last.
      */
     explain(image, { child, parent, iteration = -1, iterations = null }) {
@@ -82,12 +84,40 @@ export function createAnswers(network) {
       const pair = Math.floor((child * groups) / sizes.children) * sizes.parents + parent;
       const at = child * sizes.parents + parent;
       const cut = (x, n, size) => Array.from(x.slice(n * size, (n + 1) * size));
+      const there = presence(network, top);
+      const weightOf = (i) => step.coupling[i * sizes.parents + parent] * (step.variance ? there[i] : 1);
+      const bias = layer.learned.bias && layer.routing === "dynamic" ? network.tensor(layer.learned.bias) : null;
+      const sum = Array.from({ length: sizes.dim }, (_, d) => (bias ? bias[parent * sizes.dim + d] : 0));
+      let [total, all] = [0, 0];
+      for (let i = 0; i < sizes.children; i++) {
+        const weight = weightOf(i);
+        for (let d = 0; d < sizes.dim; d++) sum[d] += weight * votes[(i * sizes.parents + parent) * sizes.dim + d];
+        total += weight;
+        all += there[i];
+      }
+      const vote = cut(votes, at, sizes.dim);
+      const dot = (x, y) => x.reduce((all, v, d) => all + v * y[d], 0);
+      const scores = network.scores(step);
       return {
+        weight: weightOf(child),
+        sum,
+        share: (weightOf(child) * dot(vote, sum)) / Math.max(dot(sum, sum), 1e-12),
+        total,
+        ignored: all - total,
+        count: sizes.children,
+        made: madeBy(layer),
+        head: network.head.type,
+        spread: step.variance
+          ? Math.exp(cut(step.variance, parent, sizes.dim).reduce((s, x) => s + Math.log(x), 0) / (2 * sizes.dim))
+          : null,
+        scores,
+        shown: network.shown(scores),
+        formulas: stagesOf(network, layer),
         vector: cut(children.pose, child, below.dim),
         rows: layer.rows,
         matrix: table(network.tensor(layer.weight).slice(pair * d * h, (pair + 1) * d * h), h),
         bias: layer.bias ? cut(network.tensor(layer.bias), pair, sizes.dim) : null,
-        vote: cut(votes, at, sizes.dim),
+        vote,
         pose: cut(step.pose, parent, sizes.dim),
         variance: step.variance ? cut(step.variance, parent, sizes.dim) : null,
         agreement: step.agreement[at],
@@ -97,7 +127,7 @@ export function createAnswers(network) {
         coupling: step.coupling[at],
         logits: cut(step.logit, child, sizes.parents),
         couplings: cut(step.coupling, child, sizes.parents),
-        presence: presence(network, top)[child],
+        presence: measured(top) ? there[child] : null,
         iteration: top.steps.indexOf(step),
       };
     },
@@ -122,6 +152,9 @@ export function createAnswers(network) {
   };
 }
 
+/** Do small capsules say how present they are? */
+const measured = ({ layer, children }) => Boolean(children.activation) || layer.makes === "length";
+
 /** How present each child is, (I): its activation as a probability; where its pose has it, its length; else 1. */
 function presence(network, { layer, below, children }) {
   if (layer.takes === "score") return Float64Array.from(children.activation, logistic);
@@ -130,23 +163,21 @@ function presence(network, { layer, below, children }) {
   return new Float64Array(children.pose.length / below.dim).fill(1);
 }
 
-/** order: the classes from the best to the worst. */
-function routingOf(network, top, order) {
+function routingOf(network, top) {
   const there = presence(network, top);
   const formulas = formulasOf(top.layer);
   const [, high, wide] = network.info.grid;
   const seen = { ...top, there, cells: high * wide };
   const activations = top.steps.map((step) => network.shown(network.scores(step)));
-  const ahead = activations.map((a) => a.indexOf(Math.max(...a)));
-  const rival = ahead.find((k) => k !== order[0]) ?? order[1] ?? order[0]; // who led on the way, or the runner-up
   return {
     signed: network.signed,
     iterations: top.steps.length,
     steps: top.steps.map((step, t) => ({ ...stepOf(seen, step), activation: activations[t] })),
     grid: [high, wide],
+    numbers: top.below.dim,
     field: network.field,
-    presence: byCell(there, 1, seen.cells).flat(),
-    plane: project(top.votes, { ...top.sizes, cells: seen.cells }, top.steps, there, [order[0], rival]),
+    presence: measured(top) ? byCell(there, 1, seen.cells).flat() : null,
+    plane: project(top.votes, { ...top.sizes, cells: seen.cells }, top.steps, there),
     measure: network.measure,
     formula: formulas.update.join("\n"),
     agreement_formula: formulas.agreement,

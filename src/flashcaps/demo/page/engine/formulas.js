@@ -51,5 +51,31 @@ const FORMULAS = {
   }),
 };
 
+/** How a pose comes of the weighted sum of votes. */
+const MADE = { dynamic: "squash", discriminative: "squash", em: "mean", heinsen: "mean" };
+export const madeBy = ({ routing, options }) => MADE[routing] ?? (options.norm === false ? "sum" : "norm");
+
+/** Which lines of the update belong to which stage of one vote's way. */
+const STAGES = {
+  dynamic: { agree: [3], share: [0], sum: [1, 2] },
+  em: { share: [4], sum: [0, 1, 2], read: [3] },
+  attention: { agree: [0], share: [1], sum: [2] },
+  heinsen: { share: [0], sum: [1, 4], read: [2, 3] },
+  discriminative: { sum: [0, 1] },
+};
+
 /** @param {any} layer  of a network's header */
 export const formulasOf = (layer) => FORMULAS[layer.routing](layer);
+
+/** The formulas of each stage: {agree, share, sum, read}, lines; the last is how a class's score is read. */
+export function stagesOf({ head, measure }, layer) {
+  const { update } = formulasOf(layer);
+  const found = STAGES[layer.routing];
+  const lines = (stage) => (found[stage] ?? []).map((n) => update[n]);
+  const read = lines("read");
+  if (head.type === "lengths") read.push("score_j = length of the pose");
+  else if (head.type !== "activations") read.push("score_j = w · p_j + b");
+  if (measure === "softmax of scores") read.push("shown: softmax_j(score_j)");
+  if (measure === "logistic score") read.push("shown: 1 / (1 + exp(−score_j))");
+  return { agree: lines("agree"), share: lines("share"), sum: lines("sum"), read };
+}

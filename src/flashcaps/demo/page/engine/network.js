@@ -120,13 +120,12 @@ export class Network {
     return SHOWN[this.measure](scores);
   }
 
-  /** Classes of the answer, best first; and all classes from the best to the worst. */
+  /** Classes of the answer, best first. */
   answer(scores) {
     const order = scores.map((_, k) => k).sort((a, b) => scores[b] - scores[a]);
-    let predicted = order.slice(0, this.rule === "top2" ? 2 : 1);
     const present = order.filter((k) => scores[k] > this.threshold);
-    if (this.rule === "threshold" && present.length) predicted = present;
-    return { predicted, order };
+    if (this.rule === "threshold" && present.length) return present;
+    return order.slice(0, this.rule === "top2" ? 2 : 1);
   }
 
   /** Drawings of poses (N, D) of one class capsule: N arrays of grey bytes, channels averaged. */
