@@ -113,7 +113,7 @@ def test_augmentation_reaches_both_ends_of_its_ranges() -> None:
     first, last = ends(Augment(brightness=0.1))
     assert torch.equal(first, (whole - 25.5).clamp(min=0).round())
     torch.testing.assert_close(last, whole + 25.5, rtol=0, atol=0.51)
-    first, last = ends(Augment(brightness=0.1, clip=False))
+    first, last = ends(Augment(brightness=0.1, clamp=False))
     torch.testing.assert_close(first, whole - 25.5, rtol=0, atol=0.51)
 
 

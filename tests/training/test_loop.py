@@ -124,8 +124,9 @@ def test_stopped_and_resumed_is_bit_for_bit(
     with pytest.raises(Stopped, match=r"continue with: flashcaps train small .*--resume") as stopped:
         train(recipe, options(tmp_path / "parts"), [StopAt(step, number)])
     assert stopped.value.code == 128 + number
-    with pytest.raises(FileExistsError, match=r"unfinished run.*--resume"):
-        train(recipe, options(tmp_path / "parts"))
+    for dev in (False, True):
+        with pytest.raises(FileExistsError, match=r"unfinished run.*--resume"):
+            train(recipe, options(tmp_path / "parts", dev=dev))
     torch.manual_seed(99)  # whatever the process was doing before
     train(recipe, options(tmp_path / "parts", resume=True))
     assert_same_weights(tmp_path / "whole", tmp_path / "parts", ("last", "ema", "best"))

@@ -230,8 +230,9 @@ def measure(pictures: Tensor) -> dict[str, Tensor]:
 
 def correlation(x: Tensor, y: Tensor) -> Tensor:
     """Pearson's r along the last axis; 0 where either does not vary."""
-    x, y = (values - values.mean(-1, keepdim=True) for values in (x, y))
-    return torch.cosine_similarity(x, y, dim=-1, eps=3e-5)  # rounding leaves less of a constant
+    found = torch.cosine_similarity(x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True), dim=-1)
+    varies = (x.amax(-1) > x.amin(-1)) & (y.amax(-1) > y.amin(-1))  # a constant differs from its mean by rounding
+    return found.where(varies, 0)
 
 
 @styled

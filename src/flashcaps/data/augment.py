@@ -80,11 +80,11 @@ def flip(images: Tensor, mask: Tensor) -> Tensor:
 
 
 def brightness_contrast(
-    images: Tensor, brightness: float, contrast: tuple[float, float], amounts: Tensor, clip: bool = True
+    images: Tensor, brightness: float, contrast: tuple[float, float], amounts: Tensor, clamp: bool = True
 ) -> Tensor:
     """x -> clip((x + d - m) f + m), m the mean of each channel of x + d, d in +-brightness, f in the contrast range.
 
-    amounts (B, 2) in [0, 1): where in their ranges d and f lie. Returns floats, in [0, 1] if clip.
+    amounts (B, 2) in [0, 1): where in their ranges d and f lie. Returns floats, in [0, 1] if clamp.
     """
     check_images(images)
     if not isinstance(contrast, list | tuple) or len(contrast) != 2:
@@ -96,7 +96,7 @@ def brightness_contrast(
     x = to_float(images) + d
     m = x.mean((2, 3), keepdim=True)
     x = (x - m) * f + m
-    return x.clamp(0, 1) if clip else x
+    return x.clamp(0, 1) if clamp else x
 
 
 def cutout(images: Tensor, side: int, places: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ class Augmentation:
             images = change.flip(images, take(1)[:, 0] < 0.5)
         if s.brightness or s.contrast:
             low, high = s.contrast or (1.0, 1.0)
-            images = change.brightness_contrast(images, s.brightness, (low, high), take(2), s.clip)
+            images = change.brightness_contrast(images, s.brightness, (low, high), take(2), s.clamp)
         images = to_float(images)
         if s.cutout:
             images = change.cutout(images, s.cutout, take(2))

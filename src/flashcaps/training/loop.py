@@ -208,7 +208,8 @@ def claimed(run: RunFolder, resume: bool, options: RunOptions, workers: Workers)
     """A context that locks the run's folder, and whose errors name the processes that do not answer any more."""
     try:
         if workers.rank == 0:
-            run.claim(resume, options.fresh or options.dev, options.out is not None)
+            trial = options.dev and options.out is None  # overwrites an earlier trial, in a folder of their own
+            run.claim(resume, options.fresh or trial, options.out is not None)
         workers.agreed(False)
         yield
     except RuntimeError as error:

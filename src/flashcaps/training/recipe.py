@@ -82,7 +82,7 @@ class Augment:
     """shift: pixels in each direction. crop: its side, from images padded by `padding`; evaluation takes the centre.
 
     alternate: flip mirrors each image in every second epoch, half of the images in even epochs and half in odd ones, so
-    that both forms are seen equally often. clip: pixels that brightness and contrast move out of [0, 1] are cut off
+    that both forms are seen equally often. clamp: pixels that brightness and contrast move out of [0, 1] are cut off
     there. cutout: side of a square that is blanked.
     """
 
@@ -93,7 +93,7 @@ class Augment:
     alternate: bool = False
     brightness: float = number(0.0, 0, 255)
     contrast: tuple[float, ...] = number((), 0, 1000)
-    clip: bool = True
+    clamp: bool = True
     cutout: int = number(0, 0, 4096)
     mixup: float = number(0.0, 0, 1000)
 
