@@ -117,7 +117,8 @@ def watch() -> Iterator[list[str]]:
     launches: list[Launch] = []
     execute, load, store = interpreter.GridExecutor.__call__, Builder.create_masked_load, Builder.create_masked_store
     atomic, place, barrier = Builder.create_atomic_rmw, Builder.set_grid_idx, Builder.create_barrier
-    patch = interpreter._patch_lang
+    patch, dtype_of = interpreter._patch_lang, interpreter._get_np_dtype
+    dtypes: dict[str, Any] = {}
 
     def executed(self: Any, *args: Any, **kwargs: Any) -> None:
         launches.append(Launch(self.fn.__name__))
@@ -132,6 +133,10 @@ def watch() -> Iterator[list[str]]:
             return None
         known.add(module)
         return patch(function)
+
+    def dtype(kind: Any) -> Any:
+        """Kept by name: Triton makes a table of all of them at every call."""
+        return dtypes[kind.name] if kind.name in dtypes else dtypes.setdefault(kind.name, dtype_of(kind))
 
     def placed(self: Any, x: int, y: int, z: int) -> None:
         place(self, x, y, z)
@@ -167,6 +172,7 @@ def watch() -> Iterator[list[str]]:
         (Builder, "create_masked_store", stored), (Builder, "create_atomic_rmw", counted),
         (Builder, "set_grid_idx", placed), (Builder, "create_barrier", passed),
         (order_triton.wait_for, "rewrite", lambda: waited), (interpreter, "_patch_lang", patched),
+        (interpreter, "_get_np_dtype", dtype),
     ]  # fmt: skip
     with ExitStack() as stack:
         for owner, name, function in replaced:
