@@ -17,7 +17,7 @@ from flashcaps.demo.build import build, read_samples
 from flashcaps.demo.serve import address, make_server
 from flashcaps.routing import ROUTING
 
-IMAGES, LABELS = read_samples()
+IMAGES, _ = read_samples()
 ALGORITHMS = tuple(ROUTING)
 
 
@@ -41,12 +41,9 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def page_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The address of the page; $DEMO_URL, if one is served already."""
-    if "DEMO_URL" in os.environ:
-        yield os.environ["DEMO_URL"]
-        return
-    with serving(request.getfixturevalue("site")) as url:
+def page_url(site: Path) -> Iterator[str]:
+    """The address of the page."""
+    with serving(site) as url:
         yield url
 
 
@@ -54,7 +51,7 @@ ASK = "async ([method, ...words]) => (await import('./page/api.js')).api[method]
 
 
 class Asked:
-    """A page of the same origin on which nothing else runs: ("route", "demo_em", image(pixels)) asks the page's api."""
+    """ask("route", "demo_em", image(pixels)): what the page's api answers, beside what is shown."""
 
     def __init__(self, page: Any) -> None:
         self.page = page
@@ -65,6 +62,7 @@ class Asked:
 
 @pytest.fixture(scope="session")
 def ask(chromium: Any, page_url: str) -> Iterator[Asked]:
+    """A page of the same origin on which nothing else runs."""
     page = chromium.new_page()
     page.route("**/blank", lambda route: route.fulfill(body="<!doctype html>", content_type="text/html"))
     page.goto(f"{page_url}blank")
@@ -81,6 +79,7 @@ def image(pixels: Tensor) -> dict[str, Any]:
 DESKTOP, PHONE = (1360, 860), (390, 844)
 VIEWS = ("parts", "draw", "routing", "tweak", "overlap", "compare")
 PIXELS = "canvas => canvas.toDataURL()"
+OPENING = "async () => (await import('./page/opening.js')).OPENING"
 
 
 def winner(page: Any) -> Any:
@@ -99,6 +98,11 @@ def shares(panel: Any) -> list[float]:
     return [float(bar.evaluate(share)) for bar in panel.locator(".bar .fill").all()]
 
 
+def lights(panel: Any) -> list[float]:
+    """The brightness of the wholes, as drawn."""
+    return [float(whole.get_attribute("data-light")) for whole in panel.locator(".board .whole").all()]
+
+
 class Visit:
     """A page with one visitor. `complaints` holds what a good page has none of."""
 
@@ -106,6 +110,7 @@ class Visit:
         self.url, self.shots = url, shots
         self.context = browser.new_context(viewport={"width": size[0], "height": size[1]}, **context)
         self.page = self.context.new_page()
+        self.ask = Asked(self.page)
         self.complaints: list[str] = []
         self.page.on("console", self._heard)
         self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
@@ -140,9 +145,24 @@ class Visit:
     def shoot(self, name: str) -> None:
         self.page.screenshot(path=str(self.shots / f"{name}.png"))
 
-    def ask(self, method: str, *words: Any) -> Any:
-        """What the page's api answers, beside what is shown."""
-        return self.page.evaluate(ASK, [method, *words])
+    def singles(self) -> list[dict[str, Any]]:
+        """The networks of single digits."""
+        return [m for m in self.ask("models")["models"] if not m["pairs"]]
+
+    def choose(self, model: str) -> None:
+        self.page.locator("#model").select_option(model)
+        self.settle()
+
+    def pick(self, sample: int) -> None:
+        self.page.locator(f".sample[data-id='{sample}']").click()
+
+    def drag(self, *points: tuple[float, float], steps: int = 1) -> None:
+        """The mouse, held down from point to point."""
+        self.page.mouse.move(*points[0])
+        self.page.mouse.down()
+        for point in points[1:]:
+            self.page.mouse.move(*point, steps=steps)
+        self.page.mouse.up()
 
     def touch(self, *points: tuple[float, float]) -> None:
         """One finger from point to point."""
@@ -157,12 +177,7 @@ class Visit:
         self.page.get_by_role("button", name="Clear").click()
         box = self.page.locator(".pad").bounding_box()
         for stroke in STROKES[digit]:
-            points = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
-            self.page.mouse.move(*points[0])
-            self.page.mouse.down()
-            for point in points[1:]:
-                self.page.mouse.move(*point)
-            self.page.mouse.up()
+            self.drag(*((box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke))
 
 
 Visits = Callable[..., tuple[Visit, Any]]
@@ -170,15 +185,17 @@ Visits = Callable[..., tuple[Visit, Any]]
 
 @pytest.fixture
 def visit(chromium: Any, page_url: str, tmp_path: Path) -> Iterator[Visits]:
-    """visit("#v=draw", size=PHONE): a visitor and the page, which had nothing to complain of: no error, no warning, no
-    request to another host."""
+    """visit("#v=draw", size=PHONE): a visitor and the settled page, which had nothing to complain of: no error, no
+    warning, no request to another host."""
     made: list[Visit] = []
     shots = Path(os.environ.get("SCREENSHOTS", tmp_path))
     shots.mkdir(parents=True, exist_ok=True)
 
     def make(hash: str = "", **context: Any) -> tuple[Visit, Any]:
         made.append(Visit(chromium, page_url, shots, **context))
-        return made[-1], made[-1].open(hash)
+        page = made[-1].open(hash)
+        made[-1].settle()
+        return made[-1], page
 
     yield make
     for one in made:
@@ -213,4 +230,7 @@ STROKES = {
     "7": [line((0.3, 0.24), (0.68, 0.24), (0.46, 0.8))],
     "8": [arc(0.5, 0.36, 0.13, 0.14, 90, -270, 34) + arc(0.5, 0.65, 0.16, 0.15, -90, 270, 34)],
     "9": [arc(0.5, 0.37, 0.15, 0.15, 0, -360, 34) + line((0.65, 0.37), (0.6, 0.8))],
-}
+    "heart": [[(0.5 + 0.02 * 16 * math.sin(t) ** 3,
+                0.48 - 0.02 * (13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t)))
+               for t in (2 * math.pi * n / 60 for n in range(61))]],
+}  # fmt: skip

@@ -19,27 +19,22 @@ from flashcaps.demo.facts import batch_of, place
 from flashcaps.nn.trace import presence
 from flashcaps.routing.math import length
 from tests.conftest import assert_near
-from tests.demo.page_server import ALGORITHMS, IMAGES, LABELS, Asked, image
+from tests.demo.page_server import ALGORITHMS, IMAGES, Asked, image
 from tests.own_pictures import gigapixels
 
 pytestmark = pytest.mark.browser
 
 NAMES = [f"demo_{name}" for name in (*ALGORITHMS, "pairs")]
 ROW = 13
-PREDICT = """async ([names, image]) => {
-  const { results } = await (await import("./page/api.js")).api.compare(names, image);
-  return results.map((x) => x.predicted);
-}"""
 UPLOAD = """async ([bytes, type]) => {
   const { api } = await import("./page/api.js");
   const { fromBase64 } = await import("./page/codec.js");
   return api.upload(new Blob([fromBase64(bytes)], { type }));
 }"""
-UNREADABLE = "That file is not a picture this page can read; PNG and JPEG work."
 
 
-def sample(name: str, row: int = ROW) -> dict[str, Any]:
-    return image(place(IMAGES[row], 36, 36) if name == "demo_pairs" else IMAGES[row])
+def sample(name: str) -> dict[str, Any]:
+    return image(place(IMAGES[ROW], 36, 36) if name == "demo_pairs" else IMAGES[ROW])
 
 
 def pixels(text: str, shape: Any) -> Tensor:
@@ -57,12 +52,17 @@ def drawn(digit: Tensor, generator: torch.Generator, side: int = 112) -> Tensor:
     return F.pad(large, (x, side - w - x, y, side - h - y))
 
 
+def traced(name: str) -> tuple[Any, Tensor, Any]:
+    """A network of PyTorch, and its votes and steps of routing on the same sample."""
+    model: Any = flashcaps.load(name).eval()
+    batch = batch_of(model, IMAGES[ROW : ROW + 1])
+    return model, *Run(model, batch, name=name).class_votes(batch)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
 def test_numbers_are_the_models_own(ask: Asked, name: str) -> None:
-    model: Any = flashcaps.load(name).eval()
-    found, batch = ask("route", name, sample(name)), batch_of(model, IMAGES[ROW : ROW + 1])
-    votes, top = Run(model, batch, name=name).class_votes(batch)
+    found, (model, votes, top) = ask("route", name, sample(name)), traced(name)
     there, k, routing = presence(top)[0].flatten(), found["predicted"][0], found["routing"]
     scores, pose = model.head(top.out)[0], top.out.pose[0]
     assert_near(torch.tensor(found["scores"]), scores.tolist(), 1e-4)
@@ -105,61 +105,49 @@ def test_numbers_are_the_models_own(ask: Asked, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_vote_multiplied_out(ask: Asked, name: str) -> None:
-    child, parent, iteration = 20, 7, 0 if name == "demo_discriminative" else 2
-    which = {"child": child, "parent": parent, "iteration": iteration}
-    found = ask("explain", name, sample(name), which)
-    u = torch.tensor(found["vector"]).view(found["rows"], -1)
-    vote, pose = torch.tensor(found["vote"]), torch.tensor(found["pose"])
-    product = (u @ torch.tensor(found["matrix"])).flatten() + torch.tensor(found["bias"] or 0.0)
-    assert_near(vote, product.tolist())
-    if found["variance"] is None:
-        scale = 0.25 if name == "demo_attention" else 1
-        assert found["agreement"] == pytest.approx(scale * float(vote @ pose), abs=1e-5)
-    else:
-        variance = torch.tensor(found["variance"])
-        expected = -0.5 * ((vote - pose).square() / variance + variance.log()).sum()
-        assert found["agreement"] == pytest.approx(float(expected), rel=1e-4)
-    assert found["coupling"] == found["couplings"][parent]
-    if name != "demo_discriminative":
-        assert_near(torch.tensor(found["logits"]).softmax(0), found["couplings"])
-    shown = ask("route", name, sample(name))
-    assert found["pose"] == pytest.approx(shown["routing"]["steps"][iteration]["poses"][parent])
-
-
-@pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
 def test_from_one_vote_to_the_answer(ask: Asked, name: str) -> None:
-    """What a vote weighs, what all of them add up to, and what the class gets for it, against PyTorch."""
-    model: Any = flashcaps.load(name).eval()
-    digit = sample(name)
-    batch = batch_of(model, IMAGES[ROW : ROW + 1])
-    parent, child = 7, 11
-    for iteration in range(1 if name == "demo_discriminative" else 3):
-        which = {"child": child, "parent": parent, "iteration": iteration}
-        found = ask("explain", name, digit, which)
-        votes, top = Run(model, batch, name=name).class_votes(batch)
-        step, there = top.steps[iteration], presence(top)[0].flatten()
-        gaussian = top.out.variance is not None
+    """The vote multiplied out, what it weighs, what all add up to, and what the class gets for it, against PyTorch."""
+    model, votes, top = traced(name)
+    there, gaussian = presence(top)[0].flatten(), top.out.variance is not None
+    parent, child = 7, 20
+    answer = ask("route", name, sample(name))["routing"]["steps"]
+    for iteration, (step, shown) in enumerate(zip(top.steps, answer, strict=True)):
+        found = ask("explain", name, sample(name), {"child": child, "parent": parent, "iteration": iteration})
+        vote, pose = votes[0, child, parent], step.pose[0, parent]
+        u = torch.tensor(found["vector"]).view(found["rows"], -1)
+        product = (u @ torch.tensor(found["matrix"])).flatten() + torch.tensor(found["bias"] or 0.0)
+        assert_near(torch.tensor(found["vote"]), product.tolist())
+        assert_near(product, vote.tolist(), 1e-3)
+        assert_near(torch.tensor(found["pose"]), pose.tolist(), 1e-4)
+        assert found["pose"] == pytest.approx(shown["poses"][parent])
+        seen, middle = torch.tensor(found["vote"]), torch.tensor(found["pose"])
+        if gaussian:
+            variance = torch.tensor(found["variance"])
+            agreement = float(-0.5 * ((seen - middle).square() / variance + variance.log()).sum())
+        else:
+            agreement = (0.25 if name == "demo_attention" else 1) * float(seen @ middle)
+        assert found["agreement"] == pytest.approx(agreement, rel=1e-4, abs=1e-5)
+        assert found["coupling"] == found["couplings"][parent]
+        if name != "demo_discriminative":
+            assert_near(torch.tensor(found["logits"]).float().softmax(0), found["couplings"])
         weight = step.coupling[0, :, parent] * (there if gaussian else 1)
-        total, vote = weight @ votes[0, :, parent], votes[0, child, parent]
+        total = weight @ votes[0, :, parent]
         assert found["weight"] == pytest.approx(float(weight[child]), abs=1e-5)
         assert found["count"] == len(weight)
         assert_near(torch.tensor(found["sum"]), total.tolist(), 1e-3)
         assert found["share"] == pytest.approx(float(weight[child] * (vote @ total) / (total @ total)), abs=1e-4)
-        pose, made = step.pose[0, parent], found["made"]
-        if made == "squash":
+        if found["made"] == "squash":
             long = float(length(total))
             assert float(length(pose)) == pytest.approx(long**2 / (1 + long**2), abs=1e-4)
-        elif made == "mean":
+        elif found["made"] == "mean":
             assert found["total"] == pytest.approx(float(weight.sum()), rel=1e-4)
             assert found["total"] + found["ignored"] == pytest.approx(float(there.sum()), rel=1e-4)
             assert_near(pose, (total / weight.sum()).tolist(), 1e-3)
             deviation = ((weight[:, None] * (votes[0, :, parent] - pose) ** 2).sum(0) / weight.sum()).sqrt()
             assert found["spread"] == pytest.approx(float(deviation.log().mean().exp()), rel=1e-2)
         else:
-            assert made == "norm"
-        shown = ask("route", name, digit)["routing"]["steps"][iteration]
+            assert found["made"] == "norm"
         assert found["shown"] == pytest.approx(shown["activation"])
         assert found["formulas"]["sum"]
     assert_near(torch.tensor(found["scores"]), model.head(top.out)[0].tolist(), 1e-4)
@@ -184,22 +172,18 @@ def test_the_slider_draws_what_the_decoder_draws(ask: Asked, name: str) -> None:
     assert any(row["images"][0] != row["images"][10] for row in rows["rows"])
 
 
-def test_digits_drawn_anywhere_are_recognised(ask: Asked) -> None:
+def test_digits_drawn_anywhere_are_recognised(ask: Asked, center: Callable[..., Any]) -> None:
     split, generator = load_data("digits").test, torch.Generator().manual_seed(0)
     right = torch.zeros(len(ALGORITHMS))
     rows = torch.randperm(len(split), generator=generator)[:50].tolist()
     for row in rows:
-        answer = ask("center", image(drawn(split.images[row, 0], generator)))
-        assert not answer["empty"]
-        answers = ask.page.evaluate(PREDICT, [NAMES[:-1], image(pixels(answer["image"], (28, 28)))])
-        right += torch.tensor([x == [int(split.labels[row])] for x in answers])
+        digit = center(drawn(split.images[row, 0], generator))
+        answers = ask("compare", NAMES[:-1], image(digit))["results"]
+        right += torch.tensor([x["predicted"] == [int(split.labels[row])] for x in answers])
     assert right.min() >= 0.95 * len(rows), right
 
 
-def test_samples_are_recognised_and_two_digits_taken_apart(ask: Asked) -> None:
-    for row in range(0, 30, 3):
-        answers = ask.page.evaluate(PREDICT, [NAMES[:-1], image(IMAGES[row])])
-        assert answers == [[int(LABELS[row])]] * len(ALGORITHMS)
+def test_two_digits_are_taken_apart(ask: Asked) -> None:
     first, second = torch.zeros(2, 36, 36, dtype=torch.uint8)
     first[2:30, 1:29], second[7:35, 8:36] = IMAGES[2], IMAGES[22]
     found = ask("route", "demo_pairs", image((first.int() + second.int()).clamp(max=255).byte()))
@@ -267,36 +251,22 @@ def plain_center(picture: list[list[int]]) -> list[list[int]]:
     return out
 
 
-def test_it_is_what_an_independent_computation_gives(center: Callable[..., Any]) -> None:
+def test_digits_are_put_in_the_middle_as_mnist_is_described(center: Callable[..., Any]) -> None:
     generator = torch.Generator().manual_seed(0)
+    thin = torch.zeros(400, 400, dtype=torch.uint8)
+    thin[10:390, 200] = 255  # its ink is stretched
+    sheets = [thin, *(torch.full(shape, 255, dtype=torch.uint8) for shape in ((1, 1), (10, 4), (3, 400), (400, 3)))]
     for height, width in ((61, 40), (47, 70), (30, 33)):
-        sheet = (torch.rand(height, width, generator=generator) > 0.9).byte() * 230
-        sheet[: height // 5] = sheet[:, : width // 3] = 0
-        ours, plain = center(sheet), torch.tensor(plain_center(sheet.tolist()))
-        assert (ours.int() - plain).abs().max() <= 1  # where a half is rounded the other way
-
-
-def test_mnist_digits_come_out_as_they_went_in(center: Callable[..., Any]) -> None:
+        sheets.append((torch.rand(height, width, generator=generator) > 0.9).byte() * 230)
+        sheets[-1][: height // 5] = sheets[-1][:, : width // 3] = 0
+    for sheet in sheets:
+        plain = torch.tensor(plain_center(sheet.tolist()))
+        assert (center(sheet).int() - plain).abs().max() <= 1  # where a half is rounded the other way
     for digit in IMAGES[::4]:
         assert torch.equal(center(digit), digit)
         large = digit.repeat_interleave(4, 0).repeat_interleave(4, 1)
         assert torch.equal(center(F.pad(large, (9, 3, 20, 0))), digit)
-
-
-def test_dots_lines_and_empty_sheets(center: Callable[..., Any]) -> None:
-    small = torch.zeros(50, 50, dtype=torch.uint8)
-    small[10:20, 30:34] = 255
-    out = center(small)
-    assert [len(out.any(axis).nonzero()) for axis in (1, 0)] == [20, 8]
-    for shape in ((1, 1), (3, 400), (400, 3)):
-        assert center(torch.full(shape, 255, dtype=torch.uint8)).max() == 255
-    thin = torch.zeros(400, 400, dtype=torch.uint8)
-    thin[10:390, 200] = 255
-    assert center(thin).max() == 255  # stretched
     assert center(torch.zeros(30, 30, dtype=torch.uint8)) is None
-
-
-def test_digits_are_put_in_the_middle_of_another_image() -> None:
     assert torch.equal(place(IMAGES[0], 36, 40)[4:32, 6:34], IMAGES[0])
     assert place(IMAGES[0], 36, 40).sum() == IMAGES[0].sum()
     assert torch.equal(place(IMAGES[0], 24, 24), IMAGES[0][2:26, 2:26])
@@ -339,6 +309,6 @@ def test_transparent_is_paper_and_large_photographs_are_shrunk(upload: Callable[
 
 def test_what_is_no_picture_is_told_plainly(ask: Asked, upload: Callable[..., Any]) -> None:
     for content in (b"", b"hello", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"<svg xmlns='...'/>", b"%PDF-1.7", gigapixels()):
-        with pytest.raises(Exception, match=UNREADABLE):
+        with pytest.raises(Exception, match="is not a picture this page can read"):
             upload(content, "image/png")
     assert ask("center", image(IMAGES[0]))["empty"] is False  # and the page still works

@@ -134,11 +134,6 @@ def test_every_layer_and_option(run: Callable[..., Any], site: Path, title: str)
     compare(run, "small.caps", model, batch_of(model, IMAGES[:3]).inputs)
 
 
-def test_an_algorithm_the_engine_does_not_have_is_named(ask: Asked) -> None:
-    with pytest.raises(Exception, match=r"routing: expected one of dynamic, em, .*, got toString"):
-        ask.page.evaluate("async () => (await import('./page/engine/routing.js')).route('toString', [], {}, {})")
-
-
 READ = """async ([bytes]) => {
   const { readFile } = await import("./page/engine/network.js");
   const { fromBase64 } = await import("./page/codec.js");
@@ -182,7 +177,9 @@ BAD = [
 ]  # fmt: skip
 
 
-def test_a_malformed_file_is_an_error_that_names_it(ask: Asked) -> None:
+def test_a_malformed_file_and_an_unknown_algorithm_are_errors_that_name_them(ask: Asked) -> None:
+    with pytest.raises(Exception, match=r"routing: expected one of dynamic, em, .*, got toString"):
+        ask.page.evaluate("async () => (await import('./page/engine/routing.js')).route('toString', [], {}, {})")
     for content, message in [(GOOD, "3"), *((content, f"RangeError models/bad.caps: .*({m})") for content, m in BAD)]:
         said = ask.page.evaluate(READ, [base64.b64encode(content).decode()])
         assert re.match(message, str(said)), (content[:90], said)

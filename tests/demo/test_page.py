@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 import pytest
+from PIL import Image
 
-from .page_server import IMAGES, PIXELS, STROKES, Visit, Visits, expect, shares, winner
+from .page_server import IMAGES, OPENING, PIXELS, Asked, Visit, Visits, expect, shares, winner
 
 pytestmark = pytest.mark.browser
 
@@ -17,11 +18,7 @@ def answer(one: Visit, model: str, sample: int, method: str = "route", **options
     return one.ask(method, model, picture, *([options] if method == "explain" else [None, options]))
 
 
-def iterative(one: Visit) -> list[dict[str, Any]]:
-    return [m for m in one.ask("models")["models"] if not m["pairs"] and m["algorithm"] != "discriminative"]
-
-
-@pytest.mark.parametrize("digit", sorted(STROKES))
+@pytest.mark.parametrize("digit", "0123456789")
 def test_draw_strokes_and_the_right_digit_wins(visit: Visits, digit: str) -> None:
     one, page = visit("#v=draw")
     one.draw(digit)
@@ -30,26 +27,9 @@ def test_draw_strokes_and_the_right_digit_wins(visit: Visits, digit: str) -> Non
     assert max(lengths) == lengths[int(digit)]
 
 
-def test_lengths_move_while_a_stroke_is_being_drawn(visit: Visits) -> None:
-    one, page = visit("#v=draw")
-    page.get_by_role("button", name="Clear").click()
-    expect(winner(page)).to_have_text("")
-    box = page.locator(".pad").bounding_box()
-    seen = set()
-    page.mouse.move(box["x"] + 90, box["y"] + 60)
-    page.mouse.down()
-    for x, y in [(190, 60), (180, 100), (150, 160), (130, 230)]:
-        page.mouse.move(box["x"] + x, box["y"] + y, steps=8)
-        one.settle()
-        seen.add(tuple(shares(page.locator("#view-draw"))))
-    assert len(seen) >= 3  # with the button still held down
-    page.mouse.up()
-
-
-def test_corners_of_straight_strokes_survive(visit: Visits) -> None:
+def test_corners_of_straight_strokes_survive(ask: Asked) -> None:
     """Full ink reaches every corner of a 7, Z, 4 and L to within half of one of the network's pixels."""
-    _, page = visit()
-    found = page.evaluate("""async () => {
+    found = ask.page.evaluate("""async () => {
       const load = (file) => import(`./page/${file}`);
       const [{ packLine }, { raster, RASTER }] = [await load('codec.js'), await load('strokes.js')];
       const shapes = [[[0.25, 0.2], [0.75, 0.2], [0.45, 0.85]], [[0.2, 0.2], [0.8, 0.2], [0.2, 0.8], [0.8, 0.8]],
@@ -71,7 +51,7 @@ def test_undo_brings_back_what_was_there(visit: Visits) -> None:
     one, page = visit("#v=draw")
     undo = page.get_by_role("button", name="Undo")
     for sample in one.ask("models")["samples"][::7]:
-        page.locator(f".sample[data-id='{sample['id']}']").click()
+        one.pick(sample["id"])
         expect(winner(page)).to_have_text(str(sample["label"]))
     one.draw("7")  # clears first
     expect(winner(page)).to_have_text("7")
@@ -83,26 +63,33 @@ def test_undo_brings_back_what_was_there(visit: Visits) -> None:
 
 
 def test_anything_pointed_at_gives_its_numbers(visit: Visits) -> None:
-    _, page = visit("#v=draw")
-    expect(winner(page)).not_to_have_text("")
-    card = page.locator(".inspector")
-    page.locator("#view-draw .bar.winner").hover()
+    one, page = visit("#v=draw&m=demo_em&d=n21", reduced_motion="reduce")
+    card, winning = page.locator(".inspector"), page.locator("#view-draw .bar.winner")
+    winning.hover()
     expect(card).to_be_visible()
-    shown = page.locator("#view-draw .bar.winner .value").inner_text()
-    assert f"{float(card.locator('dd').first.inner_text()):.2f}" == shown
+    assert f"{float(card.locator('dd').first.inner_text()):.2f}" == winning.locator(".value").inner_text()
     assert card.locator(".formula").count() >= 1
     page.mouse.move(2, 500)
     expect(card).to_be_hidden()
-    page.locator("#view-draw .bar").first.click()
+    winning.click()
     page.mouse.move(2, 500)
     expect(card).to_be_visible()  # a click keeps it
     page.keyboard.press("Escape")
     expect(card).to_be_hidden()
+    one.show("routing")
+    for n in (0, 14, 35):
+        page.locator(".cells circle").nth(n).hover(force=True)
+        expect(card.locator("dd").last).to_have_text("1.0000")  # the sum over classes
+        field, shown = page.locator(".field").bounding_box(), card.bounding_box()
+        assert any(shown[at] >= field[at] + field[size] or shown[at] + shown[size] <= field[at]
+                   for at, size in (("x", "width"), ("y", "height")))  # fmt: skip
+    page.locator(".parent.winner").click()
+    expect(card).to_contain_text("Class capsule 7")
+    page.wait_for_function("() => location.hash.includes('c=7')")
 
 
 def test_iterations_from_none_to_ten(visit: Visits) -> None:
     one, page = visit("#v=draw&m=demo_em&d=n21", reduced_motion="reduce")
-    one.settle()
     panel = page.locator("#view-draw")
     steps = answer(one, "demo_em", 21)["routing"]["steps"]
     cards = panel.locator(".round-card")
@@ -126,18 +113,10 @@ def test_iterations_from_none_to_ten(visit: Visits) -> None:
 
 
 def test_the_way_of_a_digit_counts_what_is_there_and_leads_into_it(visit: Visits) -> None:
-    one, page = visit("#v=draw&d=n21", reduced_motion="reduce")
-    for model in one.ask("models")["models"]:
-        if model["pairs"]:
-            continue
-        page.locator("#model").select_option(model["name"])
-        one.settle()
-        types, high, wide = model["grid"]
-        counts = [784, types * high * wide, types * high * wide * 10, 10, 16]
-        told = page.locator(".flow figcaption b").all_inner_texts()
-        assert [int(text.split()[0].replace(",", "")) for text in told] == counts
-    page.locator("#model").select_option("demo_em")
-    one.settle()
+    one, page = visit("#v=draw&m=demo_em&d=n21", reduced_motion="reduce")
+    small = math.prod(next(m for m in one.singles() if m["name"] == "demo_em")["grid"])
+    told = page.locator(".flow figcaption b").all_inner_texts()
+    assert [int(text.split()[0].replace(",", "")) for text in told] == [784, small, small * 10, 10, 16]
     places = page.locator(".flow figure").nth(2).locator(".heat rect")
     flow = answer(one, "demo_em", 21)["routing"]["steps"]
     page.locator("#view-draw .round-card").nth(1).click()
@@ -157,48 +136,24 @@ def test_the_way_of_a_digit_counts_what_is_there_and_leads_into_it(visit: Visits
     expect(page.locator(".tree")).to_be_visible()
 
 
-def test_symbols_agreement_and_the_plane_are_explained(visit: Visits) -> None:
-    one, page = visit("#v=routing&d=n21", reduced_motion="reduce")
-    for model in iterative(one):
-        page.locator("#model").select_option(model["name"])
-        one.settle()
-        routing = answer(one, model["name"], 21)["routing"]
-        panel = page.locator("#view-routing")
-        expect(panel.locator(".where")).to_contain_text("i is a small capsule, j a class")
-        chains = [chain["share"] for chain in routing["plane"]["chains"][-1]]
-        straight = f"for {chains.index(max(chains))}: {100 * max(chains):.0f}"
-        near = model["algorithm"] in ("em", "heinsen")
-        expect(panel.get_by_test_id("plane-says")).to_contain_text("how near votes lie" if near else straight)
-        agreement = routing["steps"][-1]["agreement"]
-        best = max(range(10), key=agreement.__getitem__)
-        expect(panel.get_by_test_id("agreement-says")).to_contain_text(f"Largest for {best}")
-
-
-HEART = [[(0.5 + 0.02 * 16 * math.sin(t) ** 3,
-           0.48 - 0.02 * (13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t)))
-          for t in (2 * math.pi * n / 60 for n in range(61))]]  # fmt: skip
-
-
-def test_a_heart_is_no_digit(visit: Visits, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(STROKES, "heart", HEART)
+def test_a_heart_is_no_digit(visit: Visits) -> None:
     one, page = visit("#v=draw")
     one.draw("heart")
+    refused = []
+    for model in one.singles():
+        one.choose(model["name"])
+        verdict = page.get_by_test_id("verdict").inner_text()
+        assert verdict.startswith(("Not a digit", "Perhaps"))
+        refused.append(verdict.startswith("Not"))
+        if refused[-1]:
+            expect(winner(page)).to_have_text("?")
+    assert any(refused)
+
+
+def pick(one: Visit, which: str, sample: int) -> None:
+    one.page.get_by_role("button", name=f"{which} digit", exact=True).click()
+    one.pick(sample)
     one.settle()
-    refused = 0
-    for model in one.ask("models")["models"]:
-        if not model["pairs"]:
-            page.locator("#model").select_option(model["name"])
-            one.settle()
-            expect(page.get_by_test_id("verdict")).to_have_text(re.compile("Not a digit|hesitates"))
-            if "Not a digit" in page.get_by_test_id("verdict").inner_text():
-                expect(winner(page)).to_have_text("?")
-                refused += 1
-    assert refused
-
-
-def pick(page: Any, which: str, sample: int) -> None:
-    page.get_by_role("button", name=f"{which} digit", exact=True).click()
-    page.locator(f".sample[data-id='{sample}']").click()
 
 
 def test_overlap_names_the_digits_that_are_there(visit: Visits) -> None:
@@ -206,9 +161,8 @@ def test_overlap_names_the_digits_that_are_there(visit: Visits) -> None:
     samples = {s["label"]: s["id"] for s in one.ask("models")["samples"]}
     both, right = page.get_by_test_id("both"), 0
     for first, second in [(5, 0), (1, 6), (7, 2), (3, 8), (4, 0)]:
-        pick(page, "First", samples[first])
-        pick(page, "Second", samples[second])
-        one.settle()
+        pick(one, "First", samples[first])
+        pick(one, "Second", samples[second])
         right += sorted(both.locator("span").all_inner_texts()) == sorted([str(first), str(second)])
     assert right >= 4
     inks = [page.locator(".quad .tinted").nth(n).evaluate(PIXELS) for n in range(4)]
@@ -222,9 +176,8 @@ def test_overlap_names_the_digits_that_are_there(visit: Visits) -> None:
         expect(page.locator("#view-routing .story")).to_contain_text(f"capsule {digit} gets")
     one.show("overlap")
     for digit in (5, 4, 8):  # of two that are the same, one
-        pick(page, "First", samples[digit])
-        pick(page, "Second", samples[digit])
-        one.settle()
+        pick(one, "First", samples[digit])
+        pick(one, "Second", samples[digit])
         assert both.locator("span").all_inner_texts() == [str(digit)]
         expect(page.locator("#view-overlap .verdict")).to_contain_text("No second digit stands out")
     page.get_by_role("button", name="Clear").click()
@@ -241,15 +194,11 @@ def test_overlapped_digits_are_dragged(visit: Visits) -> None:
     one, page = visit("#v=overlap&o=0,0,0,0")
     handle = page.locator(".overlap-view .chip.first")
     expect(handle).to_have_text("First at 0, 0")
-    one.settle()
     before = page.locator(".quad .pixels").first.evaluate(PIXELS)
     box = page.locator(".sheet").bounding_box()
     pixel = box["width"] / 36
     x, y = box["x"] + 5 * pixel, box["y"] + 5 * pixel  # where there is no ink: the left half is the first digit's
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.mouse.move(x - 3 * pixel, y + 2 * pixel, steps=5)
-    page.mouse.up()
+    one.drag((x, y), (x - 3 * pixel, y + 2 * pixel), steps=5)
     expect(handle).to_have_text("First at −3, 2")
     handle.focus()
     for _ in range(9):
@@ -263,9 +212,8 @@ def test_a_slider_changes_the_drawing_and_reset_takes_it_back(visit: Visits) -> 
     panel = page.locator("#view-tweak")
     drawn = panel.locator(".tweak-pictures > .picture .pixels")
     page.wait_for_function("() => document.querySelectorAll('.film .pixels').length >= 11")
-    one.settle()
     before = drawn.evaluate(PIXELS)
-    model = next(m for m in one.ask("models")["models"] if m["name"] == "demo_dynamic")
+    model = next(m for m in one.singles() if m["name"] == "demo_dynamic")
     assert panel.locator(".stands").all_inner_texts() == [name or "" for name in model["dimensions"]]
     slider = panel.locator("input[type=range]").first
     slider.focus()
@@ -282,24 +230,27 @@ def test_a_slider_changes_the_drawing_and_reset_takes_it_back(visit: Visits) -> 
     capsules.get_by_role("button", name="0", exact=True).click()
     one.settle()
     assert drawn.evaluate(PIXELS) != before
-    page.locator(".sample[data-id='12']").click()  # the next digit begins with its own capsule
+    one.pick(12)  # the next digit begins with its own capsule
     expect(capsules.locator("[aria-pressed=true]")).to_have_text("4")
 
 
-def test_steps_sum_to_one_and_axes_are_whole(visit: Visits) -> None:
-    one, _ = visit()
-    for model in iterative(one):
-        page = one.open(f"#v=routing&t=1&m={model['name']}")
-        panel = page.locator("#view-routing")
+def test_couplings_sum_to_one_and_the_largest_agreement_is_named(visit: Visits) -> None:
+    one, page = visit()
+    panel = page.locator("#view-routing")
+    for model in one.singles():
+        one.open(f"#v=routing&t=1&d=n21&m={model['name']}")
+        if model["algorithm"] == "discriminative":
+            expect(panel.get_by_test_id("sums")).to_contain_text("Signed and no distribution")
+            expect(panel.locator(".transport").first).to_be_hidden()  # no iterations
+            continue
         for step in range(model["iterations"]):
             expect(panel.locator(".count")).to_have_text(f"Iteration {step + 1} of {model['iterations']}")
-            expect(panel.get_by_test_id("sums")).to_have_text("The couplings of each small capsule sum to 1.000.")
+            expect(panel.get_by_test_id("sums")).to_have_text(re.compile(r"sum to 1\.000\.$"))
             panel.get_by_role("button", name="Next iteration").click()
-        expect(panel.locator(".story")).to_contain_text(f"An even split has {math.log(10):.3f}")
-    panel = one.open("#v=routing&m=demo_discriminative").locator("#view-routing")
-    expect(panel.get_by_test_id("sums")).to_contain_text("Signed and no distribution")
-    expect(panel.locator(".story")).to_contain_text("signed")
-    expect(panel.locator(".transport").first).to_be_hidden()  # no iterations
+        expect(panel.get_by_test_id("plane-says")).not_to_be_empty()
+        agreement = answer(one, model["name"], 21)["routing"]["steps"][-1]["agreement"]
+        best = max(range(10), key=agreement.__getitem__)
+        expect(panel.get_by_test_id("agreement-says")).to_contain_text(f"Largest for {best}")
 
 
 def test_routing_plays_pauses_and_ends(visit: Visits) -> None:
@@ -322,13 +273,13 @@ WIDTHS = """() => [...document.querySelectorAll('.lines path')].map((p) =>
 
 @pytest.mark.parametrize("name", ["demo_em", "demo_dynamic"])
 def test_lines_are_linear_in_what_is_gained_on_one_scale(visit: Visits, name: str) -> None:
+    """And at once: who asks for less motion sees none."""
     one, page = visit(f"#v=routing&m={name}&d=n29&c=3&t=1", reduced_motion="reduce")
     flows = [step["flow"] for step in answer(one, name, 29)["routing"]["steps"]]
     gains = [[[v - sum(row) / 10 for v in row] for row in flow] for flow in flows]
     top = max(abs(v) for step in gains for row in step for v in row)
     for t, step in enumerate(gains):
         expect(page.locator("#view-routing .count")).to_contain_text(f"Iteration {t + 1}")
-        one.settle()
         widths = page.evaluate(WIDTHS)
         assert len(widths) == len(step) * 10
         for cell, k, width in widths:
@@ -336,32 +287,10 @@ def test_lines_are_linear_in_what_is_gained_on_one_scale(visit: Visits, name: st
         page.get_by_role("button", name="Next iteration").click()
 
 
-def test_places_and_classes_tell_their_numbers(visit: Visits) -> None:
-    one, page = visit("#v=routing&m=demo_em&d=n21", reduced_motion="reduce")
-    one.settle()
-    card = page.locator(".inspector")
-    for n in (0, 14, 35):
-        page.locator(".cells circle").nth(n).hover(force=True)
-        expect(card).to_contain_text("sum over classes")
-        assert card.locator("dd").last.inner_text() == "1.0000"
-        field, shown = page.locator(".field").bounding_box(), card.bounding_box()
-        assert any(shown[at] >= field[at] + field[size] or shown[at] + shown[size] <= field[at]
-                   for at, size in (("x", "width"), ("y", "height")))  # fmt: skip
-    page.locator(".parent.winner").click()
-    expect(card).to_contain_text("Class capsule 7")
-    page.wait_for_function("() => location.hash.includes('c=7')")
-
-
 def test_arrows_add_up_on_one_scale(visit: Visits) -> None:
     one, page = visit("#v=routing&m=demo_dynamic&d=n21", reduced_motion="reduce")
-    one.settle()
-    routing = answer(one, "demo_dynamic", 21)["routing"]
-    totals = [[sum(v[d] for v in chain) for d in (0, 1)] for chain in routing["plane"]["arrows"][-1]]
-    for k in range(10):  # sums of full length, before squash, each its own way
-        length = routing["steps"][-1]["activation"][k]
-        assert math.hypot(*totals[k]) == pytest.approx(math.sqrt(length / (1 - length)), rel=1e-3)
-        way = [math.sin(math.tau * k / 10), -math.cos(math.tau * k / 10)]
-        assert [v / math.hypot(*totals[k]) for v in totals[k]] == pytest.approx(way, abs=1e-6)
+    plane = answer(one, "demo_dynamic", 21)["routing"]["plane"]
+    totals = [[sum(v[d] for v in chain) for d in (0, 1)] for chain in plane["arrows"][-1]]
     drawn = page.evaluate("""() => [...document.querySelectorAll('.votes-of')].map((g) => {
       const points = (path) => path.getAttribute('d').match(/-?[\\d.]+/g).map(Number);
       const [sum, chain] = ['.sum', '.chain'].map((name) => points(g.querySelector(name)));
@@ -382,7 +311,6 @@ def test_arrows_add_up_on_one_scale(visit: Visits) -> None:
 @pytest.mark.parametrize("name", ["demo_dynamic", "demo_em", "demo_attention", "demo_heinsen"])
 def test_down_to_one_multiplication_and_back(visit: Visits, name: str) -> None:
     one, page = visit(f"#v=routing&m={name}&d=n21", reduced_motion="reduce")
-    one.settle()
     places = page.locator(".cells circle").count()
     page.locator(".cells circle").nth(6).click(force=True)
     zoom = page.locator(".zoom")
@@ -422,38 +350,28 @@ def test_down_to_one_multiplication_and_back(visit: Visits, name: str) -> None:
     expect(page.locator(".tree")).to_be_visible()
 
 
-def test_compare_five_algorithms_and_any_two(visit: Visits) -> None:
+def test_compare_five_algorithms(visit: Visits) -> None:
     one, page = visit("#v=compare")
-    names = [m["name"] for m in one.ask("models")["models"] if not m["pairs"]]
+    names = [m["name"] for m in one.singles()]
     panel = page.locator("#view-compare")
     expect(panel.locator("[data-results='5']")).to_be_visible()
     assert panel.locator(".compare-card").count() == 5
-    for card in panel.locator(".compare-card").all():
-        expect(card.locator(".card-digit")).to_have_text(re.compile(r"^\d$"))
-    verdict = panel.get_by_test_id("verdict")
-    expect(verdict).to_have_text(re.compile("All say|They disagree"))
-    opening = page.evaluate("async () => (await import('./page/opening.js')).OPENING")
-    early = 0
+    sample, early = page.evaluate(OPENING)["sample"], 0
     for name, card in zip(names, panel.locator(".compare-card").all(), strict=True):
-        steps = answer(one, name, opening["sample"])["routing"]["steps"]
-        tops = [sorted(step["activation"])[-2:] for step in steps]
-        leads = [step["activation"].index(top[1]) for step, top in zip(steps, tops, strict=True)]
-        early += tops[0][1] - tops[0][0] >= 0.045 and leads[0] == leads[-1]
-        expect(card.locator(".card-words")).to_contain_text(re.compile("Look at|Watch it|does not iterate"))
-    expect(verdict).to_contain_text(f"{early} of 5 had")
-    page.get_by_role("button", name="Any two").click()
-    page.get_by_label("First model").select_option(names[-1])
-    page.get_by_label("Second model").select_option(names[0])
-    expect(panel.locator("[data-results='2']")).to_be_visible()
-    assert panel.locator(".compare-card").count() == 2
-    page.wait_for_function(f"() => location.hash.includes('k={names[-1]},{names[0]}')")
+        found = answer(one, name, sample)
+        expect(card.locator(".card-digit")).to_have_text(str(found["predicted"][0]))
+        expect(card.locator(".card-words p").first).not_to_be_empty()
+        first = found["routing"]["steps"][0]["activation"]
+        second, best = sorted(first)[-2:]
+        early += best - second >= 0.045 and first.index(best) == found["predicted"][0]
+    expect(panel.get_by_test_id("verdict")).to_contain_text(f"{early} of 5 had")
 
 
 def test_the_tour_lights_up_the_real_views(visit: Visits) -> None:
     one, page = visit("#v=draw", reduced_motion="reduce")
     page.get_by_role("button", name="Tour", exact=True).click()
     tour, spot = page.locator(".tour"), page.locator(".spot")
-    titles, views = [], set()
+    views = set()
     for step in range(1, 12):
         expect(tour.locator(".faint").first).to_have_text(f"Step {step} of 11")
         one.settle()
@@ -461,14 +379,11 @@ def test_the_tour_lights_up_the_real_views(visit: Visits) -> None:
         lit = spot.bounding_box()
         assert min(lit["width"], lit["height"]) > 60
         assert 60 - lit["height"] < lit["y"] < 860  # on the screen
-        titles.append(tour.locator("h2").inner_text())
         views.add(page.evaluate("document.body.dataset.view"))
-        one.shoot(f"tour-{step}")
         if step == 8:
             one.draw("1")
             expect(tour).to_contain_text("It says 1")  # of the person's own digit
         tour.get_by_role("button", name="Next" if step < 11 else "End tour").click()
-    assert len(set(titles)) == 11
     assert views == {"parts", "draw", "routing", "tweak", "overlap"}
     expect(tour).to_be_hidden()
     expect(spot).to_be_hidden()
@@ -477,11 +392,8 @@ def test_the_tour_lights_up_the_real_views(visit: Visits) -> None:
 def test_the_article_shows_what_it_says(visit: Visits) -> None:
     one, page = visit("#v=draw", reduced_motion="reduce")
     article = page.locator("article")
-    paragraphs = article.locator("p")
-    words = sum(len(text.split()) for text in paragraphs.all_inner_texts())
-    assert 1000 < words < 1350
     buttons = article.get_by_role("button", name=re.compile("^Show me"))
-    assert buttons.count() == paragraphs.count()
+    assert buttons.count() == article.locator("p").count()
     seen = set()
     for n in range(buttons.count()):
         buttons.nth(n).click()
@@ -490,21 +402,14 @@ def test_the_article_shows_what_it_says(visit: Visits) -> None:
         assert page.evaluate("scrollY") < page.evaluate("document.querySelector('article').offsetTop")
     assert len(seen) >= 10
     word = article.locator(".term").first
-    word.hover()
-    expect(page.locator(".inspector")).to_contain_text("group of neurons")
-    page.mouse.move(2, 2)
-    expect(page.locator(".inspector")).to_be_hidden()
     word.focus()
-    for key in ("Shift+Tab", "Tab"):  # and with the keyboard
+    for key in ("Shift+Tab", "Tab"):
         page.keyboard.press(key)
     expect(page.locator(".inspector")).to_contain_text("group of neurons")
 
 
 def test_picture_of_the_readme(visit: Visits) -> None:
-    from PIL import Image
-
     one, page = visit("#v=routing", size=(1360, 1012), device_scale_factor=1.25, reduced_motion="reduce")
-    one.settle()
     page.mouse.move(2, 2)
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     small = picture.quantize(256, Image.Quantize.MEDIANCUT, kmeans=2, dither=Image.Dither.NONE)
