@@ -20,7 +20,7 @@ FILE = Path(__file__).parent / "images" / "explainer.svg"
 WIDTH, HEIGHT, SIDE, LEFT, TOP = 900, 508, 400, 24, 68  # of the picture of the digit: its side and where it lies
 HAIR, THICK = 0.5, 10  # as on the page: width of a line that gains nothing, and of the largest gain
 SHOWN, MOVED = 2.2, 0.8  # seconds an iteration stands still, and seconds to the next
-CLEAR = 0.045  # by less no class leads: 0.05 as printed, as on the page
+AHEAD = 0.045  # as on the page: by less no class stands out
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def picture(found: Scene) -> str:
                      f'<text text-anchor="middle" dy=".36em">{k}</text></g>')  # fmt: skip
     for t in range(found.iterations):
         (first, second), (best, _) = (x.tolist() for x in found.activation[t].topk(2))
-        winner = best if first - second >= CLEAR else "no class stands out"
+        winner = best if first - second >= AHEAD else "no class stands out"
         says = f"After iteration {t + 1} of {found.iterations}: {winner}"
         parts.append(f'<text class="says t{t}" x="{LEFT}" y="36">{says}</text>')
     label = "A digit being routed: lines from places of the picture to class capsules, iteration by iteration"

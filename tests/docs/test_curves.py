@@ -50,7 +50,7 @@ def test_the_stored_animation_tells_what_the_network_answers() -> None:
     found = animation.scene()
     said = re.findall(r"After iteration \d of \d: ([^<]*)", stored)
     leads = [(int(a.argmax()), a.topk(2).values.diff().neg().item()) for a in found.activation]
-    assert said == [str(best) if lead > 0.05 else "no class stands out" for best, lead in leads]
+    assert said == [str(best) if lead >= animation.AHEAD else "no class stands out" for best, lead in leads]
     widths = [float(w) for w in re.findall(rf"--w{found.iterations - 1}:([\d.]+)", stored)]
     gains = found.gains[-1].clamp(min=0).flatten() / found.gains.abs().max()
     expected = (animation.HAIR + animation.THICK * gains).tolist()

@@ -60,8 +60,8 @@ class Stream:
 class Held:
     """Examples to evaluate on, always the same. take(index) gives the batch of those at index (n,).
 
-    rule: how scores become an answer, "top1", "top2" or "threshold". split: the images, where they are
-    of one split.
+    rule: how scores become an answer, "top1", "top2" or "threshold". split: the images of one split,
+    if that is where the examples come from.
     """
 
     def __init__(self, take: Callable[[Tensor], Batch], count: int, classes: int, rule: str,
