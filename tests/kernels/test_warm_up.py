@@ -74,6 +74,21 @@ def test_a_step_finds_what_was_compiled_ahead(tmp_path: Path) -> None:
     run("-c", SCRIPT, TRITON_CACHE_DIR=str(tmp_path))
 
 
+def test_a_step_finds_it_where_the_assembler_was_changed(tmp_path: Path) -> None:
+    """As Inductor does, which sets the variable after kernels were launched: Triton keeps the first one's version."""
+    change = """
+from triton.compiler.compiler import make_backend
+target = driver.active.get_current_target()
+make_backend(target).hash()
+from triton import knobs
+other = pathlib.Path(os.environ["TRITON_CACHE_DIR"]).with_name("ptxas")
+other.write_text(f'#!/bin/sh\\n[ "$1" != --version ] || echo another\\nexec {knobs.nvidia.ptxas.path} "$@"\\n')
+other.chmod(0o755)
+os.environ["TRITON_PTXAS_PATH"] = str(other)
+"""
+    run("-c", SCRIPT.replace("layer =", change + "layer =", 1), TRITON_CACHE_DIR=str(tmp_path / "cache"))
+
+
 def test_a_kernels_key_does_not_depend_on_which_was_launched_first() -> None:
     """Where processes disagree about it, one compiles again what lies in the cache."""
     keys = """

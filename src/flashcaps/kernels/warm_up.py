@@ -84,19 +84,21 @@ def compile_kernels(step: Callable[[], Any], progress: Progress = lambda done, o
     if not jobs:
         return 0
     import triton
+    from triton.compiler.compiler import make_backend
     from triton.runtime import driver
 
     target = driver.active.get_current_target()
+    assembler = make_backend(target).hash()
     for job in jobs:
         replay.settle_key(job.function)
     sources = [(job, job.function.cache_key) for job in sorted(jobs, key=repr)]
-    key = hashlib.sha256(repr((triton.__version__, target, sources)).encode()).hexdigest()
+    key = hashlib.sha256(repr((triton.__version__, target, assembler, sources)).encode()).hexdigest()
     folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
     stamp = folder / f"flashcaps-{key}"
     if stamp.exists():
         return 0
     progress(0, len(jobs))
-    compiled = compile_apart(jobs, target, progress)
+    compiled = compile_apart(jobs, target, assembler, progress)
     if compiled == len(jobs):
         folder.mkdir(parents=True, exist_ok=True)
         stamp.touch()
@@ -131,15 +133,19 @@ def kind_of(x: Any) -> Any:
     return (16 if x % 16 == 0 else 3) + (1 << 32) * (abs(x) >= 1 << 31)
 
 
-def compile_apart(jobs: Sequence[Job], target: Any, progress: Progress) -> int:
-    """Compiles the jobs in one process per core; returns how many succeeded. The queue is a pipe of job numbers."""
+def compile_apart(jobs: Sequence[Job], target: Any, assembler: str, progress: Progress) -> int:
+    """Compiles the jobs in one process per core; returns how many succeeded. The queue is a pipe of job numbers.
+
+    assembler: the assembler's part of the keys in Triton's cache. A process determines it once, so that other processes
+    would find another where Inductor has set TRITON_PTXAS_PATH since.
+    """
     queue, numbers = os.pipe()
     os.write(numbers, b"".join(k.to_bytes(2, "little") for k in range(len(jobs))))
     os.close(numbers)
     answers, told = os.pipe()
     environment = {k: x for k, x in os.environ.items() if k != "TRITON_INTERPRET"}
     with tempfile.NamedTemporaryFile() as file:
-        pickle.dump((target.backend, target.arch, target.warp_size, jobs), file)
+        pickle.dump((target.backend, target.arch, target.warp_size, assembler, jobs), file)
         file.flush()
         command = [sys.executable, "-c", f"from {__name__} import main; main()", file.name]
         count = min(len(jobs), os.cpu_count() or 1)
@@ -161,11 +167,13 @@ def main() -> None:
     from triton.backends.amd.driver import HIPLauncher
     from triton.backends.compiler import GPUTarget
     from triton.backends.nvidia.driver import CudaLauncher
+    from triton.compiler.compiler import make_backend
     from triton.runtime import driver
 
-    *target, jobs = pickle.loads(Path(sys.argv[1]).read_bytes())
+    *target, assembler, jobs = pickle.loads(Path(sys.argv[1]).read_bytes())
     stand_in = {"device": 0, "stream": 0, "target": GPUTarget(*target)}  # for a GPU, of which this process has none
     driver.set_active(SimpleNamespace(**{f"get_current_{k}": lambda *_, x=x: x for k, x in stand_in.items()}))
+    type(make_backend(GPUTarget(*target))).hash = lambda _: assembler
     launcher = {"cuda": CudaLauncher, "hip": HIPLauncher}[target[0]]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nothing else that is printed may look like an answer
