@@ -73,13 +73,33 @@ class Shared:
 
 def run_all(processes: int, limit: float, words: list[str], marked: str) -> dict[str, Any]:
     """Every test once, whole models first, which take longest, then kernels by chance, so that like ones are not
-    compiled at the same time; what had no time is named."""
+    compiled at the same time; what had no time is named. Tests that found no memory beside others run again, alone."""
     collected = Collected()
     files = sorted(str(f.relative_to(ROOT)) for f in ROOT.glob("tests/**/test_*.py") if "mark.gpu" in f.read_text())
     pytest.main(["-q", "-m", marked, "--collect-only", "-p", "no:cacheprovider", *files], plugins=[collected])
     ids = sorted(i for i in collected.ids if not words or any(word in i for word in words))
     random.Random(0).shuffle(ids)
     ids.sort(key=lambda i: "tests/kernels/" in i)
+    start = time.monotonic()
+    told = run_shared(ids, processes, limit)
+    again = sorted({t["test"] for t in told if t["outcome"] == "failed" and "OutOfMemoryError" in t["why"]})
+    if again:
+        told = [t for t in told if t["test"] not in again]
+        told += run_shared(again, 1, limit - (time.monotonic() - start))
+    told += collected.failed
+    outcomes = {t["test"]: t for t in sorted(told, key=lambda t: t["outcome"] != "failed", reverse=True)}
+    return {
+        "outcomes": dict(Counter(t["outcome"] for t in outcomes.values())),
+        "not_run": sorted(set(ids) - set(outcomes)),
+        "failed": [t for t in outcomes.values() if t["outcome"] == "failed"],
+        "again": again,
+        "wall_s": round(time.monotonic() - start, 1),
+        "seconds": {i: outcomes[i]["seconds"] for i in sorted(outcomes)},
+    }
+
+
+def run_shared(ids: list[str], processes: int, limit: float) -> list[dict[str, Any]]:
+    """The lines that processes wrote in this time, each test by one of them."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "ids.json").write_text(json.dumps(ids))
@@ -91,16 +111,7 @@ def run_all(processes: int, limit: float, words: list[str], marked: str) -> dict
                 process.wait(max(0.1, limit - (time.monotonic() - start)))
             except subprocess.TimeoutExpired:
                 process.kill()
-        told = [json.loads(x) for f in Path(folder).glob("*.told") for x in f.read_text().splitlines()]
-    told += collected.failed
-    outcomes = {t["test"]: t for t in sorted(told, key=lambda t: t["outcome"] != "failed", reverse=True)}
-    return {
-        "outcomes": dict(Counter(t["outcome"] for t in outcomes.values())),
-        "not_run": sorted(set(ids) - set(outcomes)),
-        "failed": [t for t in outcomes.values() if t["outcome"] == "failed"],
-        "wall_s": round(time.monotonic() - start, 1),
-        "seconds": {i: outcomes[i]["seconds"] for i in sorted(outcomes)},
-    }
+        return [json.loads(x) for f in Path(folder).glob("*.told") for x in f.read_text().splitlines()]
 
 
 def main() -> int:
