@@ -45,6 +45,13 @@ def test_stored_votes_of_few_parents_are_wide_too() -> None:
     assert not is_wide(torch.empty(32, 4, 800, 4), 16)
 
 
+def test_votes_of_transforms_that_no_cache_holds_are_wide() -> None:
+    with torch.device("meta"):
+        assert is_wide(torch.empty(1000, 8, 6272, 16), 16)
+        for small in (torch.empty(10, 8, 1152, 16), torch.empty(1000, 4, 6272, 4), torch.empty(10**6, 8, 1, 16)):
+            assert not is_wide(small, 16)  # of a digit's layer, of 4 x 4 matrices, of one transform
+
+
 def meta(b: int, g: int, r: int, rows: int, j: int, grid: tuple[int, ...] = ()) -> tuple[Inputs, Options]:
     """Of square poses of so many rows, three iterations."""
     u, weight = torch.empty(b, g, r, rows, rows, device="meta"), torch.empty(j, rows, g, rows, device="meta")

@@ -27,6 +27,12 @@ def test_outputs_and_gradients(case: Case, monkeypatch: pytest.MonkeyPatch) -> N
     assert_twin(case, torch.float32)
 
 
+def test_narrow_poses_whose_transforms_no_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "CACHED", 0)
+    in_parts(monkeypatch, 2)
+    assert_twin(Case(3, 5, 1, 1, 8, 5, 3, betas="ij", bias=True), torch.float32)
+
+
 def test_all_examples_at_once() -> None:
     tensors = operator_inputs(WIDE[4])
     assert rows_at_once(inputs_of(*tensors[:10], []), Options(*tensors[10:])) >= WIDE[4].b

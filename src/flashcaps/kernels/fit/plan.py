@@ -2,7 +2,8 @@
 
 Votes are made in registers from poses and transforms, unless they are
 - few, J h <= 4 d: then they are of the size of the poses, and storing them is less to read at every iteration;
-- wide, of more than UNROLLED multiply-adds: then they are a matrix product's, stored a few examples at a time.
+- wide, of more than UNROLLED multiply-adds: then they are a matrix product's, stored a few examples at a time;
+- of transforms of at least HEAVIER times their size, too many for a cache: read in the place of these, stored likewise.
 
 A walk divides what it sums over between the warps of a program, which merge their sums before they write. Only where
 that leaves a GPU idle is a walk cut into chunks, too. Partial sums of chunks stay below half the size of poses and
@@ -37,6 +38,7 @@ FULL = 2048  # warps: two for every one that is resident on a large GPU
 TILE, EACH = 2048, 8  # elements of a tile of wide votes, at most, and of those a lane has
 UNROLLED = 128  # multiply-adds of one vote that kernels unroll; at 256 their compiler takes minutes
 NARROW = 16  # elements of a stored vote that a lane takes alone
+HEAVIER, CACHED = 4, 1 << 23  # a transform's elements for each of a vote; elements that a second-level cache may hold
 CHUNKED = 1 / 12  # of stored wide votes: what the chunks of one kernel may leave
 IMAGE = 1.9  # times an image: the memory that the backward pass of a few of its examples may take
 STORED = 1  # times the poses: how many stored votes are made at once for their gradient
@@ -191,8 +193,14 @@ def is_stored(weight: Tensor) -> bool:
 
 
 def is_wide(weight: Tensor, dim: int) -> bool:
-    """Whether votes of `dim` elements are made by a matrix product, a few examples at a time, and read as tiles."""
-    return dim * weight.shape[1] > UNROLLED and (dim > NARROW or not is_stored(weight))
+    """Whether votes of `dim` elements are made by a matrix product, a few examples at a time, and read as tiles.
+
+    Kernels that make votes read W (J, d, G, h) for every example. A layer of 6272 x 8 -> 1000 x 16 has 3.2 GB of it,
+    read 14 times in a step of three iterations; the votes of an example are an eighth, and their product reads W once.
+    """
+    _, d, g, h = weight.shape
+    heavy = g > 1 and d * h >= HEAVIER * dim and weight.numel() > CACHED
+    return (dim * d > UNROLLED or heavy) and (dim > NARROW or not is_stored(weight))
 
 
 def source_of(u: Tensor, weight: Tensor, bias: Tensor | None, window: Window | None = None) -> Source:
