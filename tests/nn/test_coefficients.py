@@ -61,11 +61,17 @@ def test_class_layer_takes_one_step_of_the_printed_equation(backend: str, penalt
     assert not torch.equal(layer.coefficients, before)
 
 
-def test_coefficients_of_half_precision_rise_by_what_only_fp32_can_hold() -> None:
-    layer = class_layer(rate=1e-7).half()
-    layer(torch.full((4, 5, 3), 100.0, dtype=torch.half))
-    ascend_coefficients(layer, LABELS)
-    assert layer.coefficients.isfinite().all()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_coefficients_of_half_precision_rise_by_what_only_fp32_can_hold(dtype: torch.dtype) -> None:
+    half = class_layer(rate=1e-6).to(dtype)
+    full, start = copy.deepcopy(half).float(), half.coefficients.clone()
+    for scale in (1, 100):  # the sums of 100 overflow in fp16
+        u = (scale * torch.randn(4, 5, 3)).to(dtype)
+        assert (half(u).pose.dtype, full(u.float()).pose.dtype) == (dtype, torch.float32)
+        for layer in (half, full):
+            ascend_coefficients(layer, LABELS)
+        assert (half.coefficients - start).abs().max() > 1e-6
+        assert_near(half.coefficients, full.coefficients, 1e-7)
 
 
 @pytest.mark.parametrize("labels", [torch.tensor([0, 1]), torch.zeros(4, 2, dtype=torch.long), torch.tensor(1)])

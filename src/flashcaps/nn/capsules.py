@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -212,12 +212,22 @@ class CapsuleLayer(FiniteModule):
         self.learned = nn.ParameterDict()
         for name, spec in self._specs.items():
             if spec.state:
-                self.register_buffer(name, torch.empty(spec.shape))
+                self.register_buffer(name, torch.empty(spec.shape, dtype=compute_dtype(self.weight)))
             else:
                 self.learned[name] = nn.Parameter(torch.empty(spec.shape))
         self.reset_parameters()
         self.hidden = False  # whether another layer above has the objective; a stack says so
         self._compared = False  # whether activations given by hand were compared with lengths
+
+    def _apply(self, *given: Any, **named: Any) -> Self:  # what .to() and .half() call
+        """Keeps an algorithm's state in the dtype that routing computes in: half precision would lose its steps."""
+        state = {name: self.get_buffer(name) for name, spec in self._specs.items() if spec.state}
+        super()._apply(*given, **named)  # type: ignore[no-untyped-call]
+        for name, x in state.items():
+            new = self.get_buffer(name)
+            if new.dtype != compute_dtype(new):
+                setattr(self, name, x.to(new.device, compute_dtype(new)))
+        return self
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
