@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from flashcaps.cli.train import own_fields
+from flashcaps.cli.train import asked_recipe
 from flashcaps.models import create_model
 from flashcaps.training.checkpoint import load, save_weights
 from tests.conftest import Say
@@ -15,7 +15,7 @@ from tests.small_transformer import write_texts
 
 
 def fields(*words: str, choices: dict[str, Any] | None = None, **own: str) -> Any:
-    return own_fields(own, words, choices or {}, "cpu")
+    return asked_recipe(own, words, choices or {}, "cpu")
 
 
 def test_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +25,7 @@ def test_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     out = capsys.readouterr().out
     assert "data: 9 pictures to train on" in out
     assert "warning" not in out
-    monkeypatch.setitem(own_fields.__globals__, "memory_warning", lambda recipe, device: "too much")
+    monkeypatch.setitem(asked_recipe.__globals__, "memory_warning", lambda recipe, device: "too much")
     fields(images=folder)
     assert "warning: too much" in capsys.readouterr().out
 

@@ -23,6 +23,7 @@ from ..training.checkpoint import load, write_atomic
 from ..training.distributed import find_device
 from ..training.evaluate import (
     Evaluation,
+    Member,
     confusion_text,
     evaluate_as,
     labels_text,
@@ -120,12 +121,7 @@ def train(
     words = [word for word in (recipe, *(overrides or [])) if word is not None]
     own = _given(images=images, table=table, hub=dataset, text=text)
     choices = _given(routing=routing, size=size, transformer=transformer, backbone=backbone, start=start)
-    if not own and recipe is None:
-        raise ValueError("recipe: expected a name `flashcaps recipes` lists, or your data: --images DIR, --text FILE")
-    if not own and choices:
-        raise ValueError("--routing, --size, --backbone, --from, --transformer: expected with your own data; a recipe "
-                         "takes model.routing=, data.resize=, model.backbone=, model.pretrained=, data.transformer=")
-    fields = own_fields(own, words, choices, device) if own else read_recipe(words[0], words[1:])
+    fields = asked_recipe(own, words, choices, device)
     if seed is not None:
         fields = replace(fields, train=replace(fields.train, seed=seed))
     if show:
@@ -137,21 +133,27 @@ def train(
                   for word in (flag, value))  # fmt: skip
     options = training.RunOptions(device, out, data, resume, fresh, dev, "" if own else words[0], flags)
     outcome = training.train(fields, options, [Bar(), *(CALLBACKS[name]() for name in callback or ())])
-    if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:
-        return
-    report(fields, outcome)
+    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+        report(fields, outcome)
 
 
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def own_fields(own: dict[str, str], words: Sequence[str], choices: dict[str, Any], device: str) -> Recipe:
-    """Makes the recipe for a user's own data, and prints its choices.
+def asked_recipe(own: dict[str, str], words: Sequence[str], choices: dict[str, Any], device: str) -> Recipe:
+    """Reads the recipe that was named, or makes one for a user's own data and prints its choices.
 
-    own: one kind of data and its path. words: the positional arguments, all overrides. choices: of routing, size,
-    backbone, start (--from) and transformer, those that were given.
+    own: a kind of data and its path, or {}. words: the positional arguments, with own data all overrides. choices: of
+    routing, size, backbone, start (--from) and transformer, those that were given; all need own data.
     """
+    if not own and not words:
+        raise ValueError("recipe: expected a name `flashcaps recipes` lists, or your data: --images DIR, --text FILE")
+    if not own and choices:
+        raise ValueError("--routing, --size, --backbone, --from, --transformer: expected with your own data; a recipe "
+                         "takes model.routing=, data.resize=, model.backbone=, model.pretrained=, data.transformer=")
+    if not own:
+        return read_recipe(words[0], words[1:])
     if len(own) > 1:
         raise ValueError(f"{' and '.join(FLAGS[kind] for kind in own)}: expected one of them")
     ((kind, path),) = own.items()
@@ -248,37 +250,44 @@ def evaluate(
     if keep is not None and (changes or split != "test"):
         raise ValueError("--keep: expected the recipe's own test data, got overrides or --split; leave them out")
     keep_freed_memory()
-    model: Any
-    chosen = find_device(device)
-    if ensemble:
-        model, members = open_ensemble([run, *more], weights=weights, device=chosen)
-        content = members[0].recipe.to_dict()
-    else:
-        model = load(run, weights=weights, device=chosen)
-        content = model.config["recipe"]
-        elsewhere = any(word.startswith("data.path=") for word in changes)
-        if elsewhere and "examples" in content["data"].get("options", {}):
-            changes = ["data.examples=0", *changes]  # all of them: none was trained on
-    recipe = make_recipe(content, changes)
+    runs, chosen = [run, *more], find_device(device)
+    model, members, recipe = open_runs(runs, changes, weights, chosen, ensemble)
     sources = open_sources(recipe, data, chosen, None)
     held = {"test": sources.test, "validation": sources.validation}.get(split)
     if held is None:
         raise ValueError(f"--split: expected test, or validation where the recipe holds some out, got {split!r}")
-    evaluation, names = evaluate_as(recipe, model, held, batch), sources.dataset.class_names
+    evaluation = evaluate_as(recipe, model, held, batch)
     if routing:
         measured = measure_routing(model, held, threshold=score_threshold(recipe.loss.kind))
         evaluation = replace(evaluation, routing=measured)
         if not (changes or weights or split != "test"):
             keep_routing(run, model, recipe, evaluation, keep)
     elif keep is not None:
-        folders = [f"runs/{Path(name).name}" for name in (run, *more)]
-        command = shlex.join(["flashcaps", "evaluate", *folders, "--ensemble"])
+        command = shlex.join(["flashcaps", "evaluate", *(f"runs/{Path(name).name}" for name in runs), "--ensemble"])
         kept = keep_result(ensemble_result(members, evaluation, command, chosen), keep / "runs")
         if not as_json:
             say(kept)
     if as_json:
         typer.echo(json.dumps(evaluation.to_dict()))
-        return
+    else:
+        print_evaluation(evaluation, sources.dataset.class_names)
+
+
+def open_runs(
+    runs: list[str], changes: list[str], weights: str | None, device: torch.device, ensemble: bool
+) -> tuple[Any, list[Member], Recipe]:
+    """The model, the members if it is an ensemble, and the recipe they were trained by with `changes`."""
+    if ensemble:
+        several, members = open_ensemble(runs, weights=weights, device=device)
+        return several, members, make_recipe(members[0].recipe.to_dict(), changes)
+    model: Any = load(runs[0], weights=weights, device=device)
+    content = model.config["recipe"]
+    if any(word.startswith("data.path=") for word in changes) and "examples" in content["data"].get("options", {}):
+        changes = ["data.examples=0", *changes]  # all of them: none was trained on
+    return model, [], make_recipe(content, changes)
+
+
+def print_evaluation(evaluation: Evaluation, names: tuple[str, ...]) -> None:
     say(describe(evaluation))
     if evaluation.labels:
         say(labels_text(evaluation, names))
@@ -324,4 +333,3 @@ def keep_routing(run: str, model: Any, recipe: Recipe, evaluation: Evaluation, k
         parameters = sum(p.numel() for p in model.parameters())
         result = make_result(recipe, evaluation, where, parameters=parameters, command=command, **routing)
         write_atomic(keep / "routing" / f"{Path(run).name}.json", json.dumps(result, indent=2) + "\n")
-
