@@ -6,15 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from flashcaps.nn.backbones import (
-    BACKBONES,
-    Backbone,
-    Chain,
-    Conv,
-    ResidualBlock,
-    ResNet,
-    output_shape,
-)
+from flashcaps.nn.backbones import BACKBONES, Backbone, Chain, Conv, ResidualBlock, ResNet, output_shape
 
 from ..conftest import assert_near
 

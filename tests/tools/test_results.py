@@ -261,8 +261,6 @@ def test_numbers_of_several_runs() -> None:
 def test_commands_lose_the_folders_of_their_machine() -> None:
     command = ["flashcaps", "train", "tiny", "milestones=[1, 2]", "--out", "my runs/a b", "--data", "/x", "--seed", "1"]
     assert plain_command(shlex.join(command)) == "flashcaps train tiny 'milestones=[1, 2]' --seed 1"
-    tiles = "FLASHCAPS_TILES='a b/c.json' flashcaps train tiny"
-    assert plain_command(f"{tiles} --out d") == tiles
 
 
 HERE = read_tables(RESULTS)

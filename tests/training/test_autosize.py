@@ -19,15 +19,7 @@ from flashcaps.deploy.hub import from_pretrained, save_pretrained
 from flashcaps.deploy.predict import find_pictures, find_texts, open_transformer, predict, predict_texts, prepare
 from flashcaps.models import create_model
 from flashcaps.routing import ROUTING
-from flashcaps.training.autosize import (
-    LONGEST,
-    PIXELS,
-    WEIGHTS,
-    own_command,
-    own_recipe,
-    own_text_recipe,
-    size_model,
-)
+from flashcaps.training.autosize import LONGEST, PIXELS, WEIGHTS, own_command, own_recipe, own_text_recipe, size_model
 from flashcaps.training.loader import open_sources
 from flashcaps.training.loop import RunOptions, train
 from flashcaps.training.memory import memory_warning

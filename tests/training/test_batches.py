@@ -13,15 +13,7 @@ from torch import Tensor
 from flashcaps.data import MultiMNIST, to_float, user_images
 from flashcaps.data.split import StoredImages
 from flashcaps.training import loader as sources
-from flashcaps.training.batches import (
-    AHEAD,
-    Augmentation,
-    ImageStream,
-    PairStream,
-    Share,
-    StreamedImages,
-    held_images,
-)
+from flashcaps.training.batches import AHEAD, Augmentation, ImageStream, PairStream, Share, StreamedImages, held_images
 from flashcaps.training.loader import open_sources
 from flashcaps.training.recipe import Augment, Recipe, make_recipe
 

@@ -9,14 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flashcaps.kernels.common import batch_norm as module
-from flashcaps.kernels.common.batch_norm import (
-    Cut,
-    batch_norm,
-    batch_norm_backward,
-    batch_statistics,
-    normalise,
-    takes,
-)
+from flashcaps.kernels.common.batch_norm import Cut, batch_norm, batch_norm_backward, batch_statistics, normalise, takes
 from flashcaps.kernels.common.rows import DTYPES
 from flashcaps.nn.backbones import Conv, ResidualBlock, ResNet
 from flashcaps.training.capture import on_side_stream, record

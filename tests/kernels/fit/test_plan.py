@@ -5,16 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashcaps.kernels.fit.plan import (
-    LANES,
-    LEAST,
-    Inputs,
-    Options,
-    is_stored,
-    is_wide,
-    rows_at_once,
-    walk_batch,
-)
+from flashcaps.kernels.fit.plan import LANES, LEAST, Inputs, Options, is_stored, is_wide, rows_at_once, walk_batch
 
 from .cases import EPS
 
