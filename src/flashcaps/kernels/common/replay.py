@@ -132,20 +132,17 @@ def kinds_of(given: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int]]:
     multiples of 16.
     """
     kinds: list[Any] = [torch.get_float32_matmul_precision()]
-    flat: list[Any] = []
-    for x in given:
-        if isinstance(x, list):
-            kinds.append(len(x))
-            flat += x
-        else:
-            flat.append(x)
     addresses: list[int] = []
-    for x in flat:
-        if isinstance(x, Tensor):
-            addresses.append(address := x.data_ptr())
-            kinds += x.shape, x.stride(), x.dtype, x.get_device(), address % 16
-        else:
-            kinds.append(x)
+    for x in given:
+        several = isinstance(x, list)
+        if several:
+            kinds.append(len(x))
+        for y in x if several else (x,):
+            if isinstance(y, Tensor):
+                addresses.append(address := y.data_ptr())
+                kinds += (y.shape, y.stride(), y.dtype, y.get_device(), address % 16)
+            else:
+                kinds.append(y)
     return tuple(kinds), addresses
 
 

@@ -56,7 +56,7 @@ class Sums:
     own: Tensor | None = None  # (chunks, J, C, G, H)
     beta: Tensor | None = None  # (chunks, I, J)
     first: Tensor | None = None  # (chunks, I, J)
-    shift: Tensor | None = None  # (B, D, J)
+    shift: Tensor | None = None  # (B, J, D)
     logit: Tensor | None = None  # (2 or 1, B, J): of offset and slope
     gate: Tensor | None = None  # (B, I)
     first_z: Tensor | None = None  # (B, I)
@@ -68,7 +68,7 @@ class Sums:
         shifted = x.bias is not None and x.bias.shape[2] == 1
         return cls(
             logit=torch.empty(terms, b, j, device=x.u.device) if terms else None,
-            shift=torch.empty(b, d, j, device=x.u.device) if shifted else None,
+            shift=torch.empty(b, j, d, device=x.u.device) if shifted else None,
         )
 
     def rows(self, rows: slice) -> Sums:
@@ -82,7 +82,7 @@ class Sums:
         shared = self.weight, self.own, self.beta, self.first, self.shift
         weight, own, beta, first, shift = (None if y is None else summed(y) for y in shared)
         g_u, g_weight = None if self.u is None else self.u.view(x.u.shape), _like(x.weight, weight)
-        g_bias = _like(x.bias, own if shift is None else shift.t())
+        g_bias = _like(x.bias, own if shift is None else shift)
         g_gate = self.gate if o.gated else x.gate.new_empty(0)
         return [g_u, g_weight, g_bias, g_gate, self.first_z, first, beta, self.logit]
 
@@ -414,5 +414,5 @@ def pair_gradients(step: Step) -> None:
         return
     parents = plan.parent_lanes(j)
     launch(kernels.pair_gradients, (i, triton.cdiv(j, parents)))(
-        *source.by_parents, *given, PARENTS=parents, **options, num_warps=1
+        *source.by_parents, *given, PARENTS=parents, **options, ONE=source.one, num_warps=1
     )

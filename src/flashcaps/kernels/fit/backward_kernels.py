@@ -150,7 +150,7 @@ def slopes(
 
     Gradients of their logit, MEAN and VARIANCE are GIVEN. PRIOR: the iteration after began with them, and its parts,
     chunks' sums of dL/da, times f and times f^2, add what its E-step of sharpness tau_above makes of them.
-    g_score takes the gradient g of logits, g_shift (B, D, J) the sum of w (A + 2 Q e) over children, where e sums to
+    g_score takes the gradient g of logits, g_shift (B, J, D) the sum of w (A + 2 Q e) over children, where e sums to
     eps mean, weighted. A bias that all children share moves votes away from the centre: it loses the centre's gradient.
     """
     for t in range(program, tl.cdiv(count, TILE), programs):
@@ -198,7 +198,7 @@ def slopes(
         a = (a - 2 * eps * m * q) / divisor
         k -= tl.sum(q * (own - eps), 0, keep_dims=True)
         if SHIFT:
-            accumulate(g_shift + at, 0, live, (of_shift + n * a + 2 * q * eps * m,), 1, 1, PRIOR)
+            accumulate(g_shift + x * D + d, 0, live, (of_shift + n * a + 2 * q * eps * m,), 1, 1, PRIOR)
         mu, var = tl.load(centre + at, mask=live, other=0.0), tl.load(around + at, mask=live, other=1.0)
         constant = log_sigmoid(tl.load(below + x, mask=there, other=0.0))
         constant -= 0.5 * tau * tl.sum(tl.log(var), 0, keep_dims=True)
@@ -206,7 +206,7 @@ def slopes(
         k += tl.sum(off * (a + q * off), 0, keep_dims=True)
         a += 2 * q * off
         if SHIFT:
-            mu -= tl.load(shift + d * J + j, mask=live, other=0.0)
+            mu -= tl.load(shift + j * D + d, mask=live, other=0.0)
         out = table + b * ((HEAD + 4 * D) * J)
         tl.store(out + j * RUN, constant, mask=there)
         tl.store(out + j * RUN + (1 if RUN > 1 else J), k, mask=there)
@@ -313,7 +313,7 @@ def chunk_gradients(
     n, first_order, second_order = zero, repeat(zero, D), repeat(zero, D)
     g_w, transform = repeat(zero, K * H if ONE else 0), ()
     if ONE:
-        transform = load(w + j * H, J * H, there, K * H, H)
+        transform = load(w + j * (K * H), H, there, K * H, H)
     lo = part * steps * SPLIT
     for t in tl.range(tl.minimum(steps, tl.cdiv(I - lo, SPLIT)), loop_unroll_factor=4 if D <= 4 else 1):
         i, here, known, live, f, uu = parent_deviations(
@@ -463,7 +463,7 @@ def weight_gradients(
 def pair_gradients(
     u, w, own, table, first, normaliser, gate, beta, g_score, g_beta, g_first, B, I, R, J: tl.constexpr,
     C: tl.constexpr, K: tl.constexpr, H: tl.constexpr, RUN: tl.constexpr, OWN: tl.constexpr, PARENTS: tl.constexpr,
-    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, AGAIN: tl.constexpr,
+    DENSITY: tl.constexpr, FIRST: tl.constexpr, SCORE: tl.constexpr, ONE: tl.constexpr, AGAIN: tl.constexpr,
 ):  # fmt: skip
     """Gradients of beta and of the first coupling, where `weight_gradients` does not sum them."""
     D: tl.constexpr = C * H
@@ -473,7 +473,9 @@ def pair_gradients(
     of_beta = tl.full((PARENTS,), 0.0, tl.float32)
     of_first = of_beta
     p0 = 1.0 / J
-    if K > 0:
+    if ONE:
+        transform = load(w + j * (K * H), H, there, K * H, H)
+    elif K > 0:
         transform = load(w + i // R * (K * J * H) + j * H, J * H, there, K * H, H)
         if OWN:
             bias = load(own + i // R * (C * J * H) + j * H, J * H, there, D, H)

@@ -247,7 +247,7 @@ def parent_deviations(
     AT: tl.constexpr,
 ):  # fmt: skip
     """A parent per lane, at a step of a walk over children: child i; where it is there, where its transform (G, K, J,
-    H), of which ONE serves all children, and where both; f of child i of row b, and its pose."""
+    H), or the ONE that serves all children, and where both; f of child i of row b, and its pose."""
     D: tl.constexpr = C * H
     i = step_at(lo, step, x, ROWS, SPLIT)
     here, known = (b < B) & (i < I), there & (i < I)
@@ -299,7 +299,7 @@ def finish_moments(
         total = tl.full((WIDTH, TILE), 0.0, tl.float32)
         benefit, each, spread, moved = n, n, total, total  # each: what a unit of weight adds to a logit
         if SHIFT:
-            moved += tl.load(shift + d * J + j, mask=live, other=0.0)
+            moved += tl.load(shift + j * D + d, mask=live, other=0.0)
         for k in range(0, chunks, AHEAD):
             own = load_chunks(p, stride, k, chunks, there, AHEAD)
             gain = load_chunks(p + J, stride, k, chunks, there, AHEAD if SCORE else 0)
@@ -403,7 +403,7 @@ def chunk_moments(
     n, score, mean, spread = zero, zero, repeat(zero, D), repeat(zero, D)
     none, transform = repeat(0.0, D), ()
     if ONE:
-        transform = load(w + j * H, J * H, there, K * H, H)
+        transform = load(w + j * (K * H), H, there, K * H, H)
     lo = chunk * steps * SPLIT
     for t in tl.range(tl.minimum(steps, tl.cdiv(I - lo, SPLIT)), loop_unroll_factor=4 if D <= 4 else 1):
         i, here, known, live, v, _ = parent_deviations(

@@ -95,11 +95,11 @@ class Source(NamedTuple):
     """Poses, and transforms in two layouts; or, where u is None, stored votes."""
 
     u: Tensor | None  # (B, G, R, C, K), or with a window the image (examples, types, height, width, C K)
-    by_parent: Tensor  # (G, K, J, H), or votes (G, B, R, C, J, H)
+    by_parent: Tensor  # (G, K, J, H), a view if there is `one`; or votes (G, B, R, C, J, H)
     by_child: Tensor  # (J, K, G, H), or the same votes
     tiled: bool = False  # whether votes are wide, for the kernels of `wide`
     window: Window | None = None
-    shift: Tensor | None = None  # (D, J): a bias that all children share
+    shift: Tensor | None = None  # (J, D): a bias that all children share
     own_by_parent: Tensor | None = None  # (G, C, J, H): a bias of each group
     own_by_child: Tensor | None = None  # (J, C, G, H)
     whole: int = 0  # elements of the image of which u is a few examples
@@ -212,15 +212,17 @@ def source_of(u: Tensor, weight: Tensor, bias: Tensor | None, window: Window | N
         votes = votes_by_child(votes_of(u, by_rows(u), by_group(weight.float()), own))
         votes = votes[None, :, :, None]  # one group of I children, poses of one row
         return Source(None, votes, votes, shift=shift)
+    if weight.shape[2] == 1:  # read once by each program, in whatever order it lies
+        return Source(u, weight.permute(2, 1, 0, 3), weight, shift=shift)
     by_parent = None if own is None else by_group(own)
     return Source(u, by_group(weight), weight, shift=shift, own_by_parent=by_parent, own_by_child=own)
 
 
 def split_bias(bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """A bias (J, C, G, H) of one group, which moves parents instead of votes, as (D, J); or the bias of several."""
+    """A bias (J, C, G, H) of one group, which moves parents instead of votes, as (J, D); or the bias of several."""
     if bias is None or bias.shape[2] > 1:
         return None, bias
-    return bias.float().view(bias.shape[0], -1).t().contiguous(), None
+    return bias.float().view(bias.shape[0], -1), None
 
 
 def by_group(x: Tensor) -> Tensor:
