@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from .page_server import IMAGES, OPENING, PIXELS, Asked, Visit, Visits, expect, shares, winner
+from .page_server import DESKTOP, IMAGES, OPENING, PHONE, PIXELS, Asked, Visit, Visits, expect, shares, winner
 
 pytestmark = pytest.mark.browser
 
@@ -367,8 +367,9 @@ def test_compare_five_algorithms(visit: Visits) -> None:
     expect(panel.get_by_test_id("verdict")).to_contain_text(f"{early} of 5 had")
 
 
-def test_the_tour_lights_up_the_real_views(visit: Visits) -> None:
-    one, page = visit("#v=draw", reduced_motion="reduce")
+@pytest.mark.parametrize("size", [DESKTOP, (1280, 720), PHONE])
+def test_the_tour_lights_up_the_real_views(visit: Visits, size: tuple[int, int]) -> None:
+    one, page = visit("#v=draw", size=size, reduced_motion="reduce")
     page.get_by_role("button", name="Tour", exact=True).click()
     tour, spot = page.locator(".tour"), page.locator(".spot")
     views = set()
@@ -376,11 +377,13 @@ def test_the_tour_lights_up_the_real_views(visit: Visits) -> None:
         expect(tour.locator(".faint").first).to_have_text(f"Step {step} of 11")
         one.settle()
         expect(spot).to_be_visible()
-        lit = spot.bounding_box()
+        lit, card = spot.bounding_box(), tour.bounding_box()
         assert min(lit["width"], lit["height"]) > 60
-        assert 60 - lit["height"] < lit["y"] < 860  # on the screen
+        assert page.locator(".top").bounding_box()["height"] <= lit["y"] <= size[1] - lit["height"]  # on the screen
+        assert any(a[at] + a[length] <= b[at] for at, length in (("x", "width"), ("y", "height"))
+                   for a, b in ((lit, card), (card, lit)))  # and not under the card  # fmt: skip
         views.add(page.evaluate("document.body.dataset.view"))
-        if step == 8:
+        if step == 8 and size == DESKTOP:
             one.draw("1")
             expect(tour).to_contain_text("It says 1")  # of the person's own digit
         tour.get_by_role("button", name="Next" if step < 11 else "End tour").click()

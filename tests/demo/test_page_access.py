@@ -103,6 +103,8 @@ def test_axe_finds_nothing_and_nothing_scrolls_to_the_side(visit: Visits, view: 
     one.shoot(f"{device}-{view}")
     if device == "phone":
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+        heights = page.locator(".badge text").evaluate_all("all => all.map((e) => e.getBoundingClientRect().height)")
+        assert min(heights, default=13) >= 12.5  # a line of 11 px
         tabs = page.locator("#tabs").bounding_box()
         assert tabs["y"] + tabs["height"] == pytest.approx(PHONE[1], abs=1)  # under the thumb
     for width in (320, 390, 600, 800, 901, 1024, 1180, 1190, 1250, 1311, 1360, 1920) if device == "light" else ():

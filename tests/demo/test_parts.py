@@ -162,6 +162,12 @@ def test_the_page_opens_on_parts_and_a_hand_turns_the_roof(visit: Visits) -> Non
     assert width(page, 0, 0) == thick
 
 
+def test_the_algorithms_are_in_a_low_window(visit: Visits) -> None:
+    _, page = visit(size=(1280, 720))
+    box = page.locator(".algorithms").bounding_box()
+    assert box["y"] + box["height"] <= 720
+
+
 def test_keyboard_alone_and_sliders(visit: Visits) -> None:
     _, page = visit(reduced_motion="reduce")
     before = lights(page)

@@ -28,7 +28,7 @@ export const LESSONS = [
   {
     title: "Parts and wholes",
     view: "parts",
-    target: ".parts-card",
+    target: ".board",
     own: false,
     words: () => [
       "Each part says where it expects the whole to be: that is its [vote]. Where the votes meet, the whole lights up.",
@@ -56,7 +56,7 @@ export const LESSONS = [
   {
     title: "Everyone votes for everyone",
     view: "routing",
-    target: ".tree-card",
+    target: ".tree",
     set: { step: 0, zoom: null, parent: null },
     words: (answer) => [
       "Each small capsule makes a guess for each digit: if I am part of a 3, that 3 looks like this. Such a guess is a [vote]. How much of it a digit gets is the [coupling].",
@@ -66,7 +66,7 @@ export const LESSONS = [
   {
     title: "Do the votes agree?",
     view: "routing",
-    target: ".plane-card",
+    target: ".plane",
     set: { step: -1, zoom: null, parent: null },
     words: (answer) => [
       "Each small arrow is what one place votes for a class. End to end, arrows that agree get far; arrows that do not wander about.",
@@ -76,7 +76,7 @@ export const LESSONS = [
   {
     title: "Routing",
     view: "routing",
-    target: ".tree-card",
+    target: ".tree",
     set: { step: -1, zoom: null, parent: null },
     words: (answer) => [
       ...(answer.route.routing.signed
@@ -88,11 +88,11 @@ export const LESSONS = [
   {
     title: "One multiplication",
     view: "routing",
-    target: ".zoom",
+    target: ".falk",
     set: (answer) => ({ step: -1, zoom: strongest(answer, recognised(answer)[0]) }),
     words: () => [
       "Of the places with ink in their middle, this one sends most to the answer. What its small capsule sees, times W, is its vote. Next in the card goes on: [agreement], [softmax], the sum of all votes, and the number that the answer is read from.",
-      "Click any dot of the overview to get here. Escape goes back.",
+      "Click any dot of the overview to get here. Overview or Escape goes back.",
     ],
   },
   {
@@ -123,7 +123,7 @@ export const LESSONS = [
   {
     title: "Numbers with a meaning",
     view: "tweak",
-    target: ".sliders",
+    target: ".slider:first-child",
     set: { parent: null },
     words: ({ model }) => {
       const named = (model.dimensions ?? []).filter(Boolean).length;
@@ -136,7 +136,7 @@ export const LESSONS = [
   {
     title: "Two digits at once",
     view: "overlap",
-    target: ".overlap-body",
+    target: ".sheet",
     words: () => [
       "Lay two digits over each other. Each stroke belongs to one of them, and routing has to sort it out.",
       "Drag them, and see what each capsule draws back.",

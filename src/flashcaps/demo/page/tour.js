@@ -52,19 +52,22 @@ export function mountTour(app) {
   const target = () =>
     [...document.querySelectorAll(`.stage ${LESSONS[shown].target}`)].find((e) => e.getClientRects().length);
 
-  /** Beside what is lit up where there is room, else at the foot of the window. */
+  /** Brings what is lit up to where it is free of the card, which stands beside it or, on a phone, at the foot. */
   function place() {
     const lit = shown === null ? null : target();
     spot.hidden = !lit;
     if (lit !== watched) {
       grown.disconnect();
-      if (lit) grown.observe(lit);
+      for (const e of [lit, document.querySelector(".stage")]) if (e) grown.observe(e); // where it may still appear
       watched = lit;
     }
     if (!lit) return;
     if (brought !== shown) {
-      brought = shown;
-      lit.scrollIntoView({ block: lit.offsetHeight > innerHeight * 0.7 ? "start" : "center" });
+      if (!("busy" in document.body.dataset)) brought = shown; // else what is above may still grow
+      const top = document.querySelector(".top").getBoundingClientRect().bottom;
+      const foot = card.offsetWidth > innerWidth / 2 ? card.getBoundingClientRect().top : innerHeight;
+      const { y, height } = lit.getBoundingClientRect();
+      scrollBy(0, y - top - Math.max(ROOM, 0.7 * (foot - top - height)));
     }
     const box = lit.getBoundingClientRect();
     Object.assign(spot.style, {
@@ -73,8 +76,8 @@ export function mountTour(app) {
       width: `${box.width + 2 * ROOM}px`,
       height: `${box.height + 2 * ROOM}px`,
     });
-    const left = box.left > card.offsetWidth + 40;
-    card.classList.toggle("left", left || box.right + card.offsetWidth + 40 > innerWidth);
+    const right = document.body.dataset.view === "draw" && box.right + card.offsetWidth + 40 < innerWidth;
+    card.classList.toggle("left", !right); // at the right the pad stays free
   }
 
   function update() {
