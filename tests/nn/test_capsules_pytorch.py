@@ -136,7 +136,7 @@ def test_exports_with_any_batch(routing: str, form: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "matrix"])
-@pytest.mark.parametrize("routing", filter(takes_any_number, ROUTING))
+@pytest.mark.parametrize("routing", list(filter(takes_any_number, ROUTING)))
 def test_compiles_and_exports_with_any_number_of_children(routing: str, backend: str) -> None:
     """As one graph, whose numbers of examples and children are both free."""
     torch._dynamo.reset()
