@@ -147,12 +147,14 @@ def asked_recipe(own: dict[str, str], words: Sequence[str], choices: dict[str, A
     own: a kind of data and its path, or {}. words: the positional arguments, with own data all overrides. choices: of
     routing, size, backbone, start (--from) and transformer, those that were given; all need own data.
     """
-    if not own and not words:
-        raise ValueError("recipe: expected a name `flashcaps recipes` lists, or your data: --images DIR, --text FILE")
-    if not own and choices:
-        raise ValueError("--routing, --size, --backbone, --from, --transformer: expected with your own data; a recipe "
-                         "takes model.routing=, data.resize=, model.backbone=, model.pretrained=, data.transformer=")
     if not own:
+        if not words:
+            raise ValueError("recipe: expected a name `flashcaps recipes` lists, or your data: --images DIR, --text "
+                             "FILE")
+        if choices:
+            raise ValueError("--routing, --size, --backbone, --from, --transformer: expected with your own data; a "
+                             "recipe takes model.routing=, data.resize=, model.backbone=, model.pretrained=, "
+                             "data.transformer=")
         return read_recipe(words[0], words[1:])
     if len(own) > 1:
         raise ValueError(f"{' and '.join(FLAGS[kind] for kind in own)}: expected one of them")
@@ -288,6 +290,7 @@ def open_runs(
 
 
 def print_evaluation(evaluation: Evaluation, names: tuple[str, ...]) -> None:
+    """Errors, classes by their names, and what routing did if that was measured."""
     say(describe(evaluation))
     if evaluation.labels:
         say(labels_text(evaluation, names))

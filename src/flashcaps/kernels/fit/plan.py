@@ -3,7 +3,7 @@
 Votes are made in registers from poses and transforms, unless they are
 - few, J h <= 4 d: then they are of the size of the poses, and storing them is less to read at every iteration;
 - wide, of more than UNROLLED multiply-adds: then they are a matrix product's, stored a few examples at a time;
-- of transforms of at least HEAVIER times their size, too many for a cache: read in the place of these, stored likewise.
+- a small part of their transforms (HEAVIER), which no cache holds: then votes are less to read, and stored likewise.
 
 A walk divides what it sums over between the warps of a program, which merge their sums before they write. Only where
 that leaves a GPU idle is a walk cut into chunks, too. Partial sums of chunks stay below half the size of poses and
@@ -196,7 +196,7 @@ def is_wide(weight: Tensor, dim: int) -> bool:
     """Whether votes of `dim` elements are made by a matrix product, a few examples at a time, and read as tiles.
 
     Kernels that make votes read W (J, d, G, h) for every example. A layer of 6272 x 8 -> 1000 x 16 has 3.2 GB of it,
-    read 14 times in a step of three iterations; the votes of an example are an eighth, and their product reads W once.
+    read 13 times in a step of three iterations. An example's votes are an eighth of it, their products read W 3 times.
     """
     _, d, g, h = weight.shape
     heavy = g > 1 and d * h >= HEAVIER * dim and weight.numel() > CACHED
